@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +19,6 @@ from pathlib import Path
 
 from bench.errors import BenchError, Exit, InvalidRunError, UsageError, room_for
 from bench.machine import env as environment
-from bench.machine.gpu import gpu_handle
 from bench.machine.load import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
@@ -25,13 +26,13 @@ from bench.measure.timing import Runner
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan, parse_part, part_of
 from bench.plan.precision import computed_in
-from bench.plan.select import build_decoder, choose_decoders
-from bench.plan.setup import Setup, open_setup
+from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
+from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
-from bench.records.environment import Environment, Process, read_environment, write_environment
+from bench.records.environment import Process, read_environment, write_environment
 from bench.records.failures import ERRORS, ErrorLog
 from bench.records.files import SAMPLES, SampleWriter, only_writer, remove_scratch, write_text
-from bench.records.plan import MANIFEST, WRONG, Plan, write_plan
+from bench.records.plan import BASELINE, MANIFEST, WRONG, Plan, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.run_folder import (
     CONFIG,
@@ -44,14 +45,13 @@ from bench.records.run_folder import (
 )
 from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
-from bench.settings.config import RunConfig, load_config, spec_of
+from bench.settings.config import RunConfig, load_config
 from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.differences import differences
 from bench.workers.spread import Passes, Team
 
-Opener = Callable[[RunConfig], Setup]
 Reporter = Callable[[Path], None]
 """Writes the report of a run folder."""
 Planned = tuple[Setup, Plan, dict[str, Prompt]]
@@ -89,20 +89,20 @@ def run(
     """
     if part is not None:
         parse_part(part)
-    config = choose_decoders(config, progress.note)
+    asked = choose_decoders(config, progress.note)
     team = Team(spread, opener, config.threads)
-    config = team.shared_out(config)
-    began = _utc()
+    resolved = team.shared_out(asked)
+    config, began = resolved.config, _utc()
     opening = RunStatus(status="opening", started_utc=began).to_json()
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
-    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(config)}-{config.hash}"
+    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(resolved)}-{config.hash}"
     run_dir = create_run_dir(parent, stem, begun)
     session = _Session(run_dir=run_dir, progress=progress, team=team, reporter=reporter)
     with only_writer(run_dir):
         try:
-            planned = session.plan(config, part)
+            planned = session.plan(resolved, part)
         except BaseException:
-            _remove(run_dir)
+            shutil.rmtree(run_dir)
             raise
         return session.measure(*planned, began=began)
 
@@ -127,24 +127,21 @@ def resume(
     """
     with only_writer(run_dir):
         remove_scratch(run_dir)
+        stopped = None
         if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
             refuse_reference(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
-            config = _stored_config(run_dir)
-            team = Team(spread, opener, config.threads)
-            session = _Session(run_dir=run_dir, progress=progress, team=team, reporter=reporter)
-            return session.measure(*session.plan(team.shared_out(config)))
-        stopped = load_run(run_dir)
-        if ended := _ended(stopped, progress, reporter):
+        elif ended := _ended(stopped := load_run(run_dir), progress, reporter):
             return ended
-        prompts = read_prompts(run_dir)
-        config = _stored_config(run_dir)
-        team = Team(spread, opener, config.threads)
-        setup = opener(config)
-        check_identity(setup, stopped.plan, prompts, stopped.env, _environment(setup))
+        resolved = _stored(run_dir)
+        team = Team(spread, opener, resolved.config.threads)
+        session = _Session(run_dir=run_dir, progress=progress, team=team, reporter=reporter)
+        if stopped is None:
+            return session.measure(*session.plan(team.shared_out(resolved)))
+        prompts, setup = read_prompts(run_dir), opener(resolved)
+        check_identity(setup, stopped.plan, prompts, stopped.env)
         attempts = [stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)]
         began = stopped.status.started_utc
-        session = _Session(run_dir=run_dir, progress=progress, team=team, reporter=reporter)
         return session.measure(setup, stopped.plan, prompts, attempt=max(attempts), began=began)
 
 
@@ -169,16 +166,21 @@ def _ended(stopped: Run, progress: Progress, reporter: Reporter) -> RunResult | 
     return None
 
 
-def _stored_config(run_dir: Path) -> RunConfig:
+def _stored(run_dir: Path) -> ResolvedRun:
     """Read config.toml; a run folder holds data, so code of a decoder in it is not run (exit 2)."""
     config = load_config(run_dir / CONFIG, {})
-    for cell, options in (config.decoders or {}).items():
-        path, is_file, _ = spec_of(cell, options).name.rpartition(":")
-        for file in [path] if is_file else build_decoder(cell, options).sources:
-            if Path(file).resolve().is_relative_to(run_dir.resolve()):
-                line = f"{run_dir} names code inside of itself ({file}), which is not run"
-                raise UsageError(line)
-    return config
+    texts = [text for spec in config.specs for text in (spec.name, *spec.options.values())]
+    pieces = [piece for text in texts for piece in re.split("[:+]", text)]
+    _refuse_inside(run_dir, [piece for piece in pieces if piece.endswith(".py")])
+    resolved = stored_decoders(config)
+    _refuse_inside(run_dir, [file for each in resolved.decoders.values() for file in each.sources])
+    return resolved
+
+
+def _refuse_inside(run_dir: Path, files: Sequence[str]) -> None:
+    for file in files:
+        if Path(file).resolve().is_relative_to(run_dir.resolve()):
+            raise UsageError(f"{run_dir} names code inside of itself ({file}), which is not run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,16 +192,16 @@ class _Session:
     team: Team
     reporter: Reporter
 
-    def plan(self, config: RunConfig, part: str | None = None) -> Planned:
+    def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
         """Open the models and write the plan: the manifest last, with which the run is planned."""
-        setup = self.team.opener(config)
-        self.progress.note(computed_in(config, setup.config))
-        plan, prompts = make_plan(setup, _name(config), self.progress)
+        setup = self.team.opener(resolved)
+        self.progress.note(computed_in(resolved.config, setup.config))
+        plan, prompts = make_plan(setup, _name(resolved), self.progress)
         if part is not None:
             plan = part_of(plan, part)
         write_prompts(self.run_dir, list(prompts.values()))
         write_text(self.run_dir / CONFIG, setup.config.to_toml())
-        write_environment(self.run_dir, _environment(setup))
+        write_environment(self.run_dir, setup.environment())
         write_plan(self.run_dir, plan)
         point_latest(self.run_dir)
         self.progress.note(f"writing to {self.run_dir}")
@@ -272,7 +274,7 @@ class _Session:
             )
             passes.fill(self.team.executor, self.team.spread.workers)
             return
-        watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
+        watch = LoadWatch(setup.device)
         runner = Runner(
             setup,
             prompts,
@@ -335,29 +337,13 @@ def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
     return Exit.DONE
 
 
-def _name(config: RunConfig) -> str:
-    if config.run_name:
-        return config.run_name
-    cells = [cell for cell in (config.decoders or {}) if cell != "ar"] or ["ar"]
+def _name(resolved: ResolvedRun) -> str:
+    if resolved.config.run_name:
+        return resolved.config.run_name
+    cells = [cell for cell in resolved.decoders if cell != BASELINE] or [BASELINE]
     name = "+".join(cells).replace("/", "_").replace(":", "_")
     return name[-48:]
 
 
 def _utc() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _environment(setup: Setup) -> Environment:
-    device = str(setup.models.target.device)
-    return environment.capture(
-        device=device,
-        dtype=setup.config.dtype or "float32",
-        models=setup.facts,
-        gpu=gpu_handle(device),
-    )
-
-
-def _remove(run_dir: Path) -> None:
-    for file in run_dir.iterdir():
-        file.unlink(missing_ok=True)
-    run_dir.rmdir()

@@ -8,7 +8,7 @@ interrupted is resumed, and missing ones are measured.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from bench import runs
 from bench.errors import BenchError, Exit, UsageError
 from bench.plan.dry_run import estimate
 from bench.plan.make import make_plan
-from bench.plan.select import choose_decoders
-from bench.plan.setup import open_setup
+from bench.plan.select import ResolvedRun, choose_decoders
+from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress, duration
 from bench.records.files import only_writer, write_text
 from bench.records.run_folder import read_config
@@ -48,10 +48,11 @@ def plan_lines(
     sweep: Sweep,
     folder: Path,
     progress: Progress,
-    opener: runs.Opener = open_setup,
+    opener: Opener = open_setup,
+    decided: Sequence[ResolvedRun] | None = None,
 ) -> list[str]:
     """Return the missing points and their time, opening the first (raises as `run_sweep`)."""
-    decided = _decided(sweep)
+    decided = decided or _decided(sweep)
     there = _existing(folder)
     missing = [i for i, point in enumerate(sweep.points) if not _complete(there.get(point.name))]
     line = f"sweep of {sweep.describe()}"
@@ -66,7 +67,7 @@ def plan_lines(
         guess = estimate(setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")])
     except BenchError as error:  # said again of that point; others may be fine
         return [f"{line}; no estimate: {error.message}"]
-    work = [_work(config) for config in decided]
+    work = [_work(run.config) for run in decided]
     seconds = guess.seconds * sum(work[i] for i in missing) / work[missing[0]]
     return [f"{line}; about {duration(seconds)}, were every decoder as fast as ar ({guess.basis})"]
 
@@ -81,7 +82,7 @@ def run_sweep(
     sweep: Sweep,
     folder: Path,
     progress: Progress,
-    opener: runs.Opener = open_setup,
+    opener: Opener = open_setup,
     reporter: runs.Reporter = runs.report_of,
 ) -> SweepResult:
     """Measure the missing points of a sweep, and write the report of all.
@@ -92,10 +93,10 @@ def run_sweep(
         UsageError: the folder holds another sweep.
         BenchError: it cannot be written to.
     """
-    _decided(sweep)  # a mistake in any point is told before there is a folder
+    decided = _decided(sweep)  # a mistake in any point is told before there is a folder
     _begin(sweep, folder)
     with only_writer(folder):
-        for line in plan_lines(sweep, folder, progress, opener):
+        for line in plan_lines(sweep, folder, progress, opener, decided):
             progress.note(line)
         worst, failed = Exit.DONE, {}
         for point in sweep.points:
@@ -126,7 +127,7 @@ def _measure(
     sweep: Sweep,
     folder: Path,
     progress: Progress,
-    opener: runs.Opener,
+    opener: Opener,
     reporter: runs.Reporter,
 ) -> tuple[Exit, str | None]:
     """Bring one point to its end: the exit code, and why it has no result where it has none."""
@@ -185,6 +186,6 @@ def _complete(run_dir: Path | None) -> bool:
     return status.complete and status.reported is not False
 
 
-def _decided(sweep: Sweep) -> list[RunConfig]:
-    """Return every point's configuration, its decoders decided (raises as `choose_decoders`)."""
+def _decided(sweep: Sweep) -> list[ResolvedRun]:
+    """Return every point's run, its decoders decided (raises as `choose_decoders`)."""
     return [choose_decoders(point.config, lambda _: None) for point in sweep.points]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from bench.plan.select import ResolvedRun
     from bench.plan.setup import Setup
     from bench.settings.config import RunConfig
 
@@ -69,7 +70,7 @@ class RecordedProgress:
         self.closed += 1
 
 
-def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9) -> Setup:
+def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9) -> Setup:
     """A setup of two table models that agree most of the time."""
     from bench.plan.setup import assemble
     from decoders.core.engine.models import Models
@@ -80,11 +81,11 @@ def open_tables(config: RunConfig, max_length: int = 256, agreement: float = 0.9
     draft = TableModel(
         VOCAB, seed=2, order=1, agree_with=target, agreement=agreement, max_length=max_length
     )
-    for name in config.adapters:
+    for name in run.config.adapters:
         target.attach(name, error=0.3)
     return assemble(
-        config.with_values(device="cpu", dtype="float32"),
-        Models(target=target, draft=draft if config.draft else None),
+        run.with_values(device="cpu", dtype="float32"),
+        Models(target=target, draft=draft if run.config.draft else None),
         Characters(),
         stop_ids=frozenset({STOP}),
         clock=FakeClock(step_s=0.5),

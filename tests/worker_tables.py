@@ -19,11 +19,11 @@ class SlowCharacters(Characters):
         return super().decode(token_ids, skip_special_tokens)
 
 
-def open_here(config: Any) -> Any:
+def open_here(run: Any) -> Any:
     """As many threads as were asked for: they are part of what times are compared by."""
-    torch.set_num_threads(config.threads or 1)
-    return open_tables(config)
+    torch.set_num_threads(run.config.threads or 1)
+    return open_tables(run)
 
 
-def open_slowly(config: Any) -> Any:
-    return replace(open_here(config), tokenizer=SlowCharacters())
+def open_slowly(run: Any) -> Any:
+    return replace(open_here(run), tokenizer=SlowCharacters())

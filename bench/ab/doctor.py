@@ -18,7 +18,7 @@ import psutil
 
 from bench.ab.noise import Noise, noise_of
 from bench.errors import BenchError
-from bench.machine import env as environment
+from bench.machine.env import capture
 from bench.machine.gpu import gpu_facts, gpu_handle, slowdown
 from bench.machine.load import LoadWatch
 from bench.machine.openmp import spinning
@@ -49,9 +49,8 @@ def examine(look_s: float = 1.0) -> list[Check]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    handle = gpu_handle(device)
-    env = environment.capture(device=device, dtype="float32", models={}, gpu=handle)
-    watch = LoadWatch(handle)
+    env = capture(device=device, dtype="float32", models={})
+    watch = LoadWatch(device)
     time.sleep(look_s)
     load = watch.lap()
     machine, ram = env.machine, psutil.virtual_memory()
@@ -66,6 +65,7 @@ def examine(look_s: float = 1.0) -> list[Check]:
         memory(ram.available, ram.total),
     ]
     if device == "cuda":
+        handle = gpu_handle(device)
         checks += gpu(gpu_facts(handle, device) or {}, slowdown(handle), _sharers(handle))
     return checks
 
@@ -172,7 +172,7 @@ def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) 
     shown = Silent()
     setup = open_setup(choose_decoders(config, shown.note))
     plan, prompts = make_plan(setup, "aa", shown)
-    watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
+    watch = LoadWatch(setup.device)
     with TemporaryDirectory(prefix="bench-aa-") as scratch:
         folder = Path(scratch)
         write_plan(folder, plan)

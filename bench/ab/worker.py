@@ -13,21 +13,20 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.ab.checkout import PROTOCOL
 from bench.errors import BenchError, Exit
-from bench.machine import env as environment
-from bench.machine.gpu import gpu_handle
+from bench.machine.env import ROOT
 from bench.machine.load import LoadWatch
 from bench.measure.quality import score_quality
 from bench.measure.timing import Runner
 from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
-from bench.plan.setup import Setup, open_setup
+from bench.plan.setup import Opener, open_setup
 from bench.progress import Silent
 from bench.records.files import LineCollector
 from bench.records.plan import Block
@@ -43,7 +42,7 @@ Answer = dict[str, Any]
 class Worker:
     """Answers the parent's requests, one after another."""
 
-    def __init__(self, opener: Callable[[Any], Setup] = open_setup) -> None:
+    def __init__(self, opener: Opener = open_setup) -> None:
         """Take `opener` from tests."""
         self._opener = opener
         self._kept = LineCollector()
@@ -51,22 +50,16 @@ class Worker:
 
     def open(self, config: Mapping[str, Any]) -> Answer:
         """Open a configuration; return what was resolved, and on what it runs."""
-        chosen = choose_decoders(load_config(None, config), Silent().note)
-        self._setup = setup = self._opener(chosen)
-        device = str(setup.models.target.device)
-        self._watch = LoadWatch(gpu_handle(device))
+        run = choose_decoders(load_config(None, config), Silent().note)
+        self._setup = setup = self._opener(run)
+        self._watch = LoadWatch(setup.device)
         return {
             "protocol": PROTOCOL,
-            "root": str(environment.ROOT),
+            "root": str(ROOT),
             "config": setup.config.to_toml(),
             "cells": [dataclasses.asdict(arm.cell) for arm in setup.arms.values()],
             "identity": identity_of(setup),
-            "env": environment.capture(
-                device=device,
-                dtype=setup.config.dtype or "float32",
-                models=setup.facts,
-                gpu=gpu_handle(device),
-            ).to_json(),
+            "env": setup.environment().to_json(),
         }
 
     def plan(self, name: str) -> Answer:
@@ -77,14 +70,10 @@ class Worker:
 
     def warm_up(self, folder: str, names: Sequence[str]) -> Answer:
         """Take the prompts of a folder, reserve caches for them, and run every decoder a little."""
-        setup = self._setup
+        setup, lap = self._setup, self._watch.lap
         self._prompts = read_prompts(Path(folder))
-        timed = [self._prompts[name] for name in names]
-        longest = max(len(prompt.ids) for prompt in timed) + setup.sampling.max_new_tokens
-        setup.models.reserve(setup.config.batch_size, min(longest, setup.models.target.max_length))
-        lap = self._watch.lap
         self._runner = Runner(setup, self._prompts, self._kept, Silent(), attempt=0, lap=lap)
-        self._runner.warm_up(timed)
+        self._runner.prepare([Block(block=0, repeat=0, prompts=tuple(names), order=())])
         gc.collect()
         gc.freeze()
         return {}

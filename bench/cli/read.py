@@ -246,10 +246,7 @@ def show_prompts(
 
     given = {"tasks": tasks, "limit": limit, "seed": seed}
     chosen = load_config(config, given, {name: f"--{name}" for name in given})
-    asked = tasks_of(
-        chosen.tasks, limit=chosen.limit, seed=chosen.seed, columns=chosen.columns or None
-    )
-    print_prompts(asked, options.console(), limit)
+    print_prompts(tasks_of(chosen), options.console(), limit)
 
 
 def print_run(run_dir: Path) -> int:

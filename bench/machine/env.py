@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from bench.machine.gpu import gpu_facts
+from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
 from bench.records.environment import (
     AdapterFacts,
@@ -50,19 +50,19 @@ VARIABLES = (
 
 
 def capture(
-    *, device: str, dtype: str, models: Mapping[str, Mapping[str, Any] | None], gpu: object = None
+    *, device: str, dtype: str, models: Mapping[str, Mapping[str, Any] | None]
 ) -> Environment:
     """Return all of env.json but the peak memory, which `peak_rss_bytes` adds at the end.
 
     `models` are facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
-    of the ``adapters`` attached to them by name; `gpu` is an NVML handle, where there is one.
+    of the ``adapters`` attached to them by name.
     """
     env = Environment(
         schema=SCHEMA,
         device=device,
         dtype=dtype,
         machine=_machine(),
-        gpu=gpu_facts(gpu, device),
+        gpu=gpu_facts(gpu_handle(device), device),
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
         torch=_torch_settings(),

@@ -32,9 +32,9 @@ class Load:
 class LoadWatch:
     """Takes the difference between two looks at the process table."""
 
-    def __init__(self, handle: object | None = None) -> None:
-        """Look for the first time; `handle` is an NVML handle, where there is one."""
-        self._handle = handle
+    def __init__(self, device: str = "cpu") -> None:
+        """Look for the first time; `device` is the one in use, e.g. ``cuda:0``."""
+        self._handle = gpu.gpu_handle(device)
         self._own = {os.getpid()}
         self._look()
 

@@ -9,10 +9,8 @@ import psutil
 import torch
 
 from bench.errors import UnavailableError, UsageError, room_for
-from bench.machine import env as environment
 from bench.machine.clock import WallClock
-from bench.machine.env import ROOT
-from bench.machine.gpu import gpu_handle
+from bench.machine.env import ROOT, capture
 from bench.machine.load import LoadWatch
 from bench.measure.cost import Replayer, Subject
 from bench.measure.probes import make_probes
@@ -58,14 +56,12 @@ def open_subject(
             replay_by=replay_by,
             no_replay=no_replay,
         ),
-        env=environment.capture(
-            device=str(device), dtype=dtype, models={"target": facts}, gpu=gpu_handle(str(device))
-        ),
+        env=capture(device=str(device), dtype=dtype, models={"target": facts}),
         clock=WallClock.for_device(str(device)),
         probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
         room_bytes=room,
         replayer=replayer,
-        lap=LoadWatch(gpu_handle(str(device))).lap,
+        lap=LoadWatch(str(device)).lap,
     )
 
 

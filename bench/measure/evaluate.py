@@ -25,7 +25,7 @@ from bench.records.run_folder import CONFIG, create_run_dir
 from bench.settings.config import RunConfig
 
 if TYPE_CHECKING:
-    from bench.plan.setup import Setup
+    from bench.plan.setup import Opener
 
 ANSWERS, RESULTS = "answers.jsonl", "results.json"
 
@@ -74,7 +74,7 @@ def evaluate(
     request: EvalRequest,
     parent: Path,
     progress: Progress,
-    opener: Callable[[RunConfig], Setup] | None = None,
+    opener: Opener | None = None,
 ) -> Evaluation:
     """Answer tasks with the one decoder that `config` names, and have lm-eval score them.
 
@@ -94,8 +94,7 @@ def evaluate(
     from bench.plan.select import choose_decoders
     from bench.plan.setup import open_setup
 
-    config = choose_decoders(config, progress.note)
-    setup = (opener or open_setup)(config)
+    setup = (opener or open_setup)(choose_decoders(config, progress.note))
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.machine.clock import Stopwatch
 from bench.plan.make import batch_size, describe, make_plan
 from bench.plan.precision import computed_in
 from bench.plan.select import choose_decoders
-from bench.plan.setup import Setup, open_setup
+from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
 from bench.records.plan import BASELINE, Plan
 from bench.records.prompts import Prompt
@@ -23,14 +22,9 @@ _MAX_TEXT = 600
 """Characters of the first prompt that are shown: as many of its end as of its beginning."""
 
 
-def dry_run(
-    config: RunConfig,
-    progress: Progress,
-    opener: Callable[[RunConfig], Setup] = open_setup,
-) -> list[str]:
+def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) -> list[str]:
     """Return the plan and its estimate in lines; write nothing (raises as `bench.runs.run`)."""
-    config = choose_decoders(config, progress.note)
-    setup = opener(config)
+    setup = opener(choose_decoders(config, progress.note))
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
     guess = estimate(setup, plan, timed)

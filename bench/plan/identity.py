@@ -43,13 +43,9 @@ def identity_of(setup: Setup) -> dict[str, str | None]:
 
 
 def check_identity(
-    setup: Setup,
-    plan: Plan,
-    prompts: Mapping[str, Prompt],
-    env_then: Environment,
-    env_now: Environment,
+    setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
 ) -> None:
-    """Raise `UnavailableError` unless a run can go on as it began."""
+    """Raise `UnavailableError` unless a run can go on as it began, with `env`."""
     now = identity_of(setup)
     asked = {name: prompt.hash for name, prompt in prompts.items()}
     began = plan.identity or {}
@@ -58,7 +54,7 @@ def check_identity(
     if changed:
         line = f"cannot resume: {changed[0]} is not the one the run began with; start a new run"
         raise UnavailableError(line)
-    if env_then.comparability_key != env_now.comparability_key:
+    if env.comparability_key != setup.environment().comparability_key:
         line = "cannot resume: this machine, or its setup (threads, torch, device), is another one"
         raise UnavailableError(f"{line}; start a new run")
 

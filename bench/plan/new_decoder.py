@@ -7,8 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from bench.errors import BenchError, UsageError
+from bench.errors import UsageError
 from bench.plan import starter
+from bench.records.files import write_text
 from decoders.core.registry import names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -59,10 +60,7 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
         line = f"{there[0]} is there already and is not overwritten; take another NAME or --folder"
         raise UsageError(line)
     for file, text in zip(files, texts.values(), strict=True):
-        try:
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise BenchError(f"{file} cannot be written: {error}") from error
+        write_text(file, text)
     return files, class_name
 
 

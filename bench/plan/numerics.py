@@ -7,14 +7,13 @@ for bit, the one whose calls of usual widths take least.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
 
 from bench.errors import UnavailableError, UsageError
-from bench.settings.config import FAST, NUMERICS, RunConfig
+from bench.plan.select import ResolvedRun
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
 from decoders.core.hf import tiles
@@ -30,20 +29,10 @@ _TRIED = 10
 _TIMED = 5
 
 
-def numerics_of(config: RunConfig, cell: str, options: Mapping[str, str]) -> str:
-    """Return the numerics of a cell: its own, or the run's (`UsageError`)."""
-    chosen = options.get("numerics") or config.numerics or FAST
-    if chosen not in NUMERICS:
-        line = f"decoder {cell!r}: numerics is {chosen!r}; allowed: {', '.join(NUMERICS)}"
-        raise UsageError(line)
-    return chosen
-
-
-def uses_tiles(config: RunConfig) -> bool:
+def uses_tiles(run: ResolvedRun) -> bool:
     """Return whether a cell of the run computes in tiles (`UsageError` where it cannot)."""
-    cells = (config.decoders or {}).items()
-    chosen = [config.numerics, *(numerics_of(config, cell, options) for cell, options in cells)]
-    if "invariant" not in chosen:
+    config = run.config
+    if "invariant" not in (config.numerics, *map(run.numerics, run.decoders)):
         if config.tile is not None:
             line = f"--tile {config.tile} is of row-invariant numerics; add --numerics invariant"
             raise UsageError(line)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from bench.errors import UsageError
 from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
 from bench.records.cost import read_choices
 from bench.records.plan import BASELINE, SECOND_BASELINE
-from bench.settings.config import RunConfig, as_text, spec_of
+from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, spec_of
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -31,8 +32,31 @@ _MEASURED = ("row_cost", "k")
 Note = Callable[[str], None]
 
 
-def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
-    """Return the configuration with draft, adapters and decoders decided, the baseline first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedRun:
+    """A configuration whose decoders are decided, and those decoders by cell, the baseline first.
+
+    They are built once: whoever opens, measures, verifies or resumes a run is given them.
+    """
+
+    config: RunConfig
+    decoders: Mapping[str, Decoder]
+
+    def given(self, cell: str) -> Mapping[str, str]:
+        """Return the options of a cell as the configuration writes them."""
+        return (self.config.decoders or {})[cell]
+
+    def numerics(self, cell: str) -> str:
+        """Return the numerics of a cell: its own, or the run's."""
+        return self.given(cell).get("numerics") or self.config.numerics or FAST
+
+    def with_values(self, **values: object) -> ResolvedRun:
+        """Return the same decoders under a configuration with some values replaced."""
+        return dataclasses.replace(self, config=self.config.with_values(**values))
+
+
+def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
+    """Return the run with draft, adapters and decoders decided.
 
     Without named decoders all built-in ones run by default (`Decoder.by_default`) whose needs are
     met, and what they showcase; `note` is told of the others. All options are filled in, and
@@ -43,44 +67,52 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
             that none of them takes, ``auto`` without a cost folder that knows.
         InvalidRunError: the cost folder is damaged.
     """
-    given = tuple(config.adapters)
-    config = _with_embedded(resolve_auto(config, note))
-    named = config.decoders is not None
-    cells = dict(config.decoders) if config.decoders else built_in_cells()
+    shelf = shelf_of(config.model)
+    embedded = {} if shelf is None else dict.fromkeys(embedded_adapters(shelf), shelf)
+    adapters = embedded | config.adapters
+    draft = config.draft or (shelf and embedded_draft(shelf))
+    cells: dict[str, Mapping[str, str]] = {**(resolve_auto(config, note) or built_in_cells())}
     if SECOND_BASELINE in cells:
         raise UsageError(f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label")
     chosen: dict[str, dict[str, str]] = {}
-    decoders: list[Decoder] = []
+    decoders: dict[str, Decoder] = {}
     for cell, options in {BASELINE: cells.pop(BASELINE, {}), **cells}.items():
         decoder = build_decoder(cell, options)
-        if cell == BASELINE and ("numerics" in options or decoder != build_decoder(cell, {})):
+        if cell == BASELINE and ("numerics" in options or decoder != type(decoder)()):
             given_options = ":".join(f"{key}={value}" for key, value in options.items())
             raise UsageError(
                 f"the baseline {cell!r} takes no option: all speed-ups are over it as it is; "
                 f"measure that beside it, under a label: {cell}@LABEL:{given_options}",
             )
-        if lacks := _unmet_need(decoder, config):
-            if named:
+        if lacks := _unmet_need(decoder, draft, adapters):
+            if config.decoders is not None:
                 raise UsageError(f"decoder {cell!r} {lacks}")
             note(f"{cell} is skipped: it {lacks}")
             continue
         for key, value in options.items():
             if value and (today := decoder.renamed.get(key, {}).get(value)):
                 note(f"{cell}: {key}={value} is called {key}={today} today")
-        filled = options_of(decoder) | {k: v for k, v in options.items() if k == "numerics"}
-        chosen[cell] = {key: as_text(value) for key, value in filled.items() if value is not None}
-        decoders.append(decoder)
-    taken = {part.adapter_name for decoder in decoders for part in decoder.parts}
-    for name in given:
+        filled = options_of(decoder, options).items()
+        chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
+        decoders[cell] = decoder
+    taken = {part.adapter_name for decoder in decoders.values() for part in decoder.parts}
+    for name in config.adapters:
         if name not in taken:
             line = f"none of {', '.join(chosen)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
-    used = {name: source for name, source in config.adapters.items() if name in taken}
-    return config.with_values(decoders=chosen, adapters=used)
+    used = {name: source for name, source in adapters.items() if name in taken}
+    config = config.with_values(draft=draft, decoders=chosen, adapters=used)
+    return ResolvedRun(config=config, decoders=decoders)
 
 
-def resolve_auto(config: RunConfig, note: Note) -> RunConfig:
-    """Return the configuration with numbers in place of ``auto`` (raises as `choose_decoders`)."""
+def stored_decoders(config: RunConfig) -> ResolvedRun:
+    """Return the run of a stored configuration, whose decoders were decided (`UsageError`)."""
+    cells = (config.decoders or {}).items()
+    return ResolvedRun(config=config, decoders={cell: build_decoder(cell, o) for cell, o in cells})
+
+
+def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
+    """Return named cells with numbers in place of ``auto`` (raises as `choose_decoders`)."""
     cost = None
     if config.cost is not None:
         from bench.stats.cost_curve import load_cost
@@ -92,7 +124,7 @@ def resolve_auto(config: RunConfig, note: Note) -> RunConfig:
             if options.get(name) == AUTO:
                 options[name] = _measured(cell, name, cost, config.batch_size)
                 note(f"{cell}: {name}=auto is {options[name]}")
-    return config.with_values(decoders=cells) if cells else config
+    return cells
 
 
 def _measured(cell: str, name: str, cost: Cost | None, batch_size: int) -> str:
@@ -112,34 +144,24 @@ def _measured(cell: str, name: str, cost: Cost | None, batch_size: int) -> str:
     return str(number)
 
 
-def _with_embedded(config: RunConfig) -> RunConfig:
-    shelf = shelf_of(config.model)
-    if shelf is None:
-        return config
-    adapters = dict.fromkeys(embedded_adapters(shelf), shelf) | config.adapters
-    return config.with_values(draft=config.draft or embedded_draft(shelf), adapters=adapters)
-
-
 def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
     """Return the decoder of a cell, whose `numerics` is no option of it (`UsageError`)."""
-    own = {key: value for key, value in options.items() if key != "numerics"}
+    own = dict(options)
+    if (numerics := own.pop("numerics", None) or FAST) not in NUMERICS:
+        line = f"decoder {cell!r}: numerics is {numerics!r}; allowed: {', '.join(NUMERICS)}"
+        raise UsageError(line)
     try:
         return registry.build(spec_of(cell, own))
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from error
 
 
-def decoders_of(config: RunConfig) -> dict[str, Decoder]:
-    """Return the decoders of a configuration by cell (`UsageError`)."""
-    return {cell: build_decoder(cell, options) for cell, options in (config.decoders or {}).items()}
-
-
-def _unmet_need(decoder: Decoder, config: RunConfig) -> str | None:
+def _unmet_need(decoder: Decoder, draft: str | None, adapters: Mapping[str, str]) -> str | None:
     for part in decoder.parts:
-        if "draft" in part.needs and config.draft is None:
+        if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"
         name = part.adapter_name
-        if name is not None and name not in config.adapters:
+        if name is not None and name not in adapters:
             return f"needs an adapter named {name!r}; {how_to_get(name, part)}"
     return None
 
@@ -157,6 +179,7 @@ def built_in_cells() -> dict[str, Mapping[str, str]]:
     return cells
 
 
-def options_of(decoder: Decoder) -> dict[str, Any]:
-    """Return every option of a decoder with its value."""
-    return {field.name: getattr(decoder, field.name) for field in dataclasses.fields(decoder)}
+def options_of(decoder: Decoder, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return every option of a decoder with its value, and the numerics that its cell was given."""
+    options = {field.name: getattr(decoder, field.name) for field in dataclasses.fields(decoder)}
+    return options | {key: value for key, value in given.items() if key == "numerics"}

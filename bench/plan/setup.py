@@ -6,7 +6,7 @@ how tests run without a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,14 @@ import torch
 from bench.errors import UnavailableError, UsageError, room_for
 from bench.machine.clock import Clock, WallClock
 from bench.machine.deadline import TimeLimit, default_limit_s
-from bench.machine.env import ROOT
+from bench.machine.env import ROOT, capture
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
 from bench.plan.devices import check_devices, device_map, join_ranks, open_device
 from bench.plan.named_models import resolve
-from bench.plan.numerics import check_decoder, in_tiles, numerics_of, uses_tiles
+from bench.plan.numerics import check_decoder, in_tiles, uses_tiles
 from bench.plan.precision import usual_dtype
-from bench.plan.select import decoders_of, options_of
+from bench.plan.select import ResolvedRun, options_of
+from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.records.vocabulary import Codec
 from bench.settings.config import FAST, RunConfig, spec_of
@@ -84,13 +85,26 @@ class Setup:
         return replace(self.sampling, seed=self.sampling.seed + repeat)
 
     @property
+    def device(self) -> str:
+        """Name of the target's device."""
+        return str(self.models.target.device)
+
+    @property
     def on_gpu(self) -> bool:
         """Tell whether the target lives on a CUDA device."""
-        return self.models.target.device.type == "cuda"
+        return self.device.startswith("cuda")
+
+    def environment(self) -> Environment:
+        """Return the machine as it is now, with these models."""
+        dtype = self.config.dtype or "float32"
+        return capture(device=self.device, dtype=dtype, models=self.facts)
 
 
-def open_setup(config: RunConfig) -> Setup:
-    """Load the models of a configuration that `bench.plan.select.choose_decoders` returned.
+Opener = Callable[[ResolvedRun], Setup]
+
+
+def open_setup(run: ResolvedRun) -> Setup:
+    """Load the models of a run whose decoders are decided.
 
     Raises:
         UnavailableError: a model, adapter or device is missing.
@@ -101,8 +115,9 @@ def open_setup(config: RunConfig) -> Setup:
     from decoders.core.hf import model as hf
     from decoders.core.hf.replay import missing_compiler
 
+    config = run.config
     check_devices(config)
-    tiles_asked = uses_tiles(config)
+    tiles_asked = uses_tiles(run)
     device = join_ranks(config, open_device(config.device))
     sources = {"target": checkpoint(config.model, "target")}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
@@ -110,8 +125,7 @@ def open_setup(config: RunConfig) -> Setup:
         torch.set_num_threads(config.threads)
     if config.compile and device.type == "cpu" and (missing := missing_compiler()):
         raise UnavailableError(f"{missing}; install one, or leave out --compile")
-    decoders = decoders_of(config)
-    if any("draft" in decoder.needs for decoder in decoders.values()):
+    if any("draft" in decoder.needs for decoder in run.decoders.values()):
         sources["draft"] = checkpoint(config.draft, "draft")
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     try:
@@ -132,9 +146,9 @@ def open_setup(config: RunConfig) -> Setup:
         notes = [*model.notes, *_self_check(config, model, role)]
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
-    facts["adapters"] = _attach(config, decoders, folders, models)
+    facts["adapters"] = _attach(run, folders, models)
     return assemble(
-        config.with_values(
+        run.with_values(
             device=str(device),
             dtype=dtype,
             threads=config.threads or torch.get_num_threads(),
@@ -187,19 +201,15 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
 
 
 def _attach(
-    config: RunConfig,
-    decoders: Mapping[str, Decoder],
-    folders: Mapping[str, Path],
-    models: Mapping[str, Models],
+    run: ResolvedRun, folders: Mapping[str, Path], models: Mapping[str, Models]
 ) -> dict[str, Any]:
     """Load every adapter once, attach it to the models of its cells' numerics; return its facts."""
     facts: dict[str, Any] = {}
-    cells = config.decoders or {}
     for name, folder in folders.items():
         adapter = load_adapter(name, folder)
         takers = [
-            (numerics_of(config, cell, cells[cell]), part.adapter_of)
-            for cell, decoder in decoders.items()
+            (run.numerics(cell), part.adapter_of)
+            for cell, decoder in run.decoders.items()
             for part in decoder.parts
             if part.adapter_name == name
         ]
@@ -214,7 +224,7 @@ def _attach(
 
 
 def assemble(
-    config: RunConfig,
+    run: ResolvedRun,
     models: Models,
     tokenizer: Codec,
     *,
@@ -223,10 +233,11 @@ def assemble(
     facts: Mapping[str, Mapping[str, Any] | None],
     invariant: Models | None = None,
 ) -> Setup:
-    """Return a setup of given models; `config` names its decoders (raises as `open_setup`).
+    """Return a setup of a run with given models (raises as `open_setup`).
 
     `invariant` are the models in row-invariant numerics; None: the given ones are.
     """
+    config = run.config
     sampling = Sampling(
         temperature=config.temperature,
         top_k=config.top_k,
@@ -241,10 +252,7 @@ def assemble(
     by_numerics = {"fast": models, "invariant": invariant or models}
     return Setup(
         config=config,
-        arms={
-            cell: _arm(config, cell, decoder, by_numerics, sampling)
-            for cell, decoder in decoders_of(config).items()
-        },
+        arms={cell: _arm(run, cell, by_numerics, sampling) for cell in run.decoders},
         models=by_numerics[config.numerics or FAST],
         tokenizer=tokenizer,
         sampling=sampling,
@@ -253,20 +261,14 @@ def assemble(
     )
 
 
-def _arm(
-    config: RunConfig,
-    cell: str,
-    decoder: Decoder,
-    by_numerics: Mapping[str, Models],
-    sampling: Sampling,
-) -> Arm:
+def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], sampling: Sampling) -> Arm:
+    config, decoder, options = run.config, run.decoders[cell], run.given(cell)
     if config.reuse_prefix and isinstance(decoder, SelfDriven):
         raise UsageError(
             f"decoder {cell!r} runs a loop with a cache of its own, which keeps nothing of the "
             "turn before; leave it out, or --reuse-prefix"
         )
-    options = (config.decoders or {})[cell]
-    numerics = numerics_of(config, cell, options)
+    numerics = run.numerics(cell)
     check_decoder(cell, decoder, numerics)
     models = by_numerics[numerics]
     used = models if "draft" in decoder.needs else Models(target=models.target)
@@ -280,7 +282,7 @@ def _arm(
             cell=cell,
             name=spec.name,
             label=spec.label,
-            options=options_of(decoder) | {k: v for k, v in options.items() if k == "numerics"},
+            options=options_of(decoder, options),
             lossless=decoder.lossless,
             comparable_to_ar=decoder.comparable_to_ar(sampling),
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 from bench.errors import UnavailableError, UsageError
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.records.vocabulary import Tokenizer
+from bench.settings.config import RunConfig
 from specbench_tasks.loaders import DataUnavailable
 from specbench_tasks.registry import TaskSet, load_tasks
 from specbench_tasks.task import Conversation
@@ -217,18 +218,15 @@ def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> li
     return lines
 
 
-def tasks_of(
-    tasks: str,
-    *,
-    limit: int | None,
-    seed: int,
-    quality_limit: int | None = None,
-    columns: Mapping[str, str] | None = None,
-) -> TaskSet:
-    """Return `load_tasks` (`UsageError`: unknown or unreadable, `UnavailableError`: not here)."""
+def tasks_of(config: RunConfig, quality_limit: int | None = None) -> TaskSet:
+    """Return the tasks of a run (`UsageError`: unknown or unreadable, `UnavailableError`)."""
     try:
         return load_tasks(
-            tasks, limit=limit, quality_limit=quality_limit, seed=seed, columns=columns
+            config.tasks,
+            limit=config.limit,
+            quality_limit=quality_limit,
+            seed=config.seed,
+            columns=config.columns,
         )
     except DataUnavailable as error:
         raise UnavailableError(str(error)) from error

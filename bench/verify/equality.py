@@ -19,13 +19,14 @@ from scipy import stats
 from bench.records.failures import error_line
 from bench.verify.divergence import Divergence, examine
 from bench.verify.verdict import CheckOutcome, Finding
+from decoders.ar import Autoregressive
 from decoders.core.model import Model
 from decoders.core.testing.goodness import POWER
 from decoders.core.types import Generation, Outcome, Sampling
 
 CURVE = (1, 4, 16, 64, 256)
 """Tokens after which the survival curve is shown."""
-RESHAPED = "ar@rows5:rows=5"
+RESHAPED = Autoregressive(rows=5)
 """AR in the shape of a verifying call."""
 ABOVE_FLOOR = 0.001
 """Level of the test for more near-ties than the noise floor has."""

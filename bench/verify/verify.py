@@ -13,14 +13,14 @@ Nothing is timed. Findings before an interruption are judged, printed and writte
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.errors import UsageError
 from bench.plan.devices import open_device
 from bench.plan.make import batch_size, tokenise
 from bench.plan.precision import computed_in, usual_dtype
-from bench.plan.select import build_decoder, choose_decoders
-from bench.plan.setup import Arm, Setup, checkpoint, open_setup
+from bench.plan.select import ResolvedRun, choose_decoders
+from bench.plan.setup import Arm, Opener, Setup, checkpoint, open_setup
 from bench.plan.tokenise import count_lines, tasks_of
 from bench.progress import Progress
 from bench.records.failures import error_line
@@ -45,7 +45,6 @@ from bench.verify.verdict import VerifyReport
 from decoders.core.checks import table_draws
 from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.registry import build, parse_spec
 from decoders.core.testing.goodness import POWER, Draws
 from decoders.core.types import Generation, Outcome, Sampling
 
@@ -53,8 +52,6 @@ _TEMPERATURE = 0.8
 """The temperature of sampled checks, where the configuration says 0."""
 NUM_DRAWS = 5000
 _TABLE_BATCH = 64
-
-Opener = Callable[[RunConfig], Setup]
 
 
 def verify(
@@ -71,12 +68,9 @@ def verify(
     distribution is tested too, with `num_draws` draws a test. Raises as a run does, at once.
     """
     check(num_draws, NumDraws, "--draws")
-    config = exact_by_default(choose_decoders(config, progress.note))
-    setup = opener(config)
+    setup = opener(exact_by_default(choose_decoders(config, progress.note)))
     progress.note(computed_in(config, setup.config))
-    tasks = tasks_of(
-        config.tasks, limit=config.limit, seed=config.seed, quality_limit=0, columns=config.columns
-    )
+    tasks = tasks_of(config, quality_limit=0)
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
         progress.note(line)
@@ -99,14 +93,14 @@ def verify(
     return work.report(interrupted)
 
 
-def exact_by_default(config: RunConfig) -> RunConfig:
+def exact_by_default(run: ResolvedRun) -> ResolvedRun:
     """Choose row-invariant numerics in half precision, unless set or impossible for a decoder."""
-    decoders = [build_decoder(cell, options) for cell, options in (config.decoders or {}).items()]
+    config, decoders = run.config, run.decoders.values()
     if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):
-        return config
+        return run
     device = open_device(config.device).type
     dtype = config.dtype or usual_dtype(config, device, checkpoint(config.model, "target"))
-    return config if dtype == "float32" else config.with_values(numerics="invariant")
+    return run if dtype == "float32" else run.with_values(numerics="invariant")
 
 
 class _Work:
@@ -148,7 +142,7 @@ class _Work:
             for subject in others
         ]
         due = [(arm, comparison) for arm, comparison in begun if comparison is not None]
-        reshaped = dataclasses.replace(baseline.arm, decoder=build(parse_spec(RESHAPED)))
+        reshaped = dataclasses.replace(baseline.arm, decoder=RESHAPED)
         mode = "greedy" if sampling.greedy else "sampled"
         self._progress.start(f"{mode} answers", len(self._prompts))
         for number, prompt in enumerate(self._prompts):

@@ -34,7 +34,7 @@ class Hello:
 class Opening:
     """The job of a worker: the run to open, and the way to measure.
 
-    `opener` makes the `Setup` of the configuration `config` (TOML). `cores` are those it is pinned
+    `opener` makes the `Setup` of the run stored in `config` (TOML). `cores` are those it is pinned
     to, `gpu` the one it sees (None: as it is). `identity` and `key` are the run's, of code and
     weights and of the machine with its setup: a worker that has others refuses. `blocks` are those
     to come: caches are reserved for their prompts, and warmed up with.

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bench.errors import UsageError
 from bench.measure.phases import SecondPass
 from bench.plan.make import batch_size
-from bench.plan.setup import Setup
+from bench.plan.select import ResolvedRun
+from bench.plan.setup import Opener, Setup
 from bench.progress import Progress
 from bench.records.failures import ErrorLog
 from bench.records.files import SampleWriter
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.settings.config import RunConfig
 from bench.settings.spread import Kind, WorkerConfig
 from bench.workers.crew import Executor, JobQueue
 from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
@@ -28,9 +27,7 @@ from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, Spli
 class Team:
     """The executor of a run (None: it measures itself), opened once, before any model is."""
 
-    def __init__(
-        self, spread: WorkerConfig, opener: Callable[[Any], Any], threads: int | None
-    ) -> None:
+    def __init__(self, spread: WorkerConfig, opener: Opener, threads: int | None) -> None:
         """Workers use `opener`, and `threads` CPU threads each (None: what the executor says).
 
         Raises:
@@ -43,9 +40,9 @@ class Team:
             self.executor = open_executor(spread, threads)
             self._threads = self.executor.threads(spread.workers)
 
-    def shared_out(self, config: RunConfig) -> RunConfig:
-        """Return the configuration with a worker's threads, which a resumed run uses too."""
-        return config if self.executor is None else config.with_values(threads=self._threads)
+    def shared_out(self, run: ResolvedRun) -> ResolvedRun:
+        """Return the run with a worker's threads, which a resumed run uses too."""
+        return run if self.executor is None else run.with_values(threads=self._threads)
 
 
 def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
@@ -74,7 +71,7 @@ class Passes:
     setup: Setup
     plan: Plan
     prompts: Mapping[str, Prompt]
-    opener: Callable[[Any], Setup]
+    opener: Opener
     key: str | None
     attempt: int
     left: Sequence[Block]

@@ -21,7 +21,7 @@ from bench.progress import Silent
 from bench.records.failures import TraceCollector
 from bench.records.files import LineCollector
 from bench.records.phases import PhasedAnswer
-from bench.settings.config import load_config
+from bench.settings.config import config_of
 from bench.workers.messages import (
     Answer,
     Done,
@@ -67,17 +67,18 @@ class Worker:
             os.sched_setaffinity(0, opening.cores)
         if opening.gpu is not None:  # read when CUDA starts, which it has not
             os.environ["CUDA_VISIBLE_DEVICES"] = str(opening.gpu)
-        from bench.machine.gpu import gpu_handle
         from bench.machine.load import LoadWatch
         from bench.measure.timing import Runner, frozen_garbage
+        from bench.plan.select import stored_decoders
 
-        self._setup = setup = opening.opener(load_config(None, tomllib.loads(opening.config)))
+        run = stored_decoders(config_of(tomllib.loads(opening.config)))
+        self._setup = setup = opening.opener(run)
         _refuse_other(setup, opening, len(whole))
         self._attempt, self._prompts = opening.attempt, opening.prompts
         self._lines = LineCollector(worker=opening.worker, node=node())
         self._errors = TraceCollector()
         self._failed: set[str] = set()
-        self._watch = LoadWatch(gpu_handle(str(setup.models.target.device)))
+        self._watch = LoadWatch(setup.device)
         self._runner = Runner(
             setup,
             opening.prompts,
@@ -127,8 +128,7 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
 
     The machine counts with all of its cores: that workers are pinned to some does not make another.
     """
-    from bench.machine import env as environment
-    from bench.machine.gpu import gpu_handle
+    from bench.machine.env import comparability_key
     from bench.plan.identity import identity_of
 
     now = identity_of(setup)
@@ -136,15 +136,9 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
         if now.get(what) != then:
             line = f"the {what} on node {node()} is not the one of this run"
             raise UnavailableError(f"{line}; give all nodes the same checkout and models")
-    device = str(setup.models.target.device)
-    env = environment.capture(
-        device=device,
-        dtype=setup.config.dtype or "float32",
-        models=setup.facts,
-        gpu=gpu_handle(device),
-    )
+    env = setup.environment()
     env = replace(env, machine=replace(env.machine, affinity=num_cores))
-    if opening.key is not None and environment.comparability_key(env) != opening.key:
+    if opening.key is not None and comparability_key(env) != opening.key:
         line = f"node {node()} is another machine than the one the run was planned on"
         advice = "measure a part there (`bench run --part I/N`) and join the parts: `bench merge`"
         raise UnavailableError(f"{line}; {advice}")

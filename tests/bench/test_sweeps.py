@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.plan.select import ResolvedRun
 from bench.plan.setup import Setup
 from bench.records.run_folder import load_run
 from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
 from bench.report.texts.sweep import Swept, frame
-from bench.settings.config import RunConfig
 from bench.settings.sweep import Sweep, load_sweep
 from bench.sweeps import POINTS, plan_lines, run_sweep
 from tests.command_line import bench
@@ -179,10 +179,10 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> No
 def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path: Path) -> None:
     sweep, folder, progress = sweep_of(tmp_path, GRID), tmp_path / "out", RecordedProgress()
 
-    def opener(config: RunConfig) -> Setup:
-        if config.batch_size == 2:
+    def opener(run: ResolvedRun) -> Setup:
+        if run.config.batch_size == 2:
             raise BenchError("out of memory: it did not fit")
-        return open_tables(config)
+        return open_tables(run)
 
     assert run_sweep(sweep, folder, progress, opener, nothing).exit_code == Exit.FAILED
     assert "point 3 has no result: out of memory: it did not fit" in progress.notes

@@ -47,7 +47,7 @@ def test_the_baseline_keeps_its_cache_and_a_labelled_ar_need_not():
         choose_decoders(load_config(None, {"decoders": "ar:cache=false"}), notes.append)
     assert refused.value.exit_code == Exit.USAGE
     spelled_out = load_config(None, {"decoders": "ar:cache=true,ar@nocache:cache=false"})
-    chosen = choose_decoders(spelled_out, notes.append).decoders
+    chosen = choose_decoders(spelled_out, notes.append).config.decoders
     one = {"rows": "1"}
     assert chosen == {"ar": {"cache": "true"} | one, "ar@nocache": {"cache": "false"} | one}
 

@@ -151,7 +151,7 @@ def test_needs_are_those_of_both_and_adapters_are_opened_for_each() -> None:
     assert answer_of(both).tokens == answer_of(Autoregressive()).tokens
     config = RunConfig(decoders={"hybrid": {}})
     chosen = choose_decoders(config, lambda _: None)
-    assert (chosen.adapters, chosen.decoders is not None) == ({"eagle": "zoo"}, True)
+    assert (chosen.config.adapters, [*chosen.decoders]) == ({"eagle": "zoo"}, ["ar", "hybrid"])
     assert "hybrid" not in built_in_cells()
 
 

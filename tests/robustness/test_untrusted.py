@@ -244,7 +244,9 @@ def test_a_plugin_is_run_only_by_who_names_it(
     assert mark.exists(), "so the mark works"
 
 
+@pytest.mark.parametrize("table", ['[decoders."{}:Mine"]', '[decoders.hybrid]\nfirst = "{}+Mine"'])
 def test_a_run_folder_brings_no_code_with_it(
+    table: str,
     poison: tuple[Path, Path],
     small: Any,
     opener: Any,
@@ -258,7 +260,7 @@ def test_a_run_folder_brings_no_code_with_it(
     inside = ended.run_dir / "poison.py"
     shutil.copy(file, inside)
     with (ended.run_dir / "config.toml").open("a") as stored:
-        stored.write(f'[decoders."{inside}:Mine"]\n')
+        stored.write(table.format(inside) + "\n")
     with pytest.raises(BenchError, match="names code inside of itself") as caught:
         bench_run.resume(ended.run_dir, progress(), opener)
     assert caught.value.exit_code == Exit.USAGE

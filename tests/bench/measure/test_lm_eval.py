@@ -15,7 +15,7 @@ import pytest
 from bench.errors import BenchError, Exit
 from bench.measure.evaluate import EvalRequest, Evaluation, evaluate
 from bench.measure.quality import target_scores
-from bench.plan.select import choose_decoders
+from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup
 from bench.settings.config import RunConfig, load_config
 from decoders.core.engine.scheduler import Scheduler
@@ -65,23 +65,22 @@ class Tokenizer(Characters):
     name_or_path = "characters"
 
 
-def opened(config: RunConfig) -> Setup:
-    setup = open_tables(config)
+def opened(run: ResolvedRun) -> Setup:
+    setup = open_tables(run)
     object.__setattr__(setup, "tokenizer", Tokenizer())
     return setup
 
 
 def answers_of_a_run(decoder: str, values: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """The ids a scheduler gives alone, as `bench run` at batch size 1 does."""
-    config = choose_decoders(configured(decoder, **values), print)
-    setup = opened(config)
+    setup = opened(choose_decoders(configured(decoder, **values), print))
     (cell,) = configured(decoder).decoders or {}
     arm = setup.arms[cell]
     sampling = Sampling(
         max_new_tokens=20,
         stop_ids=setup.sampling.stop_ids,
-        temperature=config.temperature,
-        seed=config.seed,
+        temperature=setup.config.temperature,
+        seed=setup.config.seed,
     )
     answers = []
     for question in QUESTIONS:

@@ -15,12 +15,11 @@ from bench.errors import BenchError, Exit
 from bench.machine.memory import PeakMemory
 from bench.plan.adapters import adapter_folder
 from bench.plan.identity import identity_of
-from bench.plan.select import choose_decoders
+from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Setup, assemble
 from bench.records.environment import Models
 from bench.records.json_file import parse
 from bench.records.run_folder import load_run
-from bench.settings.config import RunConfig
 from bench.stats.adapter_fit import training_warnings
 from decoders.ar import Autoregressive
 from decoders.core.testing.table_model import TableModel
@@ -57,17 +56,17 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def with_adapter(opener: Any) -> Callable[[RunConfig], Setup]:
+def with_adapter(opener: Any) -> Callable[[ResolvedRun], Setup]:
     """Opens two tables, the target's with a student for every adapter of the configuration."""
 
-    def open_(config: RunConfig, **trained: Any) -> Setup:
-        setup = opener(config.with_values(decoders={"ar": {}}))
+    def open_(run: ResolvedRun, **trained: Any) -> Setup:
+        setup = opener(stored_decoders(run.config.with_values(decoders={"ar": {}})))
         target = setup.models.target
         assert isinstance(target, TableModel)
-        for name in config.adapters:
+        for name in run.config.adapters:
             target.attach(name, 0.2)
         return assemble(
-            config.with_values(device="cpu", dtype="float32"),
+            run.with_values(device="cpu", dtype="float32"),
             setup.models,
             setup.tokenizer,
             stop_ids=setup.sampling.stop_ids,
@@ -75,7 +74,7 @@ def with_adapter(opener: Any) -> Callable[[RunConfig], Setup]:
             facts={
                 "target": TARGET,
                 "draft": None,
-                "adapters": dict.fromkeys(config.adapters, TRAINED | trained),
+                "adapters": dict.fromkeys(run.config.adapters, TRAINED | trained),
             },
         )
 
@@ -88,20 +87,20 @@ def with_adapter(opener: Any) -> Callable[[RunConfig], Setup]:
 def test_an_embedded_adapter_is_offered_to_the_zoo_target_by_the_name_of_its_folder(
     root: Path, small: Any
 ) -> None:
-    config = choose_decoders(small(model="zoo", decoders="ptp"), print)
+    config = choose_decoders(small(model="zoo", decoders="ptp"), print).config
     assert config.adapters == {"ptp": "zoo"}
     assert str(root) not in config.to_toml()
     assert tomllib.loads(config.to_toml())["adapters"] == {"ptp": "zoo"}
-    assert choose_decoders(config, print) == config
+    assert choose_decoders(config, print).config == config
 
 
 def test_a_named_model_is_offered_what_is_embedded_for_it(root: Path, small: Any) -> None:
     asked = small(model="smollm2-135m", decoders="idlm:mode=isd,spec", draft=None)
-    config = choose_decoders(asked, print)
+    config = choose_decoders(asked, print).config
     assert config.adapters == {"isd": "zoo/smollm2-135m"}
     assert config.draft == "zoo/smollm2-135m"
     assert str(root) not in config.to_toml()
-    assert choose_decoders(config, print) == config
+    assert choose_decoders(config, print).config == config
     assert adapter_folder("isd", "zoo/smollm2-135m") == root / "zoo" / "smollm2-135m" / "isd"
     with pytest.raises(BenchError, match=r"embedded adapter is missing \(zoo/smollm2-135m/ptp\)"):
         adapter_folder("ptp", "zoo/smollm2-135m")
@@ -111,8 +110,8 @@ def test_a_named_model_is_offered_what_is_embedded_for_it(root: Path, small: Any
 
 def test_another_model_is_offered_no_embedded_adapter(root: Path, small: Any) -> None:
     notes: list[str] = []
-    config = choose_decoders(small(decoders=None), notes.append)
-    assert "ptp" not in (config.decoders or {})
+    run = choose_decoders(small(decoders=None), notes.append)
+    assert "ptp" not in run.decoders
     assert any(
         note.startswith("ptp is skipped: it needs an adapter named 'ptp'; pass --adapter ptp=PATH")
         for note in notes
@@ -123,23 +122,23 @@ def test_without_named_decoders_both_things_called_idlm_run(root: Path, small: A
     for name in ("refine", "isd"):
         (root / "zoo" / name).mkdir()
         (root / "zoo" / name / "adapter.json").write_text("{}")
-    cells = choose_decoders(small(model="zoo", decoders=None), print).decoders or {}
+    cells = choose_decoders(small(model="zoo", decoders=None), print).config.decoders or {}
     assert [*cells] == ["ar", "idlm", "idlm@isd", "lookup", "nar", "ptp", "spec"]
     assert (cells["idlm"]["mode"], cells["idlm@isd"]["mode"]) == ("refine", "isd")
 
 
 def test_a_given_adapter_wins_over_the_embedded_one(root: Path, small: Any) -> None:
-    config = choose_decoders(small(model="zoo", decoders="ptp", adapters={"ptp": "mine"}), print)
-    assert config.adapters == {"ptp": "mine"}
+    asked = small(model="zoo", decoders="ptp", adapters={"ptp": "mine"})
+    assert choose_decoders(asked, print).config.adapters == {"ptp": "mine"}
 
 
 @pytest.mark.usefixtures("root")
 def test_an_adapter_that_nothing_takes_is_left_shut(small: Any) -> None:
-    assert choose_decoders(small(model="zoo"), print).adapters == {}
+    assert choose_decoders(small(model="zoo"), print).config.adapters == {}
 
 
 def test_an_adapter_can_have_any_name(small: Any) -> None:
-    config = choose_decoders(small(decoders="ptp:adapter=b", adapters={"b": "x"}), print)
+    config = choose_decoders(small(decoders="ptp:adapter=b", adapters={"b": "x"}), print).config
     assert config.adapters == {"b": "x"}
     with pytest.raises(BenchError, match="'ptp' needs an adapter named 'b'"):
         choose_decoders(small(decoders="ptp:adapter=b", adapters={"ptp": "x"}), print)
@@ -149,11 +148,11 @@ def test_old_spellings_of_options_are_read_with_a_note(small: Any) -> None:
     notes: list[str] = []
     old = {"mode": "isd", "verify": "strict", "adapter": "", "block": "16", "stride": "8"}
     config = small(decoders={"idlm@isd": old}, adapters={"isd": "x"})
-    config = choose_decoders(config, notes.append)
+    config = choose_decoders(config, notes.append).config
     assert notes == ["idlm@isd: verify=strict is called verify=rejection today"]
     chosen = (config.decoders or {})["idlm@isd"]
     assert (chosen["mode"], chosen["verify"], chosen["adapter"]) == ("isd", "rejection", "isd")
-    assert choose_decoders(config, notes.append).decoders == config.decoders
+    assert choose_decoders(config, notes.append).config.decoders == config.decoders
     assert len(notes) == 1
 
 
@@ -226,16 +225,16 @@ def test_a_run_stopped_half_way_goes_on_with_its_adapter_and_with_no_other(
 def test_the_identity_of_a_run_is_another_with_another_adapter(
     small: Any, with_adapter: Any
 ) -> None:
-    config = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
-    first, other = with_adapter(config), with_adapter(config, weights_sha256="other")
+    run = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
+    first, other = with_adapter(run), with_adapter(run, weights_sha256="other")
     assert identity_of(first)["adapter"] != identity_of(other)["adapter"]
-    assert identity_of(first) == identity_of(with_adapter(config))
+    assert identity_of(first) == identity_of(with_adapter(run))
 
 
 def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: Any) -> None:
-    config = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
+    run = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
     with pytest.raises(BenchError, match="needs an adapter named 'ptp' of the target") as refused:
-        opener(config.with_values(adapters={}))
+        opener(run.with_values(adapters={}))
     assert refused.value.exit_code == Exit.USAGE
 
 

@@ -22,7 +22,7 @@ def cost(tmp_path: Path) -> Path:
 def test_the_cost_of_a_row_is_read_off_the_curve_at_the_runs_batch_size(cost, batch_size):
     notes: list[str] = []
     config = config_of("ptp:row_cost=auto", cost, batch_size=batch_size)
-    chosen = choose_decoders(config, notes.append)
+    chosen = choose_decoders(config, notes.append).config
     one, sixteen = (
         seconds(CostCell(rows=rows, sequences=batch_size, context=10)) for rows in (1, 16)
     )
@@ -35,19 +35,18 @@ def test_the_cost_of_a_row_is_read_off_the_curve_at_the_runs_batch_size(cost, ba
 def test_how_many_drafts_is_what_a_run_said_by_cell_or_by_name(cost):
     write_choices(cost, {"spec": 5, "spec@long": 9})
     config = config_of("spec:k=auto,spec@long:k=auto,spec@other:k=auto", cost)
-    chosen = resolve_auto(config, lambda note: None).decoders
-    assert chosen is not None
+    chosen = resolve_auto(config, lambda note: None)
     ks = {cell: options["k"] for cell, options in chosen.items()}
     assert ks == {"spec": "5", "spec@long": "9", "spec@other": "5"}
 
 
 def test_the_stored_configuration_says_the_number_and_resolves_to_itself(cost):
     write_choices(cost, {"spec": 5})
-    chosen = choose_decoders(config_of("spec:k=auto", cost), lambda note: None)
+    chosen = choose_decoders(config_of("spec:k=auto", cost), lambda note: None).config
     assert chosen.decoders is not None
     assert chosen.decoders["spec"]["k"] == "5"
     assert "auto" not in chosen.to_toml()
-    assert choose_decoders(chosen, lambda note: None) == chosen
+    assert choose_decoders(chosen, lambda note: None).config == chosen
 
 
 def test_auto_without_a_curve_or_without_a_run_is_one_line(cost):

@@ -11,7 +11,8 @@ import pytest
 
 from bench import runs
 from bench.errors import BenchError, Exit
-from bench.plan.setup import open_setup
+from bench.plan.select import stored_decoders
+from bench.plan.setup import Setup, open_setup
 from bench.records.run_folder import load_run
 from bench.settings.config import RunConfig
 from bench.stats.validity import judge
@@ -31,6 +32,10 @@ def config_of(small: Callable[..., RunConfig], folder: Path, **values: Any) -> R
     return small(model=str(folder), draft=str(folder), device="cpu", **few, **values)
 
 
+def opened(small: Callable[..., RunConfig], folder: Path) -> Setup:
+    return open_setup(stored_decoders(config_of(small, folder, decoders=["ar"])))
+
+
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     own = HFModel.own_logits
@@ -41,7 +46,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_with_other_logits_is_refused_by_its_role(small: Any, folder: Path) -> None:
     line = r"^target refused: LlamaForCausalLM gives other logits for a prompt alone .*\(--no-self"
     with pytest.raises(BenchError, match=line) as caught:
-        open_setup(config_of(small, folder, decoders=["ar"]))
+        opened(small, folder)
     assert caught.value.exit_code == Exit.UNAVAILABLE
     assert "\n" not in str(caught.value)
 
@@ -65,5 +70,5 @@ def test_without_the_check_it_runs_and_the_report_says_so(
 
 
 def test_a_sound_model_opens_without_a_word_of_the_check(small: Any, folder: Path) -> None:
-    facts = open_setup(config_of(small, folder, decoders=["ar"])).facts["target"] or {}
+    facts = opened(small, folder).facts["target"] or {}
     assert [note for note in facts["notes"] if "compared" in note] == []

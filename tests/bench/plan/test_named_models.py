@@ -98,10 +98,10 @@ def test_a_run_of_a_named_model_opens_what_is_embedded_for_it(packaged, tmp_path
     SlotAdapter(adapter).save(root / "zoo" / "tiny" / "isd", torch.float16)
     notes: list[str] = []
     asked = RunConfig(model="tiny", max_new_tokens=8)
-    config = choose_decoders(asked, notes.append)
-    assert {"spec", "idlm@isd"} < set(config.decoders or ())
+    run = choose_decoders(asked, notes.append)
+    assert {"spec", "idlm@isd"} < set(run.decoders)
     assert [note for note in notes if "needs an adapter named 'ptp'" in note]
-    opened = open_setup(config)
+    opened = open_setup(run)
     models = models_of(opened.facts)
     assert models.adapters is not None
     assert models.adapters["isd"].base_weights_sha256 == f"gguf:{packaged[0].sha256}"

@@ -12,23 +12,23 @@ from bench.errors import BenchError, Exit
 from bench.machine.env import comparability_key
 from bench.plan import numerics
 from bench.plan.precision import computed_in
-from bench.plan.select import choose_decoders
+from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.records.environment import Environment, Models
-from bench.settings.config import RunConfig, load_config
+from bench.settings.config import load_config
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Call
 from tests.tiny_models import fresh
 
 
-def config_of(**values: Any) -> RunConfig:
+def run_of(**values: Any) -> ResolvedRun:
     return choose_decoders(load_config(None, {"dtype": "bfloat16", **values}), lambda _line: None)
 
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
     cells = "ar,ar@fast:numerics=fast,ptp,ptp@fast:numerics=fast"
-    return open_setup(config_of(decoders=cells, numerics="invariant", tile=8))
+    return open_setup(run_of(decoders=cells, numerics="invariant", tile=8))
 
 
 def test_cells_compute_as_the_run_does_or_as_they_say(setup: Setup) -> None:
@@ -79,7 +79,7 @@ def test_what_has_no_row_invariant_numerics_says_so_in_one_line(
     values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BenchError) as refused:
-        open_setup(config_of(**{"numerics": "invariant", "decoders": "ar", **values}))
+        open_setup(run_of(**{"numerics": "invariant", "decoders": "ar", **values}))
     assert refused.value.exit_code == Exit.USAGE
     assert message in refused.value.message
     assert "\n" not in refused.value.message

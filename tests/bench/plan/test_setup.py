@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.errors import BenchError
+from bench.errors import BenchError, Exit
 from bench.plan.devices import open_device
-from bench.plan.select import choose_decoders
+from bench.plan.select import choose_decoders, stored_decoders
 from bench.records.vocabulary import vocabulary
+from decoders.core import registry
+from decoders.core.decoder import Decoder
+from decoders.core.types import DecoderSpec
+from tests import unreported as bench_run
 
 
 def test_a_text_has_no_stop_ids_and_no_white_space_around_it(small: Any, opener: Any) -> None:
@@ -26,14 +31,14 @@ def test_an_arm_has_the_models_its_decoder_uses_and_no_others(small: Any, opener
 
 
 def test_the_baseline_is_added_and_comes_first(small: Any) -> None:
-    config = choose_decoders(small(decoders="spec@a:k=2,spec@b"), print)
-    assert list(config.decoders or {}) == ["ar", "spec@a", "spec@b"]
-    assert (config.decoders or {})["spec@b"] == {"k": "4", "stop": "0.0", "verify": "rejection"}
+    run = choose_decoders(small(decoders="spec@a:k=2,spec@b"), print)
+    assert list(run.config.decoders or {}) == list(run.decoders) == ["ar", "spec@a", "spec@b"]
+    assert (run.config.decoders or {})["spec@b"] == {"k": "4", "stop": "0.0", "verify": "rejection"}
 
 
 def test_chosen_decoders_choose_themselves_again(small: Any) -> None:
-    config = choose_decoders(small(), print)
-    assert choose_decoders(config, print) == config
+    run = choose_decoders(small(), print)
+    assert choose_decoders(run.config, print) == stored_decoders(run.config) == run
 
 
 @pytest.mark.parametrize(("name", "code"), [("banana", 2), ("mps", 2), ("cuda:99", 5)])
@@ -59,3 +64,20 @@ def test_an_adapter_that_nothing_takes_is_refused(small: Any) -> None:
     with pytest.raises(BenchError, match="none of ar, spec takes an adapter") as refused:
         choose_decoders(small(decoders="spec", adapters={"ptp": "a/b"}), print)
     assert refused.value.exit_code == 2
+
+
+def test_a_run_builds_each_decoder_once_and_its_resumption_once(
+    small: Any, opener: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    build = registry.build
+
+    def counted(spec: DecoderSpec) -> Decoder:
+        built.append(spec.cell)
+        return build(spec)
+
+    monkeypatch.setattr(registry, "build", counted)
+    ended = bench_run.run(small(), tmp_path, progress(stop_at=5), opener)
+    assert built == ["ar", "spec"]
+    assert bench_run.resume(ended.run_dir, progress(), opener).exit_code == Exit.DONE
+    assert built == ["ar", "spec"] * 2

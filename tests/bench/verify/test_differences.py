@@ -61,9 +61,8 @@ def test_a_near_tie_is_a_difference_and_not_wrong(
 def test_half_precision_and_sampling_are_reported_and_not_judged(
     setup: Setup, record: Make, small: Any, opener: Any, values: dict[str, Any]
 ) -> None:
-    config = choose_decoders(small(decoders="spec:verify=coupled", **values), print)
-    sampled = opener(config)
-    sampled = dataclasses.replace(sampled, config=config)
+    run = choose_decoders(small(decoders="spec:verify=coupled", **values), print)
+    sampled = dataclasses.replace(opener(run), config=run.config)
     records = [record("ar"), record("spec", tokens=(9, 9, 9))]
     (found,) = differences(sampled, records, {"c0#1": PROMPT})
     assert found.num_wrong is None
@@ -110,10 +109,10 @@ def test_in_row_invariant_numerics_any_difference_is_wrong(
     setup: Setup, record: Make, small: Any, opener: Any
 ) -> None:
     cells = "spec:verify=coupled,spec@fast:verify=coupled:numerics=fast"
-    config = choose_decoders(
+    run = choose_decoders(
         small(decoders=cells, numerics="invariant", dtype="bfloat16", temperature=0.5), print
     )
-    exact = dataclasses.replace(opener(config), config=config)
+    exact = dataclasses.replace(opener(run), config=run.config)
     records = [
         *(record("ar", repeat=repeat) for repeat in range(2)),
         *(record("spec", tokens=(9, 9, 9), repeat=repeat) for repeat in range(2)),

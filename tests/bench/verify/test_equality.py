@@ -28,7 +28,7 @@ def comparison(num: int, parted: int, *, distance: float = 1e-4, length: int = 2
 
 
 def test_ar_in_another_shape_is_ar() -> None:
-    check_greedy_equals_ar(build(parse_spec(RESHAPED)))
+    check_greedy_equals_ar(RESHAPED)
     check_coupled_equals_ar(build(parse_spec("ar:rows=3")))
 
 

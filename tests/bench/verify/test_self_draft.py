@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.errors import Exit
+from bench.plan.select import stored_decoders
 from bench.verify.divergence import Divergence
 from bench.verify.equality import EqualityCheck
 from bench.verify.self_draft import SelfDraft, applies_to
@@ -143,7 +144,8 @@ def test_what_fails_or_drafts_nothing_is_open() -> None:
 
 
 def test_only_lossless_decoders_with_nothing_but_a_draft_are_asked(opener: Any, small: Any) -> None:
-    setup = opener(small(decoders="spec,ptp", adapters={"ptp": "tables"}))
+    config = small(decoders="spec,ptp", adapters={"ptp": "tables"})
+    setup = opener(stored_decoders(config))
     assert [name for name, arm in setup.arms.items() if applies_to(arm)] == ["spec"]
 
 

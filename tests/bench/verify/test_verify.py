@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench.plan.select import choose_decoders
+from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Arm
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
@@ -184,11 +184,11 @@ def test_a_lossy_decoder_that_fails_is_inconclusive(
     assert report.exit_code == 4
 
 
-def without_numbers(config: RunConfig) -> Any:
+def without_numbers(run: ResolvedRun) -> Any:
     """Tables whose logits are NaN everywhere."""
     from tests.conftest import VOCAB, open_tables
 
-    setup = open_tables(config)
+    setup = open_tables(run)
     target: Any = setup.models.target
     target.logits = lambda _context: torch.full((VOCAB,), float("nan"))
     return setup

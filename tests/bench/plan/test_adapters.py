@@ -127,9 +127,11 @@ def test_without_named_decoders_both_things_called_idlm_run(root: Path, small: A
     assert (cells["idlm"]["mode"], cells["idlm@isd"]["mode"]) == ("refine", "isd")
 
 
-def test_a_given_adapter_wins_over_the_embedded_one(root: Path, small: Any) -> None:
+def test_what_is_given_wins_over_what_is_embedded(root: Path, small: Any) -> None:
     asked = small(model="zoo", decoders="ptp", adapters={"ptp": "mine"})
     assert choose_decoders(asked, print).config.adapters == {"ptp": "mine"}
+    asked = small(model="smollm2-135m", decoders="spec", draft="mine")
+    assert choose_decoders(asked, print).config.draft == "mine"
 
 
 @pytest.mark.usefixtures("root")

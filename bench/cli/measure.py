@@ -11,6 +11,7 @@ from bench.cli import options
 from bench.cli.group import Verb
 from bench.cli.read import print_run
 from bench.errors import BenchError, UsageError
+from bench.plan.follow import is_rank_zero
 from bench.settings.spread import spread_of
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ def run(
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
-    from bench.plan.devices import is_rank_zero
-
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
     with is_rank_zero(chosen) as leads, options.display(progress) as shown:
@@ -69,7 +68,6 @@ def resume(
 ) -> None:
     """Complete a run that was interrupted or killed; nothing is measured twice."""
     from bench import runs
-    from bench.plan.devices import is_rank_zero
     from bench.records.run_folder import CONFIG, find_run
     from bench.settings.config import load_config
 

@@ -7,8 +7,6 @@ others load their part of the models, run its calls (`decoders.core.hf.sharded`)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -75,34 +73,3 @@ def device_map(given: str) -> str | dict[str, str | int]:
     if not placed or not kinds <= {str, int}:
         raise UsageError(f"--device-map {given} names no places of parts; write {_EXAMPLE}")
     return dict(placed)
-
-
-@contextmanager
-def is_rank_zero(config: RunConfig) -> Iterator[bool]:
-    """Yield whether this process is the run; a follower has run the leader's calls by then.
-
-    When the leader leaves, well or not, its followers end.
-    """
-    if config.tensor_parallel == 1:
-        yield True
-        return
-    from decoders.core.hf.sharded import Ranks, dismiss
-
-    if Ranks.of_environment().leads:
-        try:
-            yield True
-        finally:
-            dismiss()
-        return
-    _follow(config)
-    yield False
-
-
-def _follow(config: RunConfig) -> None:
-    from bench.plan.select import choose_decoders
-    from bench.plan.setup import open_setup
-    from decoders.core.hf.sharded import ShardedModel, follow
-
-    setup = open_setup(choose_decoders(config, lambda _: None))
-    models = (setup.models.target, setup.models.draft)
-    follow([model for model in models if isinstance(model, ShardedModel)])

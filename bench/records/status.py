@@ -15,19 +15,6 @@ from bench.records.json_file import SCHEMA, parse, read_json
 
 STATUS = "run.json"
 COMPLETE = "complete"
-_OPENING = ("schema", "status", "started_utc")
-_STARTED = ("attempts", "verdict", "reasons", "warnings")
-_JUDGED = (
-    *("differences", "num_records", "num_errors", "num_blocks"),
-    *("num_loaded_blocks", "max_other_cores", "drift"),
-)
-_LATER = ("num_tokens", "num_equal", "places", "gaps")
-"""Keys of a difference that are left out where they are unknown, as in older runs."""
-_FIRST_OF_AB = (
-    *("schema", "started_utc", "attempts", "ab", "revision", "reasons", "warnings"),
-    *("status", "differences", "num_records"),
-)
-"""The order in which sides of `bench ab` have always been written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +79,13 @@ class RunStatus:
         return [difference.cell for difference in self.differences or () if difference.num_wrong]
 
     def to_json(self) -> dict[str, Any]:
-        """Return as JSON data what this stage of a run knows."""
+        """Return as JSON data what is known."""
         data = {"schema": SCHEMA, **asdict(self)}
         for difference in data["differences"] or ():
-            for key in [key for key in _LATER if difference[key] in (None, ())]:
-                del difference[key]
-        stages = ((_STARTED, self.attempts is not None), (_JUDGED, self.num_records is not None))
-        known = {*_OPENING, *(key for keys, reached in stages if reached for key in keys)}
-        later = {key for key in data if key not in {*_STARTED, *_JUDGED} and data[key] is not None}
-        data = {key: value for key, value in data.items() if key in known | later}
-        if self.ab is not None:
-            data = {key: data[key] for key in _FIRST_OF_AB if key in data} | data
-        return data
+            known = {key: value for key, value in difference.items() if value not in (None, ())}
+            difference.clear()
+            difference |= known
+        return {key: value for key, value in data.items() if value is not None}
 
 
 def read_status(run_dir: Path) -> RunStatus:

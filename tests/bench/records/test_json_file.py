@@ -79,24 +79,24 @@ def test_what_another_version_wrote_into_the_environment_is_kept(tmp_path: Path)
 def test_stored_files_are_read_without_loss(reference: Path) -> None:
     status, env = (json.loads((reference / f"{n}.json").read_text()) for n in ("run", "env"))
     env["git"].setdefault("branch", None)  # the first of them did not know it
-    assert json.loads(json.dumps(read_status(reference).to_json())) == status
+    assert json.loads(json.dumps(read_status(reference).to_json())) == _known(status)
     assert read_environment(reference).to_json() == env
 
 
-STARTED = {
-    "schema": 1,
-    "status": "started",
-    "started_utc": "t",
-    "attempts": 1,
-    "verdict": None,
-    "reasons": [],
-    "warnings": [],
-}
+def _known(data: Any) -> Any:
+    """Leave out what is unknown, as writers do."""
+    if isinstance(data, dict):
+        return {key: _known(value) for key, value in data.items() if value is not None}
+    return [_known(value) for value in data] if isinstance(data, list) else data
+
+
+OPENING = {"schema": 1, "status": "opening", "started_utc": "t", "reasons": [], "warnings": []}
 JUDGED = {
-    **STARTED,
+    **OPENING,
     "status": "complete",
+    "attempts": 1,
     "verdict": "VALID",
-    "differences": [],
+    "differences": [{"cell": "spec", "num_answers": 2, "num_wrong": None, "places": [3]}],
     "num_records": 9,
     "num_errors": 0,
     "num_blocks": 3,
@@ -105,38 +105,19 @@ JUDGED = {
     "drift": None,
     "finished_utc": "u",
     "reported": True,
-}
-OF_AB = {
-    "schema": 1,
-    "started_utc": "t",
-    "attempts": 1,
     "ab": "x",
     "revision": "main",
-    "reasons": [],
-    "warnings": [],
-    "status": "complete",
-    "differences": [],
-    "num_records": 9,
-    "verdict": "VALID",
-    "num_errors": 0,
-    "num_blocks": 3,
-    "num_loaded_blocks": 0,
-    "max_other_cores": 0.5,
-    "drift": None,
 }
 
 
-@pytest.mark.parametrize(
-    "data", [{"schema": 1, "status": "opening", "started_utc": "t"}, STARTED, JUDGED, OF_AB]
-)
-def test_a_status_is_written_as_it_was_read_byte_by_byte(
+@pytest.mark.parametrize("data", [OPENING, JUDGED])
+def test_what_is_known_of_a_status_is_written_as_it_was_read(
     data: dict[str, Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "run.json"
-    file.write_text(json.dumps(data, indent=1) + "\n")
-    before = file.read_bytes()
+    file.write_text(json.dumps(data))
     write_status(tmp_path, read_status(tmp_path))
-    assert file.read_bytes() == before
+    assert json.loads(file.read_text()) == _known(data)
 
 
 def test_an_environment_is_written_as_it_was_read(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.compare.gate import HARD
@@ -29,7 +28,7 @@ _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
 _TIMES = ("time", OVER_AR)
 _BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
-_STYLES = {
+_STYLES: Mapping[str, str] = {
     **dict.fromkeys(_BAD, "bold red"),
     Regression.inconclusive: "yellow",
     Regression.improved: "bold green",
@@ -100,9 +99,10 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the table, remarks, and the verdict in one line."""
     table = to_table(comparison)
-    styles = [_STYLES.get(cell.verdict, "") for cell in comparison.cells]
-    for part in _fitting_tables(table, styles, console):
-        console.print(part, "")
+    for block in _stacked(table).to_blocks(
+        console, _headings(table), _style, table.headings[:1:-1]
+    ):
+        console.print(block, "")
     console.print(Text(table.note, style="dim"))
     for line in (*_remarks(comparison), *comparison.warnings):
         console.print(Text(f"! {line}", style="yellow"))
@@ -113,31 +113,19 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(Text(str(comparison.verdict), style=_STYLES.get(comparison.verdict, "")))
 
 
-def _fitting_tables(table: Table, styles: Sequence[str], console: Console) -> list[RichTable]:
-    """Cut the table between columns where the console is too narrow; each part names the rows."""
-    wide = console.options.update(width=1000)
-    parts, shown = [], [0, 1]
-    for column in range(2, len(table.headings)):
-        wider = _printed(table, styles, [*shown, column])
-        if len(shown) > 1 and Measurement.get(console, wide, wider).maximum > console.width:
-            parts.append(_printed(table, styles, shown))
-            shown = [0]
-        shown.append(column)
-    return [*parts, _printed(table, styles, shown)]
+def _headings(table: Table) -> dict[str, str]:
+    short = {name: name.replace(" ", "\n").replace(".", ".\n") for name in table.headings[1:]}
+    return {"decoder": "decoder", **short}
 
 
-def _printed(table: Table, styles: Sequence[str], shown: Sequence[int]) -> RichTable:
-    printed = RichTable(box=None, pad_edge=False, header_style="bold")
-    printed.add_column("decoder", overflow="fold", max_width=24, vertical="bottom")
-    for column in shown[1:]:
-        side: Literal["left", "right"] = "left" if column == 1 else "right"
-        short = table.headings[column].replace(" ", "\n").replace(".", ".\n")
-        printed.add_column(short, justify=side, vertical="bottom", no_wrap=True)
-    for row, style in zip(table.rows, styles, strict=True):
-        styled = [style if column == 1 else "bold red" * row[column].bold for column in shown]
-        texts = [row[column].text.replace(" -> ", "\n-> ") for column in shown]
-        printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styled, strict=True)))
-    return printed
+def _stacked(table: Table) -> Table:
+    """Write both sides of a change on a line each."""
+    rows = [tuple(replace(c, text=c.text.replace(" -> ", "\n-> ")) for c in r) for r in table.rows]
+    return replace(table, rows=tuple(rows))
+
+
+def _style(row: Sequence[TableCell], index: int) -> str:
+    return _STYLES.get(row[1].text, "") if index == 1 else "bold red" * row[index].bold
 
 
 def _remarks(comparison: Comparison) -> list[str]:

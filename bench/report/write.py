@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -174,23 +173,5 @@ def _blocks(findings: Findings, console: Console) -> list[RichTable]:
         lossy = row[guarantee].text == NO_GUARANTEE
         return row[index].bold * ("bold" if lossy else "bold green")
 
-    def block(names: Sequence[str]) -> RichTable:
-        return table.to_rich({name: _TERMINAL[name] for name in names}, style)
-
-    def fits(names: Sequence[str]) -> bool:
-        wide = console.options.update(width=1000)
-        return Measurement.get(console, wide, block(names)).maximum <= console.width
-
-    visible = list(columns)
-    for name in [name for name in _EXPENDABLE if name in columns]:
-        if fits(visible):
-            break
-        visible.remove(name)
-    blocks = [block(visible)]
-    left = [name for name in columns if name not in visible]
-    while left:
-        names = ["decoder", left.pop(0)]
-        while left and fits([*names, left[0]]):
-            names.append(left.pop(0))
-        blocks.append(block(names))
-    return blocks
+    chosen = {name: _TERMINAL[name] for name in columns}
+    return table.to_blocks(console, chosen, style, _EXPENDABLE)

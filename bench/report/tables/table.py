@@ -22,6 +22,7 @@ from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, factor, markdown, percent
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table as RichTable
 
 _NUMBER = re.compile(r"[-+(\[]?\d")
@@ -117,6 +118,40 @@ class Table:
             texts = [row[index].text for index in chosen]
             printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styles, strict=True)))
         return printed
+
+    def to_blocks(
+        self,
+        console: Console,
+        headings: Mapping[str, str],
+        style: Callable[[Sequence[TableCell], int], str] | None = None,
+        expendable: Sequence[str] = (),
+    ) -> list[RichTable]:
+        """Return `to_rich` as far as the console is wide, and blocks of the other columns.
+
+        `expendable` columns leave the first block in this order; every block names its rows.
+        """
+        from rich.measure import Measurement
+
+        wide = console.options.update(width=1000)
+
+        def block(names: Sequence[str]) -> RichTable:
+            return self.to_rich({name: headings[name] for name in names}, style)
+
+        def fits(names: Sequence[str]) -> bool:
+            return Measurement.get(console, wide, block(names)).maximum <= console.width
+
+        shown = list(headings)
+        for name in [name for name in expendable if name in headings]:
+            if fits(shown):
+                break
+            shown.remove(name)
+        blocks, left = [block(shown)], [name for name in headings if name not in shown]
+        while left:
+            names = [next(iter(headings)), left.pop(0)]
+            while left and fits([*names, left[0]]):
+                names.append(left.pop(0))
+            blocks.append(block(names))
+        return blocks
 
     def bare(self, headings: Collection[str] | None = None) -> Table:
         """Return the table less the intervals of the named columns (None: of all)."""

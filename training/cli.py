@@ -83,7 +83,8 @@ def _zoo(
 
     with _usage():
         tables = read_recipe(recipe or RECIPES / "zoo.toml")
-        train_zoo(tables, output or zoo_output(), not restart, progress.value, device)
+        options: Any = {"resume": not restart, "progress": progress.value, "device": device}
+        train_zoo(tables, output or zoo_output(), **options)
 
 
 class Objective(StrEnum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -44,77 +44,77 @@ class TrainingOptions(TypedDict, total=False):
 def train_recipe(
     name: str, recipe: Recipe, build: Build, output: Path, options: TrainingOptions
 ) -> TrainingProgress:
-    """Train the job of a recipe into `output`.
+    """Train the job of a recipe into `output`; its log is ``training_log.jsonl`` there.
 
-    The checkpoint and the log in ``output/.training`` have the `name`; `build` makes the job in
-    every worker. An impossible recipe, or a checkpoint of another one, raises `ValueError`.
+    Raises as `train_jobs`.
     """
-    (output / ".training").mkdir(parents=True, exist_ok=True)
+    return train_jobs({name: build}, recipe, output, options, after=_keep_log)[name]
+
+
+def train_jobs(
+    builds: Mapping[str, Build],
+    recipe: Recipe,
+    output: Path,
+    options: TrainingOptions,
+    *,
+    counts: Mapping[str, int] | None = None,
+    after: Callable[[Path, Mapping[str, Any]], None] | None = None,
+) -> dict[str, TrainingProgress]:
+    """Train jobs of a recipe one after another; return the step each has reached.
+
+    The checkpoint and the log in ``output/.training`` have a job's name; every worker makes every
+    job. `after` is given what was trained by name, once all is. An impossible recipe, or a
+    checkpoint of another one, raises `ValueError`.
+    """
+    state = output / ".training"
+    state.mkdir(parents=True, exist_ok=True)
     single = options.get("device", "cpu") != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
-    deadline = deadline_after(options.get("stop_after_s"))
-    spawn(workers, _train, name, recipe, build, output, options, deadline)
-    return saved_progress(output / ".training" / f"{name}.pt")
+    stop_after_s = options.get("stop_after_s")
+    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
+    spawn(workers, _train, builds, recipe, output, options, deadline, counts or {}, after)
+    return {name: saved_progress(state / f"{name}.pt") for name in builds}
 
 
 def _train(
-    name: str,
+    builds: Mapping[str, Build],
     recipe: Recipe,
-    build: Build,
     output: Path,
     options: TrainingOptions,
     deadline: float | None,
+    counts: Mapping[str, int],
+    after: Callable[[Path, Mapping[str, Any]], None] | None,
 ) -> None:
+    """Train the jobs in this worker, until all are done or the deadline passes."""
     keep_memory()
-    device, locate = device_of(options.get("device", "cpu")), options.get("locate", str)
-    made = train_job(
-        name,
-        output,
-        lambda reporter: build(recipe, output, device, reporter, locate),
-        resume=options.get("resume", True),
-        progress=options.get("progress", "auto"),
-        deadline=deadline,
-        unit="slots" if name == "adapter" else "tokens",
-    )
-    if made and worker()[0] == 0 and (log := output / ".training" / f"{name}.jsonl").exists():
-        shutil.copyfile(log, output / "training_log.jsonl")
-
-
-def train_job(
-    name: str,
-    output: Path,
-    build: Callable[[Reporter], Job],
-    *,
-    resume: bool = True,
-    progress: str,
-    deadline: float | None,
-    unit: str = "tokens",
-    counts: dict[str, int] | None = None,
-) -> bool:
-    """Train one job in this worker until its end; export it and return True, unless stopped."""
     state, first = output / ".training", worker()[0] == 0
-    log = state / f"{name}.jsonl" if first else None
-    with Reporter(progress if first else "none", name, log, unit) as reporter:
-        job = build(reporter)
-        if not resume:  # only now: an impossible recipe leaves the old run alone
-            if first:
-                for file in (f"{name}.pt", f"{name}.jsonl", BEST):
+    progress = options.get("progress", "auto") if first else "none"
+    trained: dict[str, Any] = {}
+    for name, build in builds.items():
+        log, unit = state / f"{name}.jsonl", "slots" if name == "adapter" else "tokens"
+        with Reporter(progress, name, log if first else None, unit) as reporter:
+            device = _device_of(options.get("device", "cpu"))
+            job = build(recipe, output, device, reporter, options.get("locate", str))
+            if not options.get("resume", True):  # only now: an impossible recipe leaves it alone
+                for file in (f"{name}.pt", log.name, BEST) if first else ():
                     (state / file).unlink(missing_ok=True)
-            wait_for_all()
-        if not Loop(job, state / f"{name}.pt", counts).train(deadline):
-            return False
-    if first:
-        job.export(output)
-    return True
+                wait_for_all()
+            if not Loop(job, state / f"{name}.pt", dict(counts)).train(deadline):
+                return
+        if first:
+            job.export(output)
+        trained[name] = job.trained
+    if first and after is not None:
+        after(output, trained)
 
 
-def deadline_after(seconds: float | None) -> float | None:
-    """Return the monotonic time after so many seconds from now; None: never."""
-    return None if seconds is None else time.monotonic() + seconds
+def _keep_log(output: Path, trained: Iterable[str]) -> None:
+    for name in trained:
+        if (log := output / ".training" / f"{name}.jsonl").exists():
+            shutil.copyfile(log, output / "training_log.jsonl")
 
 
-def device_of(name: str) -> torch.device:
-    """Return the device of a name; unknown ones raise `ValueError`."""
+def _device_of(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:

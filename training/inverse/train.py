@@ -10,11 +10,10 @@ Source: PTP, arXiv 2512.21323, section 3 (inverse autoregressive training).
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -25,11 +24,11 @@ from training.inverse.data import Trips, TripSettings
 from training.inverse.model import ModelSettings, SlotTransformer
 from training.inverse.report import SLOTS, HeldOut, ar_nats, c_ptp_nats, compare
 from training.inverse.windows import Read, TextWindows, draw_text
-from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw, saved_progress
+from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.recipe import FREE, Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
 from training.reporter import Reporter
-from training.run import deadline_after, train_job
-from training.workers import spawn, worker
+from training.run import Build, Locate, TrainingOptions, train_jobs
+from training.workers import worker
 
 _ModelName = Literal["ar", "c-ptp"]
 MODELS: tuple[_ModelName, ...] = get_args(_ModelName)
@@ -139,35 +138,32 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def train_both(
-    tables: dict[str, Any],
-    output: Path,
-    *,
-    resume: bool = True,
-    progress: str = "auto",
-    stop_after_s: float | None = None,
+    tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
-    """Train both models of a recipe and compare them; return where each model's run stands.
-
-    Options are those of `training.run.TrainingOptions`.
-    """
-    recipe, state = InverseRecipe.of(tables), output / ".training"
-    if not resume and state.exists():
-        shutil.rmtree(state)
-    state.mkdir(parents=True, exist_ok=True)
-    spawn(recipe.run.workers, _train, tables, output, progress, deadline_after(stop_after_s))
-    return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
-
-
-def _train(tables: dict[str, Any], output: Path, progress: str, deadline: float | None) -> None:
-    """Train both models, one after the other, then compare them (in every worker)."""
+    """Train both models of a recipe and compare them; return where each model's run stands."""
     recipe = InverseRecipe.of(tables)
+    builds: dict[str, Build] = {name: partial(_job, name, tables) for name in MODELS}
+    return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
+
+
+def _job(
+    name: _ModelName,
+    tables: dict[str, Any],
+    recipe: InverseRecipe,
+    _output: Path,
+    _device: torch.device,
+    reporter: Reporter,
+    _locate: Locate,
+) -> InverseJob:
     trips = Trips(recipe.source)
-    models = {name: SlotTransformer(recipe.model, trips.num_symbols) for name in MODELS}
-    for name, model in models.items():
-        build = partial(InverseJob, name, model, trips, tables)
-        if not train_job(name, output, build, progress=progress, deadline=deadline):
-            return
-    if worker()[0] == 0:
-        compared = compare(models["ar"], models["c-ptp"], trips, recipe.run.held_out(final=True))
-        text = json.dumps({**compared, "recipe": tables}, indent=2) + "\n"
-        (output / "inverse.json").write_text(text, encoding="utf-8")
+    model = SlotTransformer(recipe.model, trips.num_symbols)
+    return InverseJob(name, model, trips, tables, reporter)
+
+
+def _compare(
+    recipe: InverseRecipe, tables: dict[str, Any], output: Path, models: Mapping[str, Any]
+) -> None:
+    held_out = recipe.run.held_out(final=True)
+    compared = compare(models["ar"], models["c-ptp"], Trips(recipe.source), held_out)
+    text = json.dumps({**compared, "recipe": tables}, indent=2) + "\n"
+    (output / "inverse.json").write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -17,14 +17,14 @@ import torch.nn.functional as F
 
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, hidden_states
-from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw, saved_progress
+from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.plots import plot_exactness
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import Reporter
-from training.run import deadline_after, device_of, train_job
+from training.run import Locate, TrainingOptions, train_jobs
 from training.text.data import Encoder, Row, learnt, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer, saved_tokenizer
-from training.workers import spawn, worker
+from training.workers import worker
 from training.zoo.evaluate import family_scores
 
 
@@ -92,11 +92,12 @@ class ZooJob:
         self,
         tables: dict[str, Any],
         name: str,
-        tokenizer: Any,
+        recipe: ZooRecipe,
+        output: Path,
         device: torch.device,
         reporter: Reporter,
+        _locate: Locate,
     ) -> None:
-        recipe = ZooRecipe.of(tables)
         self.sizes: SizeTable = getattr(recipe, name)
         self.name, self.data, self.asked, self.device = name, recipe.data, recipe.run, device
         self.run = LoopTable(
@@ -105,8 +106,9 @@ class ZooJob:
             eval_steps=recipe.run.eval_steps,
             checkpoint_minutes=recipe.run.checkpoint_minutes,
         )
-        self.tokenizer, self.encoder, self.reporter = tokenizer, Encoder(tokenizer), reporter
-        self.trained = build_model(self.sizes, len(tokenizer), self.encoder).to(device)
+        self.tokenizer = saved_tokenizer(output / ".training" / "tokenizer")
+        self.encoder, self.reporter = Encoder(self.tokenizer), reporter
+        self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(device)
         section = {key: value for key, value in tables[name].items() if key != "num_steps"}
         run = {key: value for key, value in tables["run"].items() if key != "checkpoint_minutes"}
         self.fingerprint = fingerprint_of(tables["tokenizer"], tables["data"], section, run)
@@ -194,39 +196,21 @@ MODELS = ("target", "draft")
 
 
 def train_zoo(
-    tables: dict[str, Any],
-    output: Path,
-    resume: bool = True,
-    progress: str = "auto",
-    device: str = "cpu",
-    stop_after_s: float | None = None,
+    tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
     """Train the models of a recipe into `output`; return where each model's run stands.
 
-    Options are those of `training.run.TrainingOptions`; finished models are left alone on resume.
+    Finished models are left alone on resume.
     """
     recipe, state = ZooRecipe.of(tables), output / ".training"
-    if not resume and state.exists():
-        shutil.rmtree(state)
-    state.mkdir(parents=True, exist_ok=True)
+    if not options.get("resume", True):
+        shutil.rmtree(state, ignore_errors=True)
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
-    workers = recipe.run.workers if device == "cpu" else 1
-    deadline = deadline_after(stop_after_s)
-    spawn(workers, _train_models, tables, output, progress, device, deadline)
+    builds = {name: partial(ZooJob, tables, name) for name in MODELS}
+    reached = train_jobs(builds, recipe, output, options, counts=recipe.data.counts)
     log = state / "target.jsonl"
     if log.exists() and '"scores"' in log.read_text(encoding="utf-8"):
         shutil.copyfile(log, output / "training_log.jsonl")
         plot_exactness(log, output / "training.png")
-    return {name: saved_progress(state / f"{name}.pt") for name in MODELS}
-
-
-def _train_models(
-    tables: dict[str, Any], output: Path, progress: str, device: str, deadline: float | None
-) -> None:
-    tokenizer = saved_tokenizer(output / ".training" / "tokenizer")
-    counts = dict(tables["data"]["counts"])
-    for name in MODELS:
-        build = partial(ZooJob, tables, name, tokenizer, device_of(device))
-        if not train_job(name, output, build, progress=progress, deadline=deadline, counts=counts):
-            return
+    return reached

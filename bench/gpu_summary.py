@@ -6,30 +6,25 @@ Read from the cost and run folders that its steps left, whatever became of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from bench.errors import BenchError
-from bench.records.environment import Environment, read_environment
+from bench.records.environment import Environment
 from bench.records.files import write_json, write_text
-from bench.records.run_folder import find_run, load_run
+from bench.records.run_folder import Run, find_run, load_run
 from bench.report.findings import Findings
-from bench.report.tables import table as tables
+from bench.report.tables.table import Columns, Table, number
 from bench.stats.cost_curve import limits, load_cost
 from bench.stats.limit import ar_limit, mismatch
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
-from bench.text import UNKNOWN, factor, markdown, percent
+from bench.text import UNKNOWN, markdown, percent
 
 _SCHEMA = 1
-_LATEST = "latest"
-_COLUMNS = (
-    *("decoder", "guarantee", "speedup", "speedup_low", "speedup_high", "tokens_per_call"),
-    *("acceptance_length", "decode_time_per_token_s", "identical_to_ar", "quality", "errors"),
-)
-"""Columns of a run's summary."""
 
 
 class Status(Enum):
@@ -66,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of a step, the reason, and its figures."""
+    """End of a step, the reason, its figures as data and in Markdown, and where it ran."""
 
     step: Step
     status: Status
@@ -74,6 +69,8 @@ class Outcome:
     seconds: float = 0.0
     reason: str | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
+    page: tuple[str, ...] = ()
+    env: Environment | None = None
 
     @property
     def well(self) -> bool:
@@ -88,30 +85,29 @@ def read_outcome(
     log = (folder / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     reason = None if status is Status.PASSED else last.replace(str(folder), "OUT") or None
-    figures: dict[str, Any] = {"last_line": last} if step.kind == "tests" else {}
+    outcome = Outcome(step, status, exit_code, seconds, reason)
+    if step.kind == "tests":
+        return replace(outcome, figures={"last_line": last})
     try:
-        if step.kind == "cost":
-            figures = _cost_figures(folder / step.name, step.aim)
-        elif step.kind == "run":
-            cost = None if step.against is None else folder / step.against
-            figures = _run_figures(folder / step.name, cost)
+        return (_with_cost if step.kind == "cost" else _with_run)(outcome, folder)
     except BenchError as error:
-        if status is Status.PASSED:
-            status, reason = Status.FAILED, error.message.replace(str(folder), "OUT")
-    return Outcome(step, status, exit_code, seconds, reason, figures)
+        if status is not Status.PASSED:
+            return outcome
+        message = error.message.replace(str(folder), "OUT")
+        return replace(outcome, status=Status.FAILED, reason=message)
 
 
-def _cost_figures(folder: Path, aim: float | None) -> dict[str, Any]:
-    """Return one row against the limit, called and replayed, and the time of every cell."""
-    cost = load_cost(folder)
-    facts = cost.facts
-    cell = facts.replayed or min(cost.curve.points)
+def _with_cost(outcome: Outcome, folder: Path) -> Outcome:
+    """Add one row against the limit, called and replayed, and the time of every cell."""
+    cost, aim = load_cost(folder / outcome.step.name), outcome.step.aim
+    facts, points = cost.facts, cost.curve.points
+    cell = facts.replayed or min(points)
     bound_s = limits(facts, cell).memory_s
-    called_s = facts.beside_replay.value if facts.beside_replay else cost.curve.points.get(cell)
+    called_s = facts.beside_replay.value if facts.beside_replay else points.get(cell)
     replay_s = facts.replay.value if facts.replay else None
     best_s = min((s for s in (called_s, replay_s) if s is not None), default=None)
     share = bound_s / best_s if bound_s and best_s else None
-    return {
+    figures = {
         "model": facts.name,
         "dtype": cost.env.dtype,
         "weight_bytes": facts.work.weight_bytes,
@@ -128,28 +124,47 @@ def _cost_figures(folder: Path, aim: float | None) -> dict[str, Any]:
             "aim": aim,
             "aim_met": None if aim is None or share is None else share >= aim,
         },
-        "calls": [
-            {**asdict(cell), "seconds": seconds}
-            for cell, seconds in sorted(cost.curve.points.items())
-        ],
+        "calls": [{**asdict(at), "seconds": seconds} for at, seconds in sorted(points.items())],
         "left_out": [f"{each.cell}: {each.reason}" for each in cost.left_out],
         "complete": facts.complete,
     }
+    calls = {(at.rows, at.sequences): seconds for at, seconds in points.items()}
+
+    def time(rows: int, sequences: int) -> str:
+        return _ms(calls.get((rows, sequences)))
+
+    columns: Columns = {"rows": str}
+    for sequences in sorted({at.sequences for at in points}):
+        columns[f"batch {sequences}"] = partial(time, sequences=sequences)
+    table = _table(columns, sorted({rows for rows, _ in calls}))
+    page = (f"## Calls of {markdown(outcome.step.name)}, ms", "", table)
+    return replace(outcome, figures=figures, page=page, env=cost.env)
 
 
-def _run_figures(folder: Path, cost: Path | None) -> dict[str, Any]:
-    run = load_run(find_run(_LATEST, folder))
+def _with_run(outcome: Outcome, folder: Path) -> Outcome:
+    """Add the verdict, the main table, and ar's time against its limit."""
+    step = outcome.step
+    run = load_run(find_run("latest", folder / step.name))
     findings = Findings(run)
-    rows = rows_of(findings.summary, ALL)
-    return {
-        "verdict": findings.verdict,
-        "reasons": list(findings.validity.reasons),
-        "decoders": [{name: getattr(row, name) for name in _COLUMNS} for row in rows],
-        "ar": None if cost is None else _ar_figures(cost, run),
+    verdict, reasons = findings.verdict, findings.validity.reasons
+    ar = None if step.against is None else _of_ar(folder / step.against, run)
+    figures = {
+        "verdict": verdict,
+        "reasons": list(reasons),
+        "decoders": [asdict(row) for row in rows_of(findings.summary, ALL)],
+        "ar": ar,
     }
+    page = [f"## Run {markdown(step.name)}", ""]
+    page += [f"{verdict}. {' '.join(map(markdown, reasons))}".strip(), ""]
+    if ar is not None and "token_s" in ar:
+        share = ar["memory_s"] / ar["token_s"] if ar["memory_s"] else None
+        times = f"{_ms(ar['token_s'])} ms a token, {_ms(ar['call_s'])} ms a call of the model alone"
+        page += [f"AR takes {times}: {percent(share)} of the bandwidth limit.", ""]
+    page += [findings.headline.to_markdown(), "", markdown(findings.headline.note)]
+    return replace(outcome, figures=figures, page=tuple(page), env=run.env)
 
 
-def _ar_figures(folder: Path, run: Any) -> dict[str, Any]:
+def _of_ar(folder: Path, run: Run) -> dict[str, Any]:
     try:
         cost = load_cost(folder)
     except BenchError:
@@ -162,9 +177,28 @@ def _ar_figures(folder: Path, run: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------- writing
 
 
+_ENDED: Columns = {
+    "step": lambda o: o.step.name,
+    "status": lambda o: o.status.value,
+    "seconds": lambda o: f"{o.seconds:.0f}",
+    "of": lambda o: f"{o.step.budget_s:.0f}",
+    "why": lambda o: o.reason or "",
+}
+_LIMITS: Columns = {
+    "step": lambda o: o.step.name,
+    "model": lambda o: f"{o.figures['model']}, {o.figures['dtype']}",
+    "called ms": lambda o: _ms(o.figures["one_row"]["called_s"]),
+    "replayed ms": lambda o: _ms(o.figures["one_row"]["replay_s"]),
+    "limit ms": lambda o: _ms(o.figures["one_row"]["bandwidth_limit_s"]),
+    "share": lambda o: percent(o.figures["one_row"]["share_of_limit"]),
+    "aim": lambda o: percent(o.figures["one_row"]["aim"]),
+    "aim met": lambda o: {None: UNKNOWN, True: "yes", False: "no"}[o.figures["one_row"]["aim_met"]],
+}
+
+
 def write_summary(folder: Path, outcomes: Sequence[Outcome], *, rehearsal: bool) -> None:
     """Replace summary.json and summary.md."""
-    machine = _machine(folder, outcomes)
+    machine = next((_described(each.env) for each in outcomes if each.env is not None), {})
     steps = [
         {
             "name": each.step.name,
@@ -180,18 +214,17 @@ def write_summary(folder: Path, outcomes: Sequence[Outcome], *, rehearsal: bool)
     ]
     data = {"schema": _SCHEMA, "rehearsal": rehearsal, "machine": machine, "steps": steps}
     write_json(folder / "summary.json", data)
-    write_text(folder / "summary.md", "\n".join(_page(outcomes, machine, rehearsal)) + "\n")
-
-
-def _machine(folder: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Describe the first step that says where it ran."""
-    for outcome in outcomes:
-        if not outcome.figures or outcome.step.kind == "tests":
-            continue
-        where = folder / outcome.step.name
-        where = find_run(_LATEST, where) if outcome.step.kind == "run" else where
-        return _described(read_environment(where))
-    return {}
+    facts = ", ".join(f"{key} {value}" for key, value in machine.items() if value is not None)
+    lines = ["# One GPU, everything once", ""]
+    if rehearsal:
+        lines += ["**A rehearsal on a CPU: tiny sizes, and no figure of it says anything.**", ""]
+    lines += [markdown(facts or "no step said where it ran"), "", _table(_ENDED, outcomes)]
+    limited = [each for each in outcomes if "one_row" in each.figures]
+    if limited:
+        lines += ["", "## One row, and what memory allows", "", _table(_LIMITS, limited)]
+    for each in outcomes:
+        lines += ["", *each.page] if each.page else []
+    write_text(folder / "summary.md", "\n".join(lines) + "\n")
 
 
 def _described(env: Environment) -> dict[str, Any]:
@@ -208,78 +241,10 @@ def _described(env: Environment) -> dict[str, Any]:
     }
 
 
-def _page(outcomes: Sequence[Outcome], machine: Mapping[str, Any], rehearsal: bool) -> list[str]:
-    facts = ", ".join(f"{key} {value}" for key, value in machine.items() if value is not None)
-    lines = ["# One GPU, everything once", ""]
-    if rehearsal:
-        lines += ["**A rehearsal on a CPU: tiny sizes, and no figure of it says anything.**", ""]
-    head = ("step", "status", "seconds", "of", "why")
-    ended = [
-        (o.step.name, o.status.value, f"{o.seconds:.0f}", f"{o.step.budget_s:.0f}", o.reason or "")
-        for o in outcomes
-    ]
-    lines += [markdown(facts or "no step said where it ran"), "", _table(head, ended)]
-    costs = [each for each in outcomes if each.step.kind == "cost" and each.figures]
-    if costs:
-        limited = ("called ms", "replayed ms", "limit ms", "share", "aim", "aim met")
-        rows = [_limit_row(each.step.name, each.figures) for each in costs]
-        table = _table(("step", "model", *limited), rows)
-        lines += ["", "## One row, and what memory allows", "", table]
-    for each in costs:
-        lines += ["", f"## Calls of {markdown(each.step.name)}, ms", "", _grid(each.figures)]
-    for each in outcomes:
-        if each.step.kind == "run" and each.figures:
-            lines += ["", f"## Run {markdown(each.step.name)}", "", *_run_lines(each.figures)]
-    return lines
-
-
-def _limit_row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
-    one = figures["one_row"]
-    times = [_ms(one[key]) for key in ("called_s", "replay_s", "bandwidth_limit_s")]
-    shares = [percent(one[key]) for key in ("share_of_limit", "aim")]
-    met = {None: UNKNOWN, True: "yes", False: "no"}[one["aim_met"]]
-    return (name, f"{figures['model']}, {figures['dtype']}", *times, *shares, met)
-
-
-def _grid(figures: Mapping[str, Any]) -> str:
-    calls = {(call["rows"], call["sequences"]): call["seconds"] for call in figures["calls"]}
-    across = sorted({sequences for _, sequences in calls})
-    head = ("rows", *(f"batch {sequences}" for sequences in across))
-    down = sorted({rows for rows, _ in calls})
-    return _table(head, [(str(r), *(_ms(calls.get((r, s))) for s in across)) for r in down])
-
-
-def _run_lines(figures: Mapping[str, Any]) -> list[str]:
-    lines = [f"{figures['verdict']}. {' '.join(map(markdown, figures['reasons']))}".strip(), ""]
-    ar = figures["ar"]
-    if ar is not None and "token_s" in ar:
-        share = ar["memory_s"] / ar["token_s"] if ar["memory_s"] else None
-        times = f"{_ms(ar['token_s'])} ms a token, {_ms(ar['call_s'])} ms a call of the model alone"
-        lines += [f"AR takes {times}: {percent(share)} of the bandwidth limit.", ""]
-    head = ("decoder", "guarantee", "speed-up", "tokens per call", "ms per token", "as ar")
-    rows = [
-        (
-            str(row["decoder"]),
-            row["guarantee"] or UNKNOWN,
-            _speedup(row["speedup"], row["speedup_low"], row["speedup_high"]),
-            tables.number(row["tokens_per_call"]),
-            _ms(row["decode_time_per_token_s"]),
-            percent(row["identical_to_ar"]),
-        )
-        for row in figures["decoders"]
-    ]
-    return [*lines, _table(head, rows)]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = tuple(tuple(map(tables.TableCell, row)) for row in rows)
-    return tables.Table(title="", note="", headings=tuple(head), rows=cells).to_markdown()
-
-
-def _speedup(value: float | None, low: float | None, high: float | None) -> str:
-    known = low is not None and high is not None
-    return factor(value) + (f" {tables.interval(low, high)}" if known else "")
+def _table(columns: Columns, rows: Sequence[Any]) -> str:
+    table = Table.of("", "", columns, rows)
+    return "" if table is None else table.to_markdown()
 
 
 def _ms(seconds: float | None) -> str:
-    return tables.number(seconds, ".3g", 1e3)
+    return number(seconds, ".3g", 1e3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import linregress, t
 
-from decoders.core.adapter.config import AdapterConfig
 from specbench_tasks.task import FAMILIES
 
 _MIN_POINTS = 4  # two for the line, and some to tell how far they lie from it
@@ -131,31 +130,6 @@ def plot_exactness(log: Path, output: Path) -> None:
         xlabel="training tokens (millions)", ylabel="share on held-out prompts", ylim=(0, 1.02)
     )
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    _save(figure, output)
-
-
-def plot_adapters(configs: Mapping[str, AdapterConfig], output: Path) -> None:
-    """Draw accuracy and survival by slot of one or more adapters."""
-    from matplotlib.ticker import MaxNLocator
-
-    figure, (left, right) = _panels(2)
-    for (name, config), color in zip(configs.items(), _cycle(len(configs)), strict=True):
-        kinds: list[tuple[str, str, str | None]] = [("", "-", name)]
-        if config.measured.get("greedy_accuracy"):
-            kinds.append(("greedy_", "--", None))
-        for kind, style, label in kinds:
-            for axes, what in ((left, "accuracy"), (right, "survival")):
-                values = enumerate(config.measured[f"{kind}{what}"], 1)
-                shown = [(slot, value) for slot, value in values if value is not None]
-                axes.plot(*zip(*shown), style, color=color, linewidth=1.8, label=label)  # noqa: B905
-    left.set_title("A slot's token is right", loc="left", fontsize=10)
-    right.set_title("All slots up to here are right", loc="left", fontsize=10)
-    for axes in (left, right):
-        axes.set(xlabel="slot", ylim=(0, 1.02))
-        axes.set_xlim(left=1)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.set_ylabel("share of held-out windows")
-    right.legend(frameon=False, fontsize=9, title="dashed: greedy", title_fontsize=9)
     _save(figure, output)
 
 

@@ -1,12 +1,11 @@
-"""Figures of adapters are drawn from `adapter.json` and from the training log."""
+"""Evaluations are read from the training log."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from decoders.core.adapter.config import AdapterConfig
-from training.plots import plot_adapters, read_evaluations
+from training.plots import read_evaluations
 
 
 def report(step: int, leading: float) -> dict[str, object]:
@@ -24,14 +23,3 @@ def log(tmp_path: Path) -> Path:
 
 def test_a_resumed_runs_reports_replace_those_they_repeat(log: Path) -> None:
     assert [r["held_out"]["leading_16"] for r in read_evaluations(log, "held_out")] == [2.0, 4.0]
-
-
-def test_adapters_are_drawn(tmp_path: Path) -> None:
-    measured = {"accuracy": [0.9, 0.8, None], "survival": [0.9, 0.7, 0.0]}
-    kinds = {"plain": {}, "greedy": {f"greedy_{k}": v for k, v in measured.items()}}
-    configs = {
-        name: AdapterConfig(layers={}, width=1, measured={**measured, **more})
-        for name, more in kinds.items()
-    }
-    plot_adapters(configs, tmp_path / "slots.png")
-    assert (tmp_path / "slots.png").stat().st_size > 5000

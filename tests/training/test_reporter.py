@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.progress import Live, Plain
 from training.loop import TrainingProgress
 from training.reporter import Reporter
 
@@ -16,9 +17,10 @@ def test_where_nobody_watches_a_terminal_training_writes_plain_lines(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("CI", "true")
-    assert Reporter("auto", "x", tmp_path / "x.jsonl").style == "plain"
+    assert isinstance(Reporter("auto", "x", tmp_path / "x.jsonl").shown, Plain)
     monkeypatch.delenv("CI")
-    assert Reporter("auto", "x", tmp_path / "x.jsonl").style == "rich"
+    with Reporter("auto", "x", tmp_path / "x.jsonl") as reporter:
+        assert isinstance(reporter.shown, Live)
     with pytest.raises(ValueError, match="unknown progress 'loud'; use one of auto, rich, plain"):
         Reporter("loud", "x", tmp_path / "x.jsonl")
 
@@ -26,14 +28,16 @@ def test_where_nobody_watches_a_terminal_training_writes_plain_lines(
 def test_a_plain_line_says_how_long_is_left_at_this_runs_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A resumed run: steps 100 to 110 took 20 s, 90 steps are left."""
+    """A resumed run: steps 101 to 120 took 40 s, 80 steps are left."""
     now = [1000.0]
-    monkeypatch.setattr("training.reporter.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.progress.time.monotonic", lambda: now[0])
     told = Reporter("plain", "x", tmp_path / "x.jsonl")
     told.start(200, TrainingProgress(step=100))
-    now[0] += 20.0
-    told.step(1.5, TrainingProgress(step=110, tokens=500, seconds=10.0))
-    assert capsys.readouterr().err == "x step 110/200 loss 1.500 50 tokens/s, 3 min 0 s left\n"
+    for step in range(101, 121):
+        now[0] += 2.0
+        told.step(1.5, TrainingProgress(step=step, tokens=500, seconds=10.0))
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "training x 120/200  2 min 40 s left  loss 1.500, 50 tokens/s"
 
 
 def test_a_quiet_run_keeps_its_log_and_a_further_worker_has_none(

@@ -23,7 +23,7 @@ RATIOS = (0.25, 0.5, 0.75)
 
 
 class SlotTally:
-    """Counts ``[4, num_slots]`` over windows, float64, for each row of text (`by_row`).
+    """Counts ``[4, num_slots]`` over windows, float64.
 
     They are of slots judged, slots right, slots judged whose predecessors were right, and those of
     them that were right too.
@@ -31,7 +31,7 @@ class SlotTally:
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
-        self.by_row: list[Tensor] = []
+        self.counts = torch.zeros(4, num_slots, dtype=torch.float64)
         self.confidences: list[Tensor] = []
         self.rights: list[Tensor] = []
         self.num_windows = 0
@@ -45,21 +45,15 @@ class SlotTally:
         first = windows.depth[windows.number >= 0].min() if usable.any() else 0
         slots = (windows.depth - first).clamp(min=0)
         alive: dict[tuple[int, int], float] = {}
-        counts = torch.zeros(len(usable), 4, self.num_slots, dtype=torch.float64)
         for b, q in usable.nonzero().tolist():
             key, slot = (b, int(windows.number[b, q])), int(slots[b, q])
             hit, before = float(table[b, q]), alive.get(key, 1.0)
             self.num_windows += key not in alive
-            counts[b, :, slot] += torch.tensor([1, hit, before, before * hit], dtype=torch.float64)
+            seen = [1, hit, before, before * hit]
+            self.counts[:, slot] += torch.tensor(seen, dtype=torch.float64)
             alive[key] = before * hit
-        self.by_row += counts.unbind()
         self.confidences.append(judged.confidence[judged.counts].cpu())
         self.rights.append(judged.right[judged.counts].cpu())
-
-    @property
-    def counts(self) -> Tensor:
-        """Return `by_row`, summed."""
-        return torch.stack(self.by_row).sum(0) if self.by_row else torch.zeros(4, self.num_slots)
 
     def accuracy(self) -> list[float | None]:
         """Return the share of right slots by slot, whatever the slots before were."""

@@ -59,9 +59,8 @@ def build_job(
     device: torch.device,
     reporter: Reporter,
     locate: Locate = str,
-    adapter: SlotAdapter | None = None,
 ) -> AdapterJob:
-    """Return the job of a recipe; `adapter` None is a fresh one, a given one is judged only.
+    """Return the job of a recipe.
 
     Raises:
         ValueError: a model that cannot be loaded or trained on, or impossible data.
@@ -78,8 +77,7 @@ def build_job(
         teacher = open_checkpoint(taught_by, "AutoModelForCausalLM", dtype=dtype).to(device)
         base["teacher_sha256"] = weights_sha256(taught_by)
     sampling = recipe.sampling
-    given = adapter is not None
-    adapter = (adapter or _fresh(recipe.adapter, sampling, module)).to(device)
+    adapter = _fresh(recipe.adapter, sampling, module).to(device)
     tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
     room, blocks = longest_row(bare.architecture), None
     if recipe.adapter.variant == "refine":
@@ -90,14 +88,13 @@ def build_job(
     def student() -> Student:  # it gives the module another attention
         if recipe.run.lean:
             return LeanStudent(module, adapter)
-        return Student(module, adapter, gated=recipe.adapter.gated or given, teacher=teacher)
+        return Student(module, adapter, gated=recipe.adapter.gated, teacher=teacher)
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if recipe.run.lean else AdapterJob, tokenizer.pad_token_id or 0
         return kind(student(), source, sampling, recipe.run, reporter, pad, blocks)
 
-    if not given:
-        rehearse(bare, adapter, make)
+    rehearse(bare, adapter, make)
     source = source_of(
         recipe.data,
         tokenizer=tokenizer,

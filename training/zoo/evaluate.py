@@ -16,7 +16,6 @@ from specbench_tasks.scorers import PRIMARY, corpus_scores
 from training.text.data import Encoder
 
 _EVAL_SEED = 4_711
-_MAX_NEW_TOKENS = 140  # more than the longest answer of any generator
 
 
 @torch.no_grad()
@@ -45,10 +44,7 @@ def _greedy_answers(
 
 
 def chat_answers(
-    model: Any,
-    encoder: Encoder,
-    turns: Sequence[Sequence[str]],
-    max_new_tokens: int = _MAX_NEW_TOKENS,
+    model: Any, encoder: Encoder, turns: Sequence[Sequence[str]], max_new_tokens: int
 ) -> list[list[str]]:
     """Return greedy answers to every turn of conversations; later turns see these answers."""
     histories: list[list[int]] = [[] for _ in turns]
@@ -67,8 +63,8 @@ def chat_answers(
 
 def family_scores(
     model: Any, encoder: Encoder, family: str, num: int, max_new_tokens: int
-) -> tuple[dict[str, float], list[tuple[str, str]]]:
-    """Return scores on `num` held-out examples, and (prompt, answer) pairs to look at.
+) -> dict[str, float]:
+    """Return scores on `num` held-out examples.
 
     ``exact`` is added where answers are determined.
     """
@@ -82,5 +78,4 @@ def family_scores(
         same = [got[0] == ex.responses[0] for got, ex in zip(answers, examples, strict=True)]
         scores["exact"] = sum(same) / len(same)
     scores["score"] = scores[PRIMARY[family]]
-    prompts = [text for texts in turns for text in texts]
-    return scores, list(zip(prompts, flat, strict=True))
+    return scores

@@ -143,14 +143,13 @@ class ZooJob:
             gathered = [None] * world
             dist.all_gather_object(gathered, mine)
         found = {family: value for part in gathered for family, value in part.items()}
-        scores: dict[str, dict[str, float]] = {family: found[family][0] for family in FAMILIES}
+        scores: dict[str, dict[str, float]] = {family: found[family] for family in FAMILIES}
         shown = [
             f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
             for family, row in scores.items()
         ]
         record = {"scores": scores, "counts": progress.counts}
         self.reporter.evaluation(progress, f"score/exact: {', '.join(shown)}", record)
-        self.reporter.look(progress, {family: found[family][1][:3] for family in FAMILIES})
         if self.data.adaptive:
             shares = {family: row.get("exact", row["score"]) for family, row in scores.items()}
             progress.counts = adapted_counts(self.data.counts, shares)

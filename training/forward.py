@@ -18,7 +18,7 @@ _MASKED = -1e9
 
 
 def fresh_llama(sizes: Any, **config: Any) -> Any:
-    """Return a `LlamaForCausalLM` of a recipe's sizes with tied embeddings, from its seed.
+    """Return a `LlamaForCausalLM` of a recipe's sizes, from its seed; embeddings are tied.
 
     `sizes` has the fields width, intermediate, layers, heads and seed.
     """
@@ -30,8 +30,7 @@ def fresh_llama(sizes: Any, **config: Any) -> Any:
         num_hidden_layers=sizes.layers,
         num_attention_heads=sizes.heads,
         num_key_value_heads=sizes.heads,
-        tie_word_embeddings=True,
-        **config,
+        **{"tie_word_embeddings": True, **config},
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sizes.seed)  # noqa: TID251 - transformers draws from it; forked

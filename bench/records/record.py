@@ -20,7 +20,7 @@ from pydantic import ConfigDict, ValidationError
 
 from bench.records.json_file import SCHEMA as SCHEMA
 from bench.records.json_file import validator
-from bench.records.store import AnswerStore, Packed, packed
+from bench.records.packed import Packed, packed
 from bench.settings.bounds import allowed
 from decoders.core.types import Generation
 
@@ -31,12 +31,12 @@ MOST_REJECTED = 32
 MOST_REJECTED_IN_ALL = 1024
 
 
-class _PackedColumns:
+class _Holder:
     __slots__ = ("_packed",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepColumns(_PackedColumns):
+class StepColumns(_Holder):
     """The steps of one answer, one entry per step; step 0 is the prefill's.
 
     `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. Those with
@@ -79,7 +79,7 @@ class StepColumns(_PackedColumns):
 
     @classmethod
     def of_packed(cls, packed: Packed) -> Self:
-        """Make columns that are read on demand (see `SampleRecord.spill_to_disk`)."""
+        """Make columns that are read on demand (see `SampleRecord.pack`)."""
         steps = object.__new__(cls)
         object.__setattr__(steps, "_packed", packed)
         return steps
@@ -144,12 +144,8 @@ def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(kept) if any(kept) else ()
 
 
-class _Stored:
-    __slots__ = ("_position", "_store")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRecord(_Stored):
+class SampleRecord(_Holder):
     """One answer of one decoder to one prompt under one repeat (one line of samples.jsonl).
 
     `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
@@ -163,7 +159,7 @@ class SampleRecord(_Stored):
     decoder raised it or stood, as ``FILE.py:LINE``. `worker` measured it on `node` (a hash that
     names a machine), where work was handed out to several; `machine` is the comparability key of
     the part of a merged run it is from. `drafters` are named where several drafted, see
-    `StepColumns`. After `spill_to_disk`, `text`, `tokens` and `steps` are read on demand.
+    `StepColumns`. After `pack`, `text`, `tokens` and `steps` are read on demand.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -215,15 +211,14 @@ class SampleRecord(_Stored):
     @property
     def has_steps(self) -> bool:
         """Tell whether `steps` are known, without reading them."""
-        return hasattr(self, "_position") or self.steps is not None
+        return hasattr(self, "_packed") or self.steps is not None
 
-    def spill_to_disk(self, store: AnswerStore) -> None:
-        """Move the answer to `store`, once (`OverflowError`: integers above 8 bytes)."""
-        if hasattr(self, "_position") or self.tokens is None or self.steps is None:
+    def pack(self) -> None:
+        """Keep the answer in a tenth of its memory (`OverflowError`: integers above 8 bytes)."""
+        if hasattr(self, "_packed") or self.tokens is None or self.steps is None:
             return
         columns = [self.text or "", self.tokens, *_flat(self.steps)]
-        object.__setattr__(self, "_position", store.add(packed(columns, _REAL_PARTS)))
-        object.__setattr__(self, "_store", store)
+        object.__setattr__(self, "_packed", packed(columns, _REAL_PARTS))
         for name in _PARTS:
             if getattr(self, name) is not None:
                 object.__delattr__(self, name)
@@ -234,7 +229,7 @@ class SampleRecord(_Stored):
             """Read a part back: only a field without a value comes here."""
             if name not in _PARTS:
                 raise AttributeError(f"a record has no {name}", name=name, obj=self)
-            packed = Packed(self._store.read(self._position))
+            packed = Packed(self._packed)
             return StepColumns.of_packed(packed) if name == "steps" else packed[_INDEX[name]]
 
     def to_json(self) -> str:
@@ -282,10 +277,10 @@ _COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", 
 _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 _LISTS = ("source", "rejected", "decided")
 _PARTS = ("text", "tokens", "steps")
-"""Fields that `SampleRecord.spill_to_disk` moves."""
+"""Fields that `SampleRecord.pack` moves."""
 _COLUMNS = tuple(field.name for field in dataclasses.fields(StepColumns))
 _PACKED = ("text", "tokens", *_COLUMNS, *(f"ends of {name}" for name in _LISTS))
-"""Columns of a spilled answer; of those of lists, all numbers and where each list ends."""
+"""Columns of a packed answer; of those of lists, all numbers and where each list ends."""
 _INDEX = {name: index for index, name in enumerate(_PACKED)}
 _REAL_PARTS = tuple(name in _REAL_COLUMNS for name in _PACKED)
 

@@ -37,7 +37,6 @@ from bench.records.files import SAMPLES, cannot_write, lines_of, write_text
 from bench.records.plan import MANIFEST, Plan, read_plan
 from bench.records.record import SampleRecord
 from bench.records.status import STATUS, RunStatus, read_status
-from bench.records.store import AnswerStore
 
 CONFIG = "config.toml"
 
@@ -119,17 +118,16 @@ def outlines(run_dir: Path, plan: Plan) -> tuple[SampleRecord, ...]:
 def _read_samples(
     run_dir: Path, *, outline: bool = False
 ) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
-    """Read all records and events; answers go to an `AnswerStore`."""
+    """Read all records, packed, and events."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
-    store = AnswerStore()
     try:
         for line, _ in lines_of(run_dir / SAMPLES):
             if "event" in line:
                 events.append(line)
             else:
                 record = SampleRecord.from_dict({**line, **_NO_ANSWER} if outline else line)
-                record.spill_to_disk(store)
+                record.pack()
                 records.append(record)
     except (ValueError, OverflowError) as error:
         raise UnavailableError(f"cannot read the records: {error}") from error

@@ -24,7 +24,6 @@ from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.record import SCHEMA, SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, load_run, point_latest
 from bench.records.status import COMPLETE, RunStatus, write_status
-from bench.records.store import AnswerStore
 from bench.records.vocabulary import VOCABULARY
 from bench.stats.unequal import pooled
 from bench.stats.validity import judge
@@ -58,7 +57,6 @@ class _Merged:
     """The measurements of several runs, each once; `parts` holds those taken of each run."""
 
     plan: Plan
-    store: AnswerStore = field(default_factory=AnswerStore)
     parts: list[list[SampleRecord]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -96,7 +94,7 @@ class _Merged:
                 worker = f"{prefix}.{r.worker}" if r.worker else prefix
                 machine = r.machine or run.env.comparability_key
                 taken = replace(r, worker=worker, machine=machine)
-                taken.spill_to_disk(self.store)
+                taken.pack()
                 part.append(taken)
         self.parts.append(part)
         attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}

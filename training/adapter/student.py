@@ -24,7 +24,7 @@ from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
 
-_ATTENTION = "two-products"
+ATTENTION = "two-products"
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
 
@@ -52,7 +52,7 @@ def _attend(
     return mixed.view(num_batch, heads, rows, -1).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(_ATTENTION, _attend)
+AttentionInterface.register(ATTENTION, _attend)
 
 
 class ContextCache(Cache):
@@ -125,7 +125,7 @@ class Student:
         with torch.no_grad():
             expected = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
         self.wrapped = GatedModule(module)
-        self.module.set_attn_implementation(_ATTENTION)
+        self.module.set_attn_implementation(ATTENTION)
         self.head = module.get_output_embeddings()
         self.dtype: torch.dtype = module.dtype
         self.device: torch.device = module.device

@@ -22,7 +22,7 @@ from torch import Tensor
 from decoders.core.sampling import pick
 from training.adapter.windows import edges
 from training.inverse.data import Trips
-from training.inverse.model import Past, SlotTransformer, Steps
+from training.inverse.model import Past, SlotTransformer
 
 _FIRST_START = 2  # the source's distributions are known from the third symbol on
 
@@ -134,8 +134,7 @@ class Read:
     def __init__(self, model: SlotTransformer, windows: TextWindows) -> None:
         """Run the rows; gradients are kept where they are on."""
         self.model, self.windows = model, windows
-        self.hidden, states = model.context(windows.ids[:, :-1])
-        self.past = Past.of(states, windows.starts)
+        self.hidden, self.context = model.context(windows.ids[:, :-1])
 
     def text_logits(self) -> Tensor:
         """Return logits ``[B, S, V]`` of the rows' tokens but the first, given those before."""
@@ -168,8 +167,8 @@ class Read:
         """Return logits ``[B, W, N, V]`` of the N tokens after the one of the first u."""
         starts = self.windows.starts
         positions = starts[..., None] + torch.arange(u.shape[2])
-        hidden, _ = self.model(self.model.embed_uniforms(u), positions, self.past)
-        logits: Tensor = self.model.head(hidden)
+        past = Past(self.context, starts)
+        logits: Tensor = self.model.head(self.model(self.model.embed_uniforms(u), positions, past))
         return logits
 
     def drafted(self, u: Tensor) -> Tensor:
@@ -179,12 +178,11 @@ class Read:
 
     def _follow(self, embed: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Return a function that feeds every window one more input, for logits ``[B, W, V]``."""
-        starts, length = self.windows.starts, self.windows.noise.shape[2]
-        steps = Steps(self.model.settings, (*starts.shape, length))
+        past = Past(self.context, self.windows.starts)
 
         def feed(inputs: Tensor) -> Tensor:
-            positions = (starts + steps.filled)[..., None]
-            hidden, _ = self.model(embed(inputs)[:, :, None], positions, self.past, steps)
+            positions = (past.starts + past.num_inputs)[..., None]
+            hidden = self.model(embed(inputs)[:, :, None], positions, past)
             logits: Tensor = self.model.head(hidden[:, :, 0])
             return logits
 

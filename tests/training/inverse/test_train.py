@@ -8,6 +8,7 @@ Letters: B rows, W windows of a row, N tokens of a window, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -148,10 +149,18 @@ def test_every_window_fits_into_its_row_and_all_starts_occur() -> None:
 # -- the model --
 
 
+@functools.cache
+def plain() -> Any:
+    """The same weights with transformers' own attention, masks and positions."""
+    found = copy.deepcopy(model().llama.model)
+    found.set_attn_implementation("eager")
+    return found
+
+
 def alone(embedded: Tensor) -> Tensor:
     """Logits of a plain causal pass over one sequence of inputs ``[L, D]``."""
-    hidden, _ = model()(embedded[None, None], torch.arange(len(embedded))[None, None])
-    logits: Tensor = model().head(hidden[0, 0])
+    hidden = plain()(inputs_embeds=embedded[None]).last_hidden_state
+    logits: Tensor = model().head(hidden[0])
     return logits
 
 

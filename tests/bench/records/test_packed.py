@@ -1,19 +1,18 @@
-"""Answers that are put by: the same to whoever asks, and not held."""
+"""Answers that are packed: the same to whoever asks, and not held."""
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError
 from bench.records.files import SampleWriter, write_json
+from bench.records.packed import Packed, packed
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import load_run
-from bench.records.store import AnswerStore, Packed, packed
 
 Make = Callable[..., SampleRecord]
 NEEDED = [f.name for f in dataclasses.fields(StepColumns) if f.default is dataclasses.MISSING]
@@ -44,10 +43,10 @@ def steps(num: int, **columns: Any) -> StepColumns:
         {"steps": steps(2, passes=(0, 3), undrafted=(1, 0), tested=(0, 70_000), alpha=(2.0, 0.5))},
     ],
 )
-def test_what_was_put_by_is_what_was_there(record: Make, answer: dict[str, Any]) -> None:
+def test_what_was_packed_is_what_was_there(record: Make, answer: dict[str, Any]) -> None:
     before = record(**answer)
     after = record(**answer)
-    after.spill_to_disk(AnswerStore())
+    after.pack()
     assert not any(held(after, name) for name in ("text", "tokens", "steps"))
     assert after.has_steps
     assert after == before
@@ -56,56 +55,33 @@ def test_what_was_put_by_is_what_was_there(record: Make, answer: dict[str, Any])
     assert dataclasses.replace(after, machine="m") == dataclasses.replace(before, machine="m")
 
 
-def test_of_an_answer_that_failed_nothing_is_put_by(record: Make) -> None:
+def test_of_an_answer_that_failed_nothing_is_packed(record: Make) -> None:
     failed = record(tokens=None, text=None, steps=None, error="ValueError: no")
-    failed.spill_to_disk(AnswerStore())
+    failed.pack()
     assert held(failed, "steps")
     assert not failed.has_steps
     assert failed == record(tokens=None, text=None, steps=None, error="ValueError: no")
 
 
-def test_an_answer_is_put_by_once(record: Make) -> None:
+def test_an_answer_is_packed_once(record: Make) -> None:
     answer = record()
-    answer.spill_to_disk(AnswerStore())
-    answer.spill_to_disk(AnswerStore())
+    answer.pack()
+    answer.pack()
     assert answer == record()
 
 
 def test_an_unknown_text_stays_unknown(record: Make) -> None:
     bare = record(text=None)
-    bare.spill_to_disk(AnswerStore())
+    bare.pack()
     assert bare == record(text=None)
 
 
 def test_nothing_else_is_made_up(record: Make) -> None:
-    spill_to_disk = record()
-    spill_to_disk.spill_to_disk(AnswerStore())
-    for thing in (spill_to_disk, spill_to_disk.steps, record(), steps(1)):
+    packed_record = record()
+    packed_record.pack()
+    for thing in (packed_record, packed_record.steps, record(), steps(1)):
         with pytest.raises(AttributeError, match=r"(have|has) no token"):
             _ = thing.token  # type: ignore[union-attr]
-
-
-def test_beyond_its_bound_a_store_reads_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    original = tempfile.TemporaryFile
-
-    def make(*args: Any, **options: Any) -> Any:
-        made.append(original(*args, **options))
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", make)
-    store = AnswerStore(most_held=100)
-    parts = [bytes([number]) * (7 * number) for number in range(1, 12)]
-    places = [store.add(part) for part in parts[:4]]
-    assert made == []
-    places += [store.add(part) for part in parts[4:]]
-    assert [store.read(place) for place in places] == parts
-    assert [store.read(place) for place in reversed(places)] == parts[::-1]
-    assert len(made) == 1
-    made[0].seek(0)
-    written = made[0].read()
-    assert len(written) > 100
-    assert b"".join(parts).startswith(written)
 
 
 def test_integers_take_as_few_bytes_as_the_largest_needs() -> None:
@@ -113,17 +89,6 @@ def test_integers_take_as_few_bytes_as_the_largest_needs() -> None:
     data = [packed([column], [False]) for column in columns]
     assert [len(each) - len(packed([()], [False])) for each in data] == [2, 4, 8, 16]
     assert [Packed(each)[0] for each in data] == columns
-
-
-def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    store = AnswerStore(most_held=3)
-    with pytest.raises(BenchError, match=r"No space left on device; set TMPDIR") as raised:
-        store.add(b"four")
-    assert raised.value.exit_code == Exit.FAILED
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench_tasks.messages import short
-from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, Asked, asked_of, gsm8k_answer
+from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, Asked, asked_of, gsm8k_answer, short
 from specbench_tasks.specbench import FAMILY_OF, MT_BENCH, detokenised
 from specbench_tasks.tables import Row, Table
 from specbench_tasks.task import FAMILIES, OTHER, Conversation, GoldAnswer

@@ -42,7 +42,7 @@ def external(
     from bench.external.measure import measure_external
     from bench.records.external import read_external
     from bench.records.run_folder import find_run, load_records
-    from bench.report.tables.external import other_engines
+    from bench.report.tables.speed import other_engines
 
     for name, value in (("--limit", limit), ("--drafts", num_drafts), ("--ngram", ngram)):
         if value is not None and value < 1:

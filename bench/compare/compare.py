@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.compare.comparable import RunPair
 from bench.compare.gate import Gate
-from bench.compare.joined import HardMeasures, PairedAnswers, counted, join
+from bench.compare.joined import HardMeasures, PairedAnswers, counted, counted_in_summaries, join
 from bench.compare.judge import (
     OVER_AR,
     CellRegression,
@@ -18,7 +18,6 @@ from bench.compare.judge import (
     judge_time,
     worst,
 )
-from bench.compare.summaries import counted_in_summaries
 from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
 from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_speedup

@@ -19,7 +19,7 @@ from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
 from bench.report import references
-from bench.report.tables import conclusion, drafts, external, main, quality, speed, times
+from bench.report.tables import conclusion, drafts, main, quality, speed, times
 from bench.report.tables.setting import setting
 from bench.report.tables.table import SESSIONS, Table, by_family, mark_wrong, number, without_wrong
 from bench.settings.protocol import departures
@@ -152,7 +152,7 @@ class Findings:
                 speed.by_part("worker", workers.workers(*of)),
             ],
             "reference": [self.reference_table],
-            "engines": [external.other_engines(read_external(run.path), run.records)],
+            "engines": [speed.other_engines(read_external(run.path), run.records)],
             "latency": [times.waits(self.latency)],
             "time": [times.split(self.splits), times.parts(self.decompositions)],
             "families": self._family_tables(),

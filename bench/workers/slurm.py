@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from bench.errors import optional
-from bench.workers.links import Links, serve
+from bench.workers.local import Links, serve
 from bench.workers.messages import Answer, Request
 
 _LOOK_EVERY_S = 1.0

@@ -9,8 +9,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from specbench_tasks.generators.base import Item, Split, pick, single_turn, split_of, texts
-from specbench_tasks.generators.vocab import NAMES, he_or_she
+from specbench_tasks.generators.base import (
+    NAMES,
+    Item,
+    Split,
+    he_or_she,
+    pick,
+    single_turn,
+    split_of,
+    texts,
+)
 
 _TEXTS = texts("math_reasoning")
 _DRILL_SHARE = 0.15

@@ -9,15 +9,20 @@ from __future__ import annotations
 import random
 import re
 
-from specbench_tasks.generators.base import Item, Split, pick, pick_distinct, split_of, texts
-from specbench_tasks.generators.vocab import (
+from specbench_tasks.generators.base import (
     ANIMALS,
     NAMES,
     NUMBER_WORDS,
     PLACES,
     THINGS,
+    Item,
+    Split,
     he_or_she,
     his_or_her,
+    pick,
+    pick_distinct,
+    split_of,
+    texts,
 )
 from specbench_tasks.task import Constraint, GoldAnswer
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from specbench_tasks.generators.base import Item, Split, pick, single_turn, texts
-from specbench_tasks.generators.vocab import NAMES
+from specbench_tasks.generators.base import NAMES, Item, Split, pick, single_turn, texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,12 @@ from __future__ import annotations
 import random
 
 from specbench_tasks.generators.base import (
+    ANIMALS,
+    CITIES,
+    COLORS,
+    DAYS,
+    NAMES,
+    SURNAMES,
     Item,
     Split,
     pick,
@@ -17,7 +23,6 @@ from specbench_tasks.generators.base import (
     split_of,
     texts,
 )
-from specbench_tasks.generators.vocab import ANIMALS, CITIES, COLORS, DAYS, NAMES, SURNAMES
 
 _TEXTS = texts("summarization")
 _KINDS = _TEXTS["kinds"]

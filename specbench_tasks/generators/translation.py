@@ -10,8 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specbench_tasks.generators.base import Item, Split, pick, single_turn, split_of, texts
-from specbench_tasks.generators.vocab import NAMES
+from specbench_tasks.generators.base import NAMES, Item, Split, pick, single_turn, split_of, texts
 
 
 class Noun(NamedTuple):

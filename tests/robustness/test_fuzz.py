@@ -24,7 +24,7 @@ from bench.records.phases import read_phases
 from bench.records.prompts import read_prompts
 from bench.records.run_folder import load_run, read_config
 from bench.records.vocabulary import pieces_of
-from bench.report.tables.external import other_engines
+from bench.report.tables.speed import other_engines
 from bench.settings.config import load_config
 from bench.stats.cost_curve import load_cost
 from decoders.core.adapter.config import AdapterConfig

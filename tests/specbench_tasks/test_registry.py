@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench_tasks.registry import TaskSet, list_tasks, load_tasks
-from specbench_tasks.subset import even_shares, scorable
+from specbench_tasks.registry import TaskSet, even_shares, list_tasks, load_tasks, scorable
 from specbench_tasks.task import FAMILIES, LISTS, Conversation
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

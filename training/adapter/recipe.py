@@ -83,7 +83,7 @@ class RunTable(LoopTable):
             largest only.
         muon_lr: peak for the delta's matrices.
         max_tokens: padded tokens of one group of rows.
-        lean: the lean pass (`training.adapter.lean_student`): for Llama models and stored
+        lean: the lean pass (`training.adapter.lean_job`): for Llama models and stored
             completions, with the four keys after it.
         teacher_top: likeliest tokens of the teacher that are learned.
         head_words: words of the head that are always in the loss; 0: all.

@@ -17,8 +17,7 @@ from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
 from training.adapter.blocks import BlockRules
 from training.adapter.job import AdapterJob
-from training.adapter.lean_job import LeanJob
-from training.adapter.lean_student import LeanStudent
+from training.adapter.lean_job import LeanJob, LeanStudent
 from training.adapter.recipe import AdapterRecipe, AdapterTable, BlocksTable
 from training.adapter.rehearsal import rehearse
 from training.adapter.student import Student, longest_row

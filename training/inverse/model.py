@@ -100,9 +100,9 @@ class SlotTransformer(nn.Module):
         return hidden, cache
 
     def forward(self, x: Tensor, positions: Tensor, past: Past) -> Tensor:
-        """Return final hidden states of the next inputs of windows ``[B, W, N, D]``, kept in `past`.
+        """Return final hidden states of the next inputs of windows, ``[B, W, N, D]`` both.
 
-        Rows of a call are ordered by their number in a window, then by window.
+        Their states are kept in `past`, ordered by number in a window, then by window.
         """
         num_rows, num_windows, num, width = x.shape
         first, past.num_inputs = past.num_inputs, past.num_inputs + num

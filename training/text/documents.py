@@ -3,7 +3,7 @@
 A record (a row of a file or a dataset) holds one of these fields, tried in order:
 
 =====================  =============================================================================
-messages               a conversation as OpenAI or ShareGPT spell it (`specbench_tasks.messages`)
+messages               a conversation as OpenAI or ShareGPT spell it (`specbench_tasks.shapes`)
 turns and responses    the same as two lists of texts, user and assistant in turn; a single text is
                        a list of one; `turns` alone is a conversation without answers
 text                   a document
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
-from specbench_tasks.messages import Message, messages_of, short
+from specbench_tasks.shapes import Message, messages_of, short
 from training.text.data import Row
 
 _FIELDS = ("messages", "turns", "responses", "text")

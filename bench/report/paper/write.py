@@ -16,12 +16,41 @@ from string import Template
 from bench.errors import UsageError, did_you_mean
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
+from bench.report.paper import facts, table
 from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
+from bench.report.paper.facts import Members
 from bench.report.paper.layout import VENUES, Layout, packaged
-from bench.report.paper.table import latex
-from bench.report.paper.texts import checklist, reproducibility
-from bench.report.together import NamedRun, decoders_of
+from bench.report.together import NamedRun, decoders_of, differences
+from bench.text import latex
+
+_OPENING = r"\providecommand{\citep}[1]{\cite{#1}}\begingroup\emergencystretch=4em"
+"""Without natbib, which the venues' styles load, citations are plain; long names may stretch."""
+_WARNING = "% Made of the records of runs by `bench paper`: check it, and shorten it."
+
+
+def reproducibility(members: Members, venue: str) -> str:
+    """Return the paragraph: code, models, work, sampling, seeds, protocol, machine."""
+    parts = (
+        *(facts.code, facts.models, facts.decoders, facts.data, facts.sampling, facts.seeds),
+        *(facts.protocol, facts.statistics, facts.machine, facts.software),
+    )
+    lines = [part(members) for part in parts]
+    if len(members) > 1:
+        differing = ", ".join(latex(key) for key, _ in differences(members))
+        lines.append(f"The runs differ in: {differing or 'nothing that is recorded'}.")
+    return "\n".join([_WARNING, _OPENING, VENUES[venue].heading, *lines, r"\par\endgroup"]) + "\n"
+
+
+def checklist(members: Members, venue: str) -> str:
+    """Return the facts by question, as a list."""
+    items = [
+        rf"\item[{question}] {' '.join(getattr(facts, name)(members) for name in answers)}"
+        for question, answers in VENUES[venue].questions.items()
+    ]
+    opening = [_WARNING, f"% Facts {VENUES[venue].title}.", _OPENING, r"\begin{description}"]
+    return "\n".join([*opening, *items, r"\end{description}", r"\endgroup"]) + "\n"
+
 
 _FIGURES: Mapping[str, str] = {
     "speedup": r"Speed-up over autoregressive decoding, with 95\,\% intervals.",
@@ -54,7 +83,7 @@ def write_paper(
     if missing:
         note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
     texts = {
-        "main.tex": latex(members, layout, partial(caption_of, members, layout), note),
+        "main.tex": table.latex(members, layout, partial(caption_of, members, layout), note),
         "reproducibility.tex": reproducibility(members, layout.venue),
         "checklist.tex": checklist(members, layout.venue),
         "references.bib": references,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import pandas as pd
 
+from bench.records.external import ExternalAnswer
 from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.record import SampleRecord
 from bench.report.tables.table import (
     SESSIONS,
     Columns,
@@ -22,12 +24,13 @@ from bench.report.tables.table import (
     number,
     speed,
 )
+from bench.stats.external import engine_sums
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.speedups import PRECISION, Speedups
 from bench.stats.summary import ALL, Pairs
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.workers import Part
-from bench.text import UNKNOWN, change
+from bench.text import UNKNOWN, change, percent
 
 _WITHIN = f"±{100 * PRECISION:.0f} %"
 _BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
@@ -176,3 +179,34 @@ def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table 
         columns[decoder] = partial(speedup, decoder=decoder)
     note = f"{_PARTS[kind]} Geometric means with {LEVEL} intervals over conversations."
     return Table.of(f"By {kind}", note, columns, parts)
+
+
+_NOTE = (
+    "Other engines, with loops, caches, kernels and weights of their own, on this run's prompts "
+    "one at a time; measured apart from the run, so no row is paired with ar and none has a "
+    "speed-up or an interval. Tokens/s: emitted tokens / end-to-end seconds, summed. Tokens per "
+    "call: emitted tokens / forward passes, the prompt's included, from the engine's own counters. "
+    "Same ids as ar: share of the prompts that ar answered in this run."
+)
+_COLUMNS: Columns = {
+    "other engine": lambda s: f"{s.first.name} (other engine)",
+    "version": lambda s: s.first.version,
+    "options": lambda s: " ".join(f"{k}={v}" for k, v in s.first.options.items()) or UNKNOWN,
+    "model": lambda s: s.first.model,
+    "threads": lambda s: number(s.first.threads, ".0f"),
+    "prompts": lambda s: str(s.prompts),
+    "tokens/s": lambda s: number(s.tokens_per_s, ".1f"),
+    "tokens per call": lambda s: number(s.tokens_per_call),
+    "accepted %": lambda s: percent(s.acceptance_rate, ""),
+    "same ids as ar %": lambda s: (
+        percent(s.identical, "") + f" (n = {s.compared})" * (s.compared > 0)
+    ),
+    "errors": lambda s: TableCell(str(s.errors), bad=s.errors > 0),
+}
+
+
+def other_engines(
+    answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
+) -> Table | None:
+    """Make the table of engines and modes, or None where no other engine was measured."""
+    return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))

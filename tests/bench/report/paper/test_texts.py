@@ -13,7 +13,7 @@ import pytest
 
 from bench.report.paper import facts
 from bench.report.paper.layout import VENUES
-from bench.report.paper.texts import checklist, reproducibility
+from bench.report.paper.write import checklist, reproducibility
 from bench.report.together import load_members
 from tests.bench.report.paper.test_table import REFERENCES, stored
 

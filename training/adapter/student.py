@@ -1,10 +1,9 @@
 """A causal LM and the adapter that is being trained on it, for any architecture.
 
 The context runs through the untouched base weights without gradient; slots then run through base +
-adapter and see the context's keys and values. Attention is written out with two batched products:
-on a CPU its backward pass is several times as fast as the fused kernel's.
+adapter and see the context's keys and values.
 
-Letters: B rows, S tokens of a row, Q slots of a row, D width, H heads, E head size.
+Letters: B rows, S tokens of a row, Q slots of a row, D width.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, DynamicCache
+from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from decoders.core.adapter.gating import GatedModule
@@ -23,36 +22,9 @@ from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
+from training.forward import ATTENTION
 
-ATTENTION = "two-products"
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
-
-
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **facts: Any
-) -> tuple[Tensor, None]:
-    """Attend with ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``."""
-    num_batch, heads, rows, size = query.shape
-    groups = heads // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scale = facts.get("scaling") or size**-0.5
-    assert attention_mask is not None, "transformers makes no mask for this attention; bring one"
-    if query.is_cuda:
-        mixed = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=attention_mask, scale=scale
-        )
-        return mixed.transpose(1, 2).contiguous(), None
-    columns = key.shape[2]
-    flat = num_batch * heads
-    added = attention_mask.expand(num_batch, heads, rows, columns).reshape(flat, rows, columns)
-    queries = query.reshape(flat, rows, size)
-    scores = torch.baddbmm(added, queries, key.reshape(flat, columns, size).mT, alpha=scale)
-    mixed = torch.bmm(scores.softmax(-1), value.reshape(flat, columns, -1))
-    return mixed.view(num_batch, heads, rows, -1).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(ATTENTION, _attend)
 
 
 class ContextCache(Cache):

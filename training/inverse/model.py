@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import Code, UniformEmbedding
-from training.adapter.student import ATTENTION, ContextCache
+from training.adapter.student import ContextCache
 from training.forward import fresh_llama
 
 
@@ -67,7 +67,6 @@ class SlotTransformer(nn.Module):
         """Draw fresh weights from the settings' seed."""
         super().__init__()
         self.llama = fresh_llama(settings, vocab_size=vocab_size, tie_word_embeddings=False)
-        self.llama.set_attn_implementation(ATTENTION)
         self.tokens, self.head = self.llama.model.embed_tokens, self.llama.lm_head
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)  # noqa: TID251 - layers draw from it; forked

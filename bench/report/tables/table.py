@@ -175,7 +175,7 @@ def _cell(made: TableCell | str) -> TableCell:
 
 
 def _are_words(column: Sequence[str]) -> bool:
-    known = [text for text in column if text != UNKNOWN]
+    known = [text for text in column if text not in (UNKNOWN, "=")]
     return bool(known) and not any(_NUMBER.match(text) for text in known)
 
 

@@ -18,6 +18,7 @@ from decoders.core.hf.model import HFModel
 from tests.architectures.catalogue import save
 from tests.tiny_models import WIDTH, fresh
 from tests.tiny_recipe import ADAPTER
+from training import forward
 from training.adapter import student
 from training.adapter.rehearsal import rehearse
 from training.adapter.train import train_adapter
@@ -74,7 +75,7 @@ def test_an_architecture_that_trains_no_such_adapter_is_refused_first(
 
 def test_a_student_of_another_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def unscaled(*given: Any, **facts: Any) -> Any:
-        return student._attend(*given, **{**facts, "scaling": 1.0})
+        return forward._attend(*given, **{**facts, "scaling": 1.0})
 
     student_of = student.Student
     module, adapter = (
@@ -82,7 +83,7 @@ def test_a_student_of_another_attention_is_refused(monkeypatch: pytest.MonkeyPat
         SimpleNamespace(check_fits=lambda _: None, config=SimpleNamespace(layers={})),
     )
     student_of(fresh("llama"), adapter)  # type: ignore[arg-type]
-    monkeypatch.setitem(AttentionInterface._global_mapping, student._ATTENTION, unscaled)
+    monkeypatch.setitem(AttentionInterface._global_mapping, forward.ATTENTION, unscaled)
     with pytest.raises(ValueError, match=r"its states differ by [\d.]+%\)"):
         student_of(module, adapter)  # type: ignore[arg-type]
 

@@ -25,7 +25,6 @@ from torch import Tensor
 from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
-from training.adapter.lean_llama import LeanLlama
 from training.forward import fresh_llama, hidden_states
 from training.loop import Best, Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
@@ -115,7 +114,7 @@ class DraftJob:
         self._best, self._stood = Best(state / BEST), 0.0
         dtype = getattr(torch, recipe.model.dtype)
         target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype).to(device)
-        self._target, self._head = LeanLlama(target, 0), target.get_output_embeddings()
+        self._target, self._head = target.base_model, target.get_output_embeddings()
         source = source_of(
             recipe.data,
             tokenizer=open_checkpoint(folder, "AutoTokenizer"),
@@ -138,7 +137,8 @@ class DraftJob:
 
     @torch.no_grad()
     def _logits(self, row: Row) -> Tensor:
-        hidden, _ = self._target.context(torch.tensor([row.ids]).to(self.device))
+        ids = torch.tensor([row.ids]).to(self.device)
+        hidden = self._target(input_ids=ids, use_cache=False).last_hidden_state
         logits: Tensor = self._head(hidden[0, self._taught(row).to(self.device) - 1])
         return logits
 

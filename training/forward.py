@@ -19,14 +19,25 @@ ATTENTION = "two-products"
 
 
 def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **facts: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    windows: Any = None,
+    **facts: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``."""
+    """Attend with ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``.
+
+    Or by `windows`, a function of queries, keys, values and scale (`training.adapter.lean_job`).
+    """
     num_batch, heads, rows, size = query.shape
+    scale = facts.get("scaling") or size**-0.5
+    if windows is not None:
+        return windows(query, key, value, scale), None
     groups = heads // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scale = facts.get("scaling") or size**-0.5
     assert attention_mask is not None, "transformers makes no mask for this attention; bring one"
     if query.is_cuda:
         mixed = torch.nn.functional.scaled_dot_product_attention(

@@ -2,24 +2,26 @@
 
 The loss has a head of few words, and is against the teacher's likeliest tokens.
 
-Letters: B rows, S tokens of a row, Q slots of a row, M slots that count, T likeliest tokens of the
-teacher, U words of the head, V vocabulary.
+Letters: B rows, S tokens of a row, Q slots of a row, W windows of L slots each, N = W L, H query
+heads, K key heads, E head size, M slots that count, T likeliest tokens of the teacher, U words of
+the head, V vocabulary.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
-from training.adapter.lean_llama import Context, LeanLlama
-from training.adapter.student import Student, gather_rows
+from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import Windows, carried, edges, explain
 from training.loop import Piece
 from training.text.data import Row, learnt
@@ -27,9 +29,10 @@ from training.text.pool import stored_completions
 
 
 class LeanStudent(Student):
-    """Computes what `Student` does, several times as fast; slots may enter above the first layer.
+    """Computes what `Student` does, faster; slots may enter above the first layer.
 
-    Windows must be drawn with a stride (`draw_windows`).
+    Slots stand in windows of one length (`draw_windows` with a stride), so their attention is two
+    products: of all slots with the context, and of each window with itself.
     """
 
     def __init__(self, module: Any, adapter: SlotAdapter) -> None:
@@ -39,33 +42,52 @@ class LeanStudent(Student):
                 "run.lean trains low-rank adapters that are not standalone; set adapter.rank to "
                 "1 or above and adapter.standalone = false, or run.lean = false"
             )
-        self.lean = LeanLlama(module, adapter.config.enter)
+        if type(module).__name__ != "LlamaForCausalLM":
+            raise ValueError(
+                f"{type(module).__name__} cannot be trained by run.lean: it is for Llama models; "
+                "set run.lean = false"
+            )
         super().__init__(module, adapter)
+        self.merged = False  # many layers, few slots of each window
+        base, enter = module.base_model, adapter.config.enter
+        layers = list(base.layers)
+        self._upper = copy.copy(base)
+        self._upper._modules = {**base._modules, "layers": nn.ModuleList(layers[enter:])}
+        self._entering: Tensor | None = None
+        layers[enter].register_forward_pre_hook(self._note)
 
-    def context(self, ids: Tensor) -> tuple[Tensor, Any]:
-        """See `Student.context`; the second part is a `Context`."""
-        return self.lean.context(ids.to(self.device))
+    def _note(self, _: Any, given: tuple[Tensor, ...]) -> None:
+        self._entering = given[0]
 
-    def states(self, cache: Any, u: Tensor, windows: Windows) -> Tensor:
+    def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
+        """See `Student.context`; the cache has the states before the layer where slots enter."""
+        hidden, cache = super().context(ids.to(self.device))
+        cache.entering, self._entering = self._entering, None
+        return hidden, cache
+
+    def states(self, cache: ContextCache, u: Tensor, windows: Windows) -> Tensor:
         """See `Student.states`."""
         assert windows.stride, "the lean pass needs windows that are drawn with a stride"
-        assert isinstance(cache, Context)
         batch, num_slots = windows.index.shape
         shape = (batch, num_slots // windows.stride, windows.stride)
         x = self.embed(u, windows)
         if self.adapter.config.enter:
+            assert cache.entering is not None
             before = gather_rows(cache.entering, (windows.start - 1).clamp(min=0)).to(x.dtype)
             number = windows.slot(self.adapter.config.variant).flatten()
             entering = self.adapter.entering(x.flatten(0, 1), number, before.flatten(0, 1))
             x = entering.view(before.shape)
-        hidden = self.lean.slots(
-            cache,
-            x.to(self.dtype).view(*shape, -1),
-            windows.position.view(shape),
-            self._hidden(windows, shape),
-            self.adapter.factors(self.dtype),
-        )
-        return hidden.view(batch, num_slots, -1)
+        with self.wrapped.active(self._forward()):
+            out = self._upper(
+                inputs_embeds=x.to(self.dtype),
+                position_ids=windows.position,
+                attention_mask=x.new_empty((batch, 1, 1, 1)),  # there are masks: make none
+                past_key_values=cache,
+                use_cache=True,
+                windows=partial(_attend_windows, masks=self._hidden(windows, shape)),
+            )
+        hidden: Tensor = out.last_hidden_state
+        return hidden
 
     def _hidden(self, windows: Windows, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return additive masks of the context ``[B, W, S]`` and of windows ``[B, W, L, L]``."""
@@ -80,6 +102,34 @@ class LeanStudent(Student):
     def _additive(self, hidden: Tensor) -> Tensor:
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=hidden.device)
         return mask.masked_fill_(hidden, torch.finfo(self.dtype).min)
+
+
+def _attend_windows(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, masks: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Return attention ``[B, N, H, E]`` of slots to the context and to their windows.
+
+    Queries are ``[B, H, N, E]``, keys and values ``[B, K, S + N, E]``, the context's first. Query
+    heads that share a key head are rows of one product.
+    """
+    (batch, windows, slots, _), length = masks[1].shape, masks[0].shape[2]
+    heads, groups, size = query.shape[1], key.shape[1], query.shape[3]
+    share = heads // groups
+    q = query.reshape(batch, groups, share, windows, slots, size).permute(0, 1, 3, 4, 2, 5)
+    q = q.reshape(batch * groups, windows * slots * share, size)
+    far_key, far_value = (part[:, :, :length].flatten(0, 1) for part in (key, value))
+    k, v = (part[:, :, length:].reshape(-1, slots, size) for part in (key, value))
+    far = torch.baddbmm(q.new_empty(()), q, far_key.mT, beta=0, alpha=scale)
+    near = torch.baddbmm(
+        q.new_empty(()), q.reshape(-1, slots * share, size), k.mT, beta=0, alpha=scale
+    )
+    far.view(batch, groups, windows, -1, length).add_(masks[0][:, None, :, None])
+    near.view(batch, groups, windows, slots, share, slots).add_(masks[1][:, None, :, :, None])
+    seen = torch.cat([far, near.view(len(far), -1, slots)], -1).softmax(-1)
+    own = torch.bmm(seen[..., length:].reshape(len(near), -1, slots), v)
+    mixed = torch.bmm(seen[..., :length], far_value) + own.view(q.shape)
+    mixed = mixed.view(batch, groups, windows, slots, share, size).permute(0, 2, 3, 1, 4, 5)
+    return mixed.reshape(batch, windows * slots, heads, size)
 
 
 GREEDY_TEMPERATURE = 0.7

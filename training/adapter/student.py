@@ -33,6 +33,7 @@ class ContextCache(Cache):
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.states: list[tuple[Tensor, Tensor]] = []
+        self.entering: Tensor | None = None
         self.recording = True
 
     def update(

@@ -35,6 +35,9 @@ _CALLS = ("tool_calls", "function_call")
 def messages_of(field: str, cell: Any) -> list[Message]:
     """Return the messages of a cell, as ``{"role", "content"}`` with text content.
 
+    They are spelled like OpenAI's or ShareGPT's (``{"from": "human", "value": …}``); content is
+    text, or OpenAI's list of parts that are text.
+
     Args:
         field: what errors call the cell.
         cell: a list of messages in either spelling.

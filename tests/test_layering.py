@@ -36,7 +36,7 @@ _PLANTED = (
     ("bench/records/files.py", "from bench.runs import run", "The floors of bench"),
     ("bench/stats/times.py", "import matplotlib", "matplotlib stays"),
     ("decoders/core/engine/readout.py", "import transformers", "transformers stays"),
-    ("training/text/pool.py", "import training.adapter.windows", "The floors of training"),
+    ("training/text/data.py", "import training.adapter.windows", "The floors of training"),
 )
 
 

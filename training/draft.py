@@ -28,10 +28,8 @@ from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught
 from training.forward import fresh_llama, hidden_states
 from training.loop import Best, Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
-from training.reporter import Reporter
-from training.run import BEST, Locate, TrainingOptions, open_checkpoint, train_recipe
-from training.text.data import Row, padded, worker_groups
-from training.text.pool import row_hash, stored_completions
+from training.run import BEST, Locate, Reporter, TrainingOptions, open_checkpoint, train_recipe
+from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import source_of
 from training.workers import worker
 

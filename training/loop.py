@@ -25,7 +25,7 @@ from training.recipe import LoopTable
 from training.workers import give_memory_back, wait_for_all, worker
 
 if TYPE_CHECKING:
-    from training.reporter import Reporter
+    from training.run import Reporter
 
 Piece = tuple[Tensor, int, int]
 """Summed loss (nats) of some targets, how many targets, and how many tokens or slots were run."""

@@ -1,7 +1,8 @@
 """The answers that two runs gave to the same prompts, and the counters of each side.
 
 Answers join on (pass, decoder with label, prompt hash, repeat). Counters are sums over the answers
-that both sides finished, so neither gains by failing.
+that both sides finished, so neither gains by failing. Those of a stored reference and of another
+side come from their summaries, per repeat; what a summary does not hold is None.
 """
 
 from __future__ import annotations

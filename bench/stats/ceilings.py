@@ -1,4 +1,4 @@
-"""The ceiling of a decoder that fills slots in parallel, on lists (`specbench_tasks.ceilings`).
+"""The ceiling of a decoder that fills slots in parallel (`specbench_tasks.generators.lists`).
 
 Items that one pass over a block decided were drawn without a look at one another. The target's own
 token of a pass is drawn in the same call, so it counts with that pass. Decoders that record no
@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from bench.records.record import SampleRecord
-from specbench_tasks.ceilings import ceiling
-from specbench_tasks.generators.lists import NUM_ITEMS
+from specbench_tasks.generators.lists import NUM_ITEMS, ceiling
 from specbench_tasks.task import LISTS
 
 Piece = Callable[[int], str]

@@ -1,6 +1,7 @@
 """Workers as processes of this machine, each pinned to cores of its own.
 
-``python -m bench.workers.local FD`` is such a process: it speaks over the socket it is given.
+``python -m bench.workers.local FD`` is such a process: it speaks over the socket it is given. A
+process that ends, however it ends, closes its end, and that is how it is known to be gone.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from training.adapter.recipe import AdapterRecipe
 from training.adapter.train import build_job
 from training.loop import TrainingProgress, update
 from training.recipe import read_recipe
-from training.reporter import Reporter
+from training.run import Reporter
 
 NUM_STEPS = 12
 

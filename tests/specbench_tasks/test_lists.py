@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from specbench_tasks.ceilings import ceiling
 from specbench_tasks.generators import generate, zoo_conversations
 from specbench_tasks.generators.base import SPLITS
-from specbench_tasks.generators.lists import NUM_ITEMS, items_of
+from specbench_tasks.generators.lists import NUM_ITEMS, ceiling, items_of
 from specbench_tasks.registry import list_tasks, load_tasks
 from specbench_tasks.scorers import PRIMARY, score
 from specbench_tasks.task import FAMILIES, LISTS, GoldAnswer

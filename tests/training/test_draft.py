@@ -32,7 +32,7 @@ from training.draft import (
     train_draft,
 )
 from training.loop import TrainingProgress
-from training.reporter import Reporter
+from training.run import Reporter
 from training.text.completion_file import Completion, write_completions
 from training.text.data import Row
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.progress import Live, Plain
 from training.loop import TrainingProgress
-from training.reporter import Reporter
+from training.run import Reporter
 
 
 def test_where_nobody_watches_a_terminal_training_writes_plain_lines(

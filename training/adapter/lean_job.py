@@ -24,8 +24,7 @@ from training.adapter.job import AdapterJob
 from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import Windows, carried, edges, explain
 from training.loop import Piece
-from training.text.data import Row, learnt
-from training.text.pool import stored_completions
+from training.text.data import Row, learnt, stored_completions
 
 
 class LeanStudent(Student):

@@ -25,8 +25,7 @@ from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.ptp import ParallelTokenPrediction
 from training.loop import Job, TrainingProgress
-from training.text.data import Row
-from training.text.pool import PoolSource
+from training.text.data import PoolSource, Row
 from training.text.sources import Source
 
 _NAME = "rehearsal"

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from training.adapter.objectives import Outcome, SlotJudgement
@@ -71,23 +73,16 @@ class SlotTally:
         """Return (a, b) of ``sigmoid(a logit(c) + b)``, the chance that confidence c is right."""
         if not self.rights:
             return 1.0, 0.0
-        c = torch.cat(self.confidences).double().clamp(1e-6, 1 - 1e-6)
-        right = torch.cat(self.rights).double()
-        parameters = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
-        move = torch.optim.LBFGS([parameters], max_iter=50, line_search_fn="strong_wolfe")
+        logits = torch.logit(torch.cat(self.confidences).double().clamp(1e-6, 1 - 1e-6)).numpy()
+        right = torch.cat(self.rights).double().numpy()
 
-        def closure() -> Tensor:
-            move.zero_grad()
-            logits = parameters[0] * torch.logit(c) + parameters[1]
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, right)
-            loss = loss + 1e-4 * ((parameters[0] - 1) ** 2 + parameters[1] ** 2)
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss
+        def loss(line: np.ndarray) -> float:
+            z = line[0] * logits + line[1]
+            prior = 1e-4 * ((line[0] - 1) ** 2 + line[1] ** 2)
+            return float((np.logaddexp(0, z) - right * z).mean() + prior)
 
-        with torch.enable_grad():
-            move.step(closure)  # type: ignore[no-untyped-call]
-        slope, offset = parameters.detach().tolist()
-        return round(slope, 4), round(offset, 4)
+        slope, offset = minimize(loss, (1.0, 0.0), tol=1e-9).x
+        return round(float(slope), 4), round(float(offset), 4)
 
 
 def _ratios(part: Tensor, whole: Tensor) -> list[float | None]:

@@ -23,8 +23,15 @@ from training.adapter.rehearsal import rehearse
 from training.adapter.student import Student, longest_row
 from training.adapter.windows import WindowSampling
 from training.loop import Best, TrainingProgress, fingerprint_of
-from training.reporter import Reporter
-from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
+from training.run import (
+    BEST,
+    Locate,
+    Reporter,
+    TrainingOptions,
+    located,
+    open_checkpoint,
+    train_recipe,
+)
 from training.text.completions import Teacher
 from training.text.sources import Source, source_of
 

@@ -21,7 +21,7 @@ from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.hf.copies import early_exit
 from training.heads.recipe import RunTable
 from training.loop import Piece, TrainingProgress
-from training.reporter import Reporter
+from training.run import Reporter
 from training.text.data import Row, groups, padded
 from training.text.sources import Source
 

@@ -23,8 +23,7 @@ from training.heads.job import ExitJob, HeadsJob, HiddenJob
 from training.heads.layer_job import LayerJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
 from training.loop import TrainingProgress, fingerprint_of
-from training.reporter import Reporter
-from training.run import Locate, TrainingOptions, located, open_checkpoint, train_recipe
+from training.run import Locate, Reporter, TrainingOptions, located, open_checkpoint, train_recipe
 from training.text.completions import Teacher
 from training.text.sources import Source, source_of
 

@@ -26,8 +26,7 @@ from training.inverse.report import SLOTS, HeldOut, ar_nats, c_ptp_nats, compare
 from training.inverse.windows import Read, TextWindows, draw_text
 from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.recipe import FREE, Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
-from training.reporter import Reporter
-from training.run import Build, Locate, TrainingOptions, train_jobs
+from training.run import Build, Locate, Reporter, TrainingOptions, train_jobs
 from training.workers import worker
 
 _ModelName = Literal["ar", "c-ptp"]

@@ -34,8 +34,7 @@ from training.text.completion_file import (
     read_completions,
     write_completions,
 )
-from training.text.data import Row
-from training.text.pool import PoolSource, prompt_hash
+from training.text.data import PoolSource, Row, prompt_hash
 from training.workers import wait_for_all, worker
 
 Ids = tuple[int, ...]

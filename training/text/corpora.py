@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from specbench_tasks.loaders import DataUnavailable, open_dataset
 from specbench_tasks.tables import read_table
+from training.text.data import PoolSource
 from training.text.documents import Document, read_records, rows_of
-from training.text.pool import PoolSource
 
 T = TypeVar("T")
 

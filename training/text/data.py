@@ -9,9 +9,12 @@ Letters: B rows, T positions.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,3 +122,131 @@ def learnt(rows: Sequence[Row]) -> Tensor:
     return torch.tensor(
         [[False, *row.learn[1:]] + [False] * (width - len(row.ids)) for row in rows]
     )
+
+
+# ---------------------------------------------------------------- a fixed pool of rows
+
+
+_HELD_OUT_SHARE = 20  # one different row in this many is held out ...
+_MIN_HELD_OUT = 4  # ... but at least these ...
+_MIN_ROWS = 2 * _MIN_HELD_OUT  # ... of at least these, and at most half of all
+
+
+class PoolSource:
+    """Deals rows to steps, in a new order each time that all have been dealt.
+
+    A row's hash decides whether it is held out, so equal rows are on the same side. Rows are kept
+    in five bytes a token. Implements `training.text.sources.Source`.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[Row],
+        *,
+        kind: str,
+        name: str,
+        rows_per_step: int,
+        seed: int,
+        key: Callable[[Row], int] | None = None,
+    ) -> None:
+        """Read all rows; those that teach nothing are left out and counted.
+
+        Rows of one `key` (a number below 2**64; None: `row_hash`) are on the same side, and one of
+        them is held out. Fewer than 8 different rows, or no rows per step, raise `ValueError`.
+        """
+        if rows_per_step < 1:
+            raise ValueError(f"rows_per_step is {rows_per_step}; it must be 1 or above")
+        self._rows_per_step, self._seed = rows_per_step, seed
+        pool: list[tuple[int, _Packed]] = []
+        num_read = num_tokens = num_learnt = 0
+        digest = hashlib.sha256()
+        for row in rows:
+            num_read += 1
+            if any(row.learn[1:]):
+                packed = _pack(row)
+                pool.append(((key or row_hash)(row), packed))
+                digest.update(packed[0].tobytes() + packed[1])
+                num_tokens += len(row.ids)
+                num_learnt += sum(row.learn[1:])
+        bound = _held_out_bound(sorted({number for number, _ in pool}), name)
+        self._training = [packed for number, packed in pool if number >= bound]
+        held_out = {number: packed for number, packed in pool if number < bound}
+        self._held_out = [held_out[number] for number in sorted(held_out)]
+        self._shuffled: tuple[int, list[int]] = (-1, [])
+        self.facts: dict[str, Any] = {
+            "kind": kind,
+            "name": name,
+            "training_rows": len(self._training),
+            "held_out_rows": len(self._held_out),
+            "left_out_rows": num_read - len(pool),
+            "tokens": num_tokens,
+            "learnt_tokens": num_learnt,
+            "rows_per_step": rows_per_step,
+            "seed": seed,
+            "sha256": digest.hexdigest()[:16],
+        }
+
+    def rows(self, step: int) -> list[Row]:
+        """Return the training rows of a step, which may end one round and begin the next."""
+        first, size = step * self._rows_per_step, len(self._training)
+        dealt = (divmod(first + index, size) for index in range(self._rows_per_step))
+        return [_unpack(self._training[self._order(round)[index]]) for round, index in dealt]
+
+    def held_out(self, num: int) -> list[Row]:
+        """Return the first `num` different held-out rows, by hash; all if there are fewer."""
+        return [_unpack(packed) for packed in self._held_out[:num]]
+
+    def frequent(self, num: int) -> list[int]:
+        """Return the `num` token ids that training rows learn most often (ties: lower ids)."""
+        counts: Counter[int] = Counter()
+        for ids, learn, _ in self._training:
+            counts.update(itertools.compress(ids, learn))
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return [token for token, _ in ranked[:num]]
+
+    def _order(self, round: int) -> list[int]:
+        if self._shuffled[0] != round:
+            order = list(range(len(self._training)))
+            random.Random(f"round {self._seed} {round}").shuffle(order)
+            self._shuffled = (round, order)
+        return self._shuffled[1]
+
+
+_Packed = tuple["array[int]", bytes, float | None]
+
+
+def stored_completions(source: Any, what: str) -> PoolSource:
+    """Return a source of completions; `what` is trained on no other kind (`ValueError`)."""
+    kind = source.facts["kind"]
+    if not isinstance(source, PoolSource) or kind != "completions":
+        raise ValueError(f"{what} trains on data of kind 'completions', not {kind!r}")
+    return source
+
+
+def row_hash(row: Row) -> int:
+    """Return a number below 2**64 that only rows of the same token ids share."""
+    return int.from_bytes(hashlib.blake2b(array("i", row.ids).tobytes(), digest_size=8).digest())
+
+
+def prompt_hash(row: Row) -> int:
+    """Return a number below 2**64 that rows of one prompt (before the first learnt token) share."""
+    return row_hash(Row(row.ids[: row.learn.index(True)], []))
+
+
+def _held_out_bound(hashes: list[int], name: str) -> int:
+    """Return the bound of held-out rows' hashes (`hashes`: distinct, ascending)."""
+    if len(hashes) < _MIN_ROWS:
+        raise ValueError(
+            f"{name} gives {len(hashes)} different rows to learn from; at least {_MIN_ROWS} are "
+            "needed: give more text, or a smaller max_tokens"
+        )
+    bound = max(2**64 // _HELD_OUT_SHARE, hashes[_MIN_HELD_OUT])
+    return min(bound, hashes[len(hashes) // 2])
+
+
+def _pack(row: Row) -> _Packed:
+    return array("i", row.ids), bytes(row.learn), row.temperature
+
+
+def _unpack(packed: _Packed) -> Row:
+    return Row(list(packed[0]), [bool(learnt) for learnt in packed[1]], packed[2])

@@ -23,8 +23,7 @@ from training.forward import fresh_llama, hidden_states
 from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.plots import plot_exactness
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
-from training.reporter import Reporter
-from training.run import Locate, TrainingOptions, train_jobs
+from training.run import Locate, Reporter, TrainingOptions, train_jobs
 from training.text.data import Encoder, Row, learnt, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer, saved_tokenizer
 from training.workers import worker

@@ -3,7 +3,8 @@ r"""`bench paper`: everything a paper takes from runs, written from their folder
 Figures at column width with embedded TrueType fonts and no title (the caption says it), their
 numbers as CSV, a booktabs table to ``\input``, a paragraph on reproducing the runs, the facts that
 the venue's checklist asks for, BibTeX entries, and a skeleton (``paper.tex``) that takes in all of
-it and compiles. The same records give the same bytes.
+it and compiles. The same records give the same bytes. The texts are facts to check and to shorten,
+never answers: only authors know what their paper discusses.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.write import write_report
 from bench.stats.ceilings import groups, holds, mean_ceiling, on_lists
-from specbench_tasks.ceilings import ceiling
+from specbench_tasks.generators.lists import ceiling
 from tests.bench.conftest import make_record, write_run
 
 LETTERS = "ABCDEF"

@@ -26,10 +26,10 @@ from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
 from training.adapter.train import begin_from, build_job, train_adapter
 from training.loop import Best, TrainingProgress
-from training.reporter import Reporter
+from training.run import Reporter
 from training.text.completion_file import Completion, write_completions
 from training.text.completions import CompletionsSource
-from training.text.pool import prompt_hash
+from training.text.data import prompt_hash
 from training.text.sources import source_of
 
 VOCAB = 40

@@ -31,7 +31,7 @@ from training.adapter.windows import WindowSampling
 from training.cli import train_kind
 from training.loop import Loop, TrainingProgress, update
 from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings
-from training.reporter import Reporter
+from training.run import Reporter
 from training.text.data import Row, groups
 
 SHIPPED = sorted(
@@ -42,7 +42,7 @@ SHIPPED = sorted(
 
 @pytest.fixture
 def all_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.reporter.LOG_EVERY", 1)
+    monkeypatch.setattr("training.run.LOG_EVERY", 1)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ from training.heads.recipe import HeadsRecipe
 from training.heads.train import build_job, train_heads
 from training.loop import TrainingProgress
 from training.recipe import RECIPES, read_recipe
-from training.reporter import Reporter
+from training.run import Reporter
 from training.text.data import Row
 
 

@@ -30,7 +30,7 @@ from training.inverse.train import InverseJob, InverseRecipe, train_both
 from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
 from training.loop import Loop, TrainingProgress
 from training.recipe import RECIPES, read_recipe
-from training.reporter import Reporter
+from training.run import Reporter
 
 TOLERANCE = 2e-5
 SOURCE = TripSettings(height=3, width=3, num_goals=2, spread=0.6, roughness=0.3)

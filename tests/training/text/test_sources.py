@@ -22,9 +22,8 @@ from tests.specbench_tasks.published import write_csv
 from training.text.completion_file import Completion, CompletionPlan
 from training.text.completions import OnPolicySource, Teacher, sample
 from training.text.corpora import DatasetSource, TextSource
-from training.text.data import Encoder, Row
+from training.text.data import Encoder, PoolSource, Row, row_hash
 from training.text.documents import prompt_of, rows_of
-from training.text.pool import PoolSource, row_hash
 from training.text.sources import Source, ZooSource, source_of
 
 ROOT = Path(__file__).parents[3]

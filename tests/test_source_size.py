@@ -8,7 +8,7 @@ import pytest
 
 from tests.source_size import code_lines, num_lines, source_files
 
-MOST_LINES = 48_830
+MOST_LINES = 47_930
 """A ceiling to lower. It was raised once, from 48,350, for graphs (docs/log.md, 2026-11-25):
 those lines are owed, and a third of the source before them was to go (ADR 0024)."""
 ROOT = Path(__file__).parents[1]

@@ -7,6 +7,7 @@ went on; its interval holds the next evaluation with 95 %, and says nothing of t
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -114,7 +115,7 @@ def plot_exactness(log: Path, output: Path) -> None:
     """Draw the zoo's share of exact answers by family over the tokens of a training log."""
     records = read_evaluations(log, "scores")
     tokens = [record["tokens"] / 1e6 for record in records]
-    figure, (axes,) = _panels(1, (8, 4.6))
+    figure, axes = _panel((8, 4.6))
     for family, color in zip(FAMILIES, COLORS, strict=True):
         what = "constraints met" if family == "mt_bench" else "exact answers"
         rows = [record["scores"][family] for record in records]
@@ -135,9 +136,9 @@ def plot_exactness(log: Path, output: Path) -> None:
 
 def plot_growth(grown: Sequence[Growth], output: Path) -> None:
     """Draw leading proposals that stand over tokens or slots seen, and the line ten times on."""
-    figure, (axes,) = _panels(1)
+    figure, axes = _panel((4.2, 3.4))
     names = list(dict.fromkeys(growth.name for growth in grown))
-    colors = dict(zip(names, _cycle(len(names)), strict=True))
+    colors = dict(zip(names, itertools.cycle(COLORS), strict=False))
     for growth in grown:
         color, sampled = colors[growth.name], growth.kind == "sampled"
         axes.plot(
@@ -162,21 +163,16 @@ def plot_growth(grown: Sequence[Growth], output: Path) -> None:
     _save(figure, output)
 
 
-def _panels(number: int, size: tuple[float, float] | None = None) -> tuple[Any, Sequence[Any]]:
+def _panel(size: tuple[float, float]) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size or (4.2 * number, 3.4), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = [figure.add_subplot(1, number, index + 1) for index in range(number)]
-    for axes in panels:
-        axes.grid(axis="y", alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, panels
-
-
-def _cycle(number: int) -> list[str]:
-    return [COLORS[index % len(COLORS)] for index in range(number)]
+    axes = figure.add_subplot()
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
 
 
 def _save(figure: Any, output: Path) -> None:

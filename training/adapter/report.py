@@ -71,7 +71,7 @@ class SlotTally:
 
     def calibration(self) -> tuple[float, float]:
         """Return (a, b) of ``sigmoid(a logit(c) + b)``, the chance that confidence c is right."""
-        if not self.rights:
+        if not sum(map(len, self.rights)):
             return 1.0, 0.0
         logits = torch.logit(torch.cat(self.confidences).double().clamp(1e-6, 1 - 1e-6)).numpy()
         right = torch.cat(self.rights).double().numpy()

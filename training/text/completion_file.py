@@ -88,10 +88,7 @@ def read_completions(path: Path) -> dict[int, Completion]:
         if line.endswith("\n"):
             fields = json.loads(line)
             ids = {name: tuple(fields[name]) for name in ("prompt", "tokens")}
-            temperature = fields["temperature"]
-            found[fields["number"]] = Completion(
-                number=fields["number"], temperature=temperature, **ids
-            )
+            found[fields["number"]] = Completion(**{**fields, **ids})
     return found
 
 

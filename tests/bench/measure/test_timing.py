@@ -426,3 +426,25 @@ def test_a_run_that_compiles_nothing_says_nothing_of_it(measured: Any, tmp_path:
     measured()
     told = judge(load_run(tmp_path))
     assert (told.num_graphs, told.compile_s) == (None, None)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_energy_is_read_around_every_timed_region_and_shared_in_a_group(
+    measured: Any, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    class Meter:
+        """A device that takes 3 J between any two looks, and had 100 J before the region."""
+
+        laps = 0
+
+        def __init__(self, device: str) -> None:
+            assert device == "cpu"
+
+        def lap(self) -> float:
+            self.laps += 1
+            return 3.0 if self.laps % 2 == 0 else 100.0
+
+    monkeypatch.setattr("bench.measure.timing.EnergyMeter", Meter)
+    assert {r.energy_j for r in measured(batch_size=batch_size)[0]} <= {3.0, 1.5, 0.75}
+    Meter.lap = lambda self: None  # type: ignore[method-assign,return-value,assignment]
+    assert {r.energy_j for r in measured(batch_size=batch_size)[0]} == {None}

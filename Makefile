@@ -56,6 +56,7 @@ gate: install    ## hard gates on the zoo against the stored reference
 	$(PYTHON) -m bench compare $(REFERENCE) $(GATE_OUTPUT)/latest $(GATE_ARGS)
 
 gpu: install     ## everything a GPU is borrowed for, in nine minutes (GPU_ARGS=--rehearse: in small, on the CPU)
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[gpu]'  # NVML: clocks, energy
 	$(PYTHON) -m bench.gpu $(GPU_ARGS)
 
 report: install  ## redo tables and figures of a run: make report RUN=results/…

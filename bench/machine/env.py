@@ -47,6 +47,7 @@ VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",
     "TORCH_COMPILE_DISABLE", WAIT_POLICY, SPIN_COUNT,
 )  # fmt: skip
+_ATTENTION = ("flash", "mem_efficient", "cudnn", "math")
 
 
 def capture(
@@ -65,7 +66,7 @@ def capture(
         gpu=gpu_facts(gpu_handle(device), device),
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
-        torch=_torch_settings(),
+        torch=_torch_settings(device),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         git=git_state(ROOT),
         models=models_of(models),
@@ -211,9 +212,10 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and text.lstrip("-").isdigit() else None
 
 
-def _torch_settings() -> TorchSettings:
+def _torch_settings(device: str) -> TorchSettings:
     import torch
 
+    allowed = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION}
     return TorchSettings(
         threads=torch.get_num_threads(),
         interop_threads=torch.get_num_interop_threads(),
@@ -221,4 +223,5 @@ def _torch_settings() -> TorchSettings:
         matmul_precision=torch.get_float32_matmul_precision(),
         cuda=torch.version.cuda,
         cudnn_benchmark=torch.backends.cudnn.benchmark,
+        attention=tuple(n for n in allowed if allowed[n]) if device.startswith("cuda") else None,
     )

@@ -104,20 +104,11 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
 
 
 def work_of(model: HFModel) -> Work:
-    """Return what a call of a model reads and computes, from its weights and its cache.
+    """Return what a call of a model reads and computes, from its weights and its cache."""
+    from decoders.core.hf.shapes import weights_read
 
-    An embedding table is looked up, not read, unless it is the head's weight too.
-    """
     module: Any = model.module
-    table, head = module.get_input_embeddings().weight, module.get_output_embeddings().weight
-    tied = head.data_ptr() == table.data_ptr()
-    looked_up = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
-    tables = {weight.data_ptr() for weight in looked_up} - ({table.data_ptr()} if tied else set())
-    read = {
-        weight.data_ptr(): weight
-        for weight in module.parameters()
-        if weight.data_ptr() not in tables
-    }.values()
+    read = weights_read(module)
     config = module.config.get_text_config()
     planes = model.architecture.planes
     return Work(

@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from bench.errors import room_for
 from bench.machine.clock import Stopwatch
+from bench.machine.energy import EnergyMeter
 from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
 from bench.plan.setup import Arm, Setup
@@ -35,8 +36,16 @@ WARMUP_MAX = 6
 WARMUP_BUDGET_S = 10.0
 _STABLE = 0.05
 """Warm-up of a length bucket ends when its last three times are within this of their median."""
-_Timed = tuple[list[Outcome], Stopwatch, int | None]
-"""Answers of one arm, the stopwatch around them, and the peak memory in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Answers of one arm, the stopwatch around them, peak memory in bytes, energy in joules."""
+
+    outcomes: list[Outcome]
+    watch: Stopwatch
+    peak: int | None
+    energy_j: float | None
 
 
 @dataclass
@@ -60,6 +69,7 @@ class Runner:
     def __post_init__(self) -> None:
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._energy = EnergyMeter(str(self.setup.models.target.device))
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
         """Warm up, then measure `blocks` in order; `num_done` answers are there already."""
@@ -88,19 +98,20 @@ class Runner:
         sampling = self.setup.repeated(block.repeat)
         num_rows = self.setup.config.batch_size
         for order, cell in enumerate(block.order):
-            outcomes, watch, peak = self._timed(self.setup.arm(cell), prompts, sampling)
-            for prompt, outcome in zip(prompts, outcomes, strict=True):
+            timed = self._timed(self.setup.arm(cell), prompts, sampling)
+            for prompt, outcome in zip(prompts, timed.outcomes, strict=True):
                 record = blank_record(
                     "timing", cell, prompt, sampling.seed, block, order, self.attempt, num_rows
                 )
-                record = self._filled(record, outcome, watch, peak)
+                record = self._filled(record, outcome, timed)
                 self.writer.record(record)
                 if isinstance(outcome, Exception):
                     failed.add(cell)
                     if self.errors is not None:
                         self.errors.add(record, outcome)
-            self._seconds[cell] += watch.total_s
-            self._tokens[cell] += sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
+            self._seconds[cell] += timed.watch.total_s
+            generated = [each for each in timed.outcomes if isinstance(each, Generation)]
+            self._tokens[cell] += sum(len(each.tokens) for each in generated)
             self.progress.step(self._speeds(), len(prompts))
         load = dataclasses.asdict(self.lap())
         self.writer.event("load", block=block.block, attempt=self.attempt, **load)
@@ -126,10 +137,10 @@ class Runner:
             times: list[float] = []
             while len(times) < WARMUP_MAX and not _stable(times):
                 batch = group[: self.setup.config.batch_size]
-                outcomes, watch, _ = self._timed(arm, batch, sampling)
-                times.append(watch.total_s)
+                timed = self._timed(arm, batch, sampling)
+                times.append(timed.watch.total_s)
                 spent_s += times[-1]
-                failed = any(isinstance(outcome, Exception) for outcome in outcomes)
+                failed = any(isinstance(outcome, Exception) for outcome in timed.outcomes)
                 if failed or spent_s > WARMUP_BUDGET_S:
                     break
             arm.deadline.forget()
@@ -148,11 +159,11 @@ class Runner:
         """Time answers, again where a graph was compiled on the way: no time holds compiling."""
         while True:
             before = arm.models.num_graphs
-            outcomes, watch, peak = self._once(arm, prompts, sampling)
-            made = arm.models.num_graphs - before
+            timed = self._once(arm, prompts, sampling)
+            made, seconds = arm.models.num_graphs - before, timed.watch.total_s
             if not made:
-                return outcomes, watch, peak
-            self.writer.event("compiled", cell=arm.cell.cell, graphs=made, seconds=watch.total_s)
+                return timed
+            self.writer.event("compiled", cell=arm.cell.cell, graphs=made, seconds=seconds)
 
     def _once(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timed:
         ids = [prompt.ids for prompt in prompts]
@@ -161,16 +172,15 @@ class Runner:
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
         memory = PeakMemory(self.setup.models, arm.models, arm.decoder)
+        self._energy.lap()
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
-        return outcomes, watch, memory.peak_bytes()
+        return _Timed(outcomes, watch, memory.peak_bytes(), self._energy.lap())
 
-    def _filled(
-        self, record: SampleRecord, outcome: Outcome, watch: Stopwatch, peak: int | None
-    ) -> SampleRecord:
+    def _filled(self, record: SampleRecord, outcome: Outcome, timed: _Timed) -> SampleRecord:
         if isinstance(outcome, Exception):
             return fill_record(self.setup, record, outcome)
-        alone = record.batch_size == 1
+        alone, watch, energy_j = record.batch_size == 1, timed.watch, timed.energy_j
         filled = fill_record(self.setup, record, outcome, watch.ended_s)
         recounts = self.setup.config.protocol is not None and record.decoder == BASELINE
         return dataclasses.replace(
@@ -179,7 +189,8 @@ class Runner:
             ttft_s=watch.first_s if alone else None,
             total_s=watch.total_s if alone else None,
             group_s=None if alone else watch.total_s,
-            peak_memory_bytes=peak,
+            peak_memory_bytes=timed.peak,
+            energy_j=None if energy_j is None else energy_j / len(timed.outcomes),
         )
 
     def _speeds(self) -> str:

@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """Settings of torch."""
+    """Settings of torch; `attention` are the kernels of SDPA that are allowed on a GPU."""
 
     threads: int | None = None
     interop_threads: int | None = None
@@ -46,6 +46,7 @@ class TorchSettings:
     matmul_precision: str | None = None
     cuda: str | None = None
     cudnn_benchmark: bool | None = None
+    attention: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

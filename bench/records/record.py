@@ -150,8 +150,9 @@ class SampleRecord(_Holder):
 
     `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
     batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the
-    position of the decoder within its block; `attempt` counts the sessions (first run 0, each
-    resume + 1) that wrote to the file. `nll`, `agreement` and `entropy` are the target's view of a
+    position of the decoder within its block; `energy_j` are the device's joules meanwhile, an even
+    share of a group's; `attempt` counts the sessions (first run 0, each resume + 1) that wrote to
+    the file. `nll`, `agreement` and `entropy` are the target's view of a
     quality answer: mean negative log-likelihood of a token, share of tokens that were its
     likeliest, and mean entropy of its distributions (nats). `recounted` is the length of the
     baseline's answer as Spec-Bench counts it (`bench.settings.protocol`), under its protocol only.
@@ -195,6 +196,7 @@ class SampleRecord(_Holder):
     worker: str | None = None
     node: str | None = None
     machine: str | None = None
+    energy_j: float | None = None
     drafters: tuple[str, ...] = ()
     schema: int = SCHEMA
 

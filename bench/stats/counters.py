@@ -190,6 +190,12 @@ def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
     )
 
 
+def energy_per_token_j(records: Iterable[SampleRecord]) -> float | None:
+    """Return joules of timed answers over their tokens; None where no energy is known."""
+    known = [(r.energy_j, len(r.tokens or ())) for r in timed(records) if r.energy_j is not None]
+    return ratio(sum(joules for joules, _ in known), sum(tokens for _, tokens in known))
+
+
 def _beside_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:

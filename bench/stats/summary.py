@@ -215,6 +215,7 @@ def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
         "errors": sum(r.error is not None for r in records),
         "batch_size": max((r.batch_size for r in timed), default=None),
         "peak_memory_bytes": counters.peak_memory_bytes(records),
+        "energy_per_token_j": counters.energy_per_token_j(records),
         "tokens": tally.emitted,
         "ttft_s": times.ttft_s(records),
         **{name: getattr(tally, name) for name in _TALLIED},

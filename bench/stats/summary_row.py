@@ -85,6 +85,7 @@ class SummaryRow:
     repeated_trigrams: float | None = None
     loops: bool | None = None
     shared_with_ar: float | None = None
+    energy_per_token_j: float | None = None
 
     @property
     def floor(self) -> Estimate:

@@ -16,7 +16,7 @@ Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ Stream = Literal["draw", "accept", "recover"]
 _STREAMS: dict[Stream, int] = {"draw": 0, "accept": 1, "recover": 2}
 _BLOCK = 256  # uniforms made at a time
 _TOP = 64  # candidates top-p looks at before it sorts the whole vocabulary
+MOST_VALUES = 2**24  # values of rows that are worked on at once: 128 MiB of float64
 
 
 class Uniforms:
@@ -61,18 +62,18 @@ class Uniforms:
         return values[offset]
 
 
-def warp(logits: Tensor, sampling: Sampling) -> Tensor:
+def warp(logits: Tensor, sampling: Sampling, *, ask: bool = True) -> Tensor:
     """Return the distribution ``[R, V]`` float32 that `sampling` makes of logits ``[R, V]``.
 
     It is one-hot at temperature 0. A row of logits that holds NaN or +infinity gives a distribution
-    that holds NaN, of which `pick` picks V.
+    that holds NaN, of which `pick` picks V. `ask` is `nucleus`'s.
     """
     if sampling.greedy:
         best = logits.max(-1)
         certain = torch.where(best.values < torch.inf, 1.0, torch.nan).unsqueeze(-1)
         return torch.zeros_like(logits).scatter_(-1, best.indices.unsqueeze(-1), certain)
     probs = tempered(logits, sampling.temperature, sampling.top_k)
-    return nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+    return nucleus(probs, sampling.top_p, ask=ask) if sampling.top_p < 1 else probs
 
 
 def likeliest(logits: Tensor) -> Tensor:
@@ -93,17 +94,20 @@ def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
     return torch.softmax(logits, dim=-1)
 
 
-def nucleus(probs: Tensor, top_p: float | Tensor) -> Tensor:
+def nucleus(probs: Tensor, top_p: float | Tensor, *, ask: bool = True) -> Tensor:
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
     `top_p` is one for all rows, or a column ``[R, 1]``. Only the top 64 are sorted, except in rows
     whose top 64 hold less: a row's distribution never depends on the other rows, ties included.
+    Whether there are such rows the host has to `ask`; else they are NaN.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
     distribution = _cut(probs, values, ids, top_p)
     if num_sorted < probs.shape[-1]:
         short = (values.sum(-1, keepdim=True) < top_p).squeeze(-1)
+        if not ask:
+            return distribution.masked_fill_(short.unsqueeze(-1), torch.nan)
         if bool(short.any()):
             some = probs[short]
             values, ids = some.sort(dim=-1, descending=True, stable=True)
@@ -134,6 +138,22 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
     `probs` are weights ``[R, V]`` (u is scaled by their sum), `u` uniforms ``[R]`` float64. Returns
     ids ``[R]``, never of zero weight; V, which is no token, where weights are NaN or all zero.
     """
+    return in_parts(_inverted, probs, u)
+
+
+def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Tensor) -> Tensor:
+    """Join the results of `work` on parts of rows ``[R, V]`` and of what lies beside them ``[R]``.
+
+    No part has many more values than `MOST_VALUES`: memory beside the rows is bounded.
+    """
+    count = -(-rows.numel() // MOST_VALUES)
+    if count < 2:
+        return work(rows, beside)
+    parts = zip(rows.tensor_split(count), beside.tensor_split(count), strict=True)
+    return torch.cat([work(*part) for part in parts])
+
+
+def _inverted(probs: Tensor, u: Tensor) -> Tensor:
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1]
     # u * total may round up to total, where no token is left: step just below it

@@ -1,11 +1,12 @@
 """Decoders on a pretended GPU: no tensor on the wrong device, few waits of the host, same answers.
 
-`WAITS` is a budget: waits in a step of one sequence, greedy, at temperature 0.8, and there with a
-nucleus. It may only be lowered.
+The table of docs/gpu.md is the budget: waits in a step of one sequence, greedy, at temperature 0.8,
+and there with a nucleus. It may only be lowered.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -23,21 +24,14 @@ from tests.pretended_cuda import CUDA, PretendedCuda, place, place_module
 from tests.zoo.answers import held_out
 from tests.zoo.conftest import ROOT
 
+ROWS = re.findall(r"^\| (`.+`) \|(.+→.+)\|$", (ROOT / "docs" / "gpu.md").read_text(), re.MULTILINE)
 WAITS = {
-    "ar": (1, 1, 2),
-    "spec": (4, 4, 8),
-    "lookup": (1, 1, 2),
-    "jacobi": (1, 1, 2),
-    "lookahead": (1, 1, 2),
-    "medusa": (2, 2, 4),
-    "eagle": (6, 6, 12),
-    "exit": (3, 5, 9),
-    "ptp": (3, 3, 5),
-    "ptp@pqd:mode=pqd": (2, 2, 3),
-    "isd": (2, 2, 4),
-    "idlm": (3, 2, 4),
-    "nar": (3, 2, 4),
+    spec: tuple(float(cell.split("→")[1]) for cell in cells.split("|"))
+    for names, cells in ROWS
+    for spec in re.findall("`(.+?)`", names)
 }
+DRAFTS = {"spec": 4, "eagle": 6}
+"""Drafts of a step, one after another; the host reads each before the next is made."""
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.8},
@@ -78,7 +72,7 @@ def test_a_decoder_answers_as_on_the_cpu_within_its_budget_of_waits(
         assert pretended.target.device == CUDA
     for options, budget in zip(SAMPLINGS, WAITS[spec], strict=True):
         sampling = Sampling(max_new_tokens=24, seed=1, **options)
-        for batch in (1, 3):
+        for batch in (3, 1):  # what is uploaded once is there by then
             expected = Scheduler(decoder, host, sampling, batch).run(prompts[:batch])
             device.waits.clear()
             with device:
@@ -87,10 +81,20 @@ def test_a_decoder_answers_as_on_the_cpu_within_its_budget_of_waits(
             if batch == 1:
                 assert isinstance(found[0], Generation)
                 per_step = sum(device.waits.values()) / len(found[0].steps)
-                assert budget - 1 < per_step <= budget, device.waits.most_common(8)
+                assert budget - 0.5 < per_step < budget + 0.05, device.waits.most_common(8)
 
 
-@pytest.mark.parametrize("spec", ["ar", "spec", "lookahead", "ptp@pqd:mode=pqd", "isd", "eagle"])
+def test_the_budget_holds_every_decoder_to_a_wait_for_each_call() -> None:
+    assert WAITS.keys() >= {"ar", "spec", "lookup", "jacobi", "lookahead", "medusa", "eagle"}
+    assert WAITS.keys() >= {"exit", "ptp", "ptp:mode=pqd", "isd", "idlm", "nar"}
+    assert max(WAITS["ar"]) == 1
+    assert max(WAITS["ptp"]) <= 2
+    assert max(WAITS["ptp:mode=pqd"]) <= 1
+    for spec, drafts in DRAFTS.items():
+        assert max(WAITS[spec]) <= drafts + 1
+
+
+@pytest.mark.parametrize("spec", ["ar", "spec", "lookahead", "ptp:mode=pqd", "isd", "eagle"])
 def test_row_invariant_numerics_compute_on_the_device_alone(
     spec: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -106,6 +110,19 @@ def test_row_invariant_numerics_compute_on_the_device_alone(
 def tokens_of(outcome: object) -> tuple[int, ...]:
     assert isinstance(outcome, Generation), outcome
     return outcome.tokens
+
+
+def test_a_model_on_a_gpu_attends_without_cudnn_and_one_on_a_cpu_changes_nothing() -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        HFModel(loaded("draft"))
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        with PretendedCuda():
+            HFModel(place_module(loaded("draft")))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def test_tensors_of_two_devices_do_not_meet() -> None:

@@ -168,9 +168,12 @@ def likeliest_candidates(
     Returns:
         The distributions, and of the `most` likeliest tokens the chances and the ids.
     """
-    probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling)
-    best = probs.topk(min(most, probs.shape[-1]), -1)
-    chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
+    for ask in (logits.device.type == "cpu", True):  # again, if top-p left rows open
+        probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, ask=ask)
+        best = probs.topk(min(most, probs.shape[-1]), -1)
+        chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
+        if ask or all(row[0] == row[0] for row in chances):
+            break
     return probs, chances, [list(map(int, row)) for row in ids]
 
 

@@ -5,16 +5,19 @@ Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabular
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.functional import pad
 
 from decoders.core.sampling import (
+    MOST_VALUES,
     Stream,
     compare_distributions,
+    in_parts,
     one_hot,
     pick,
     verify_rejection,
@@ -24,48 +27,72 @@ from decoders.core.types import EXACT, Acceptance, Call, CallResult, Sampling
 from decoders.core.upload import upload
 
 if TYPE_CHECKING:
-    from decoders.core.engine.readout import Readout
+    from decoders.core.engine.readout import Read, Readout
 
 
 def read_acceptances(
-    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
-) -> list[CallResult]:
-    """Verify merged calls' drafts by the logits ``[sum R, V]`` of their K + 1 read rows each."""
-    distribution, device = warp(logits, sampling), logits.device
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, ask: bool
+) -> Read:
+    """Verify merged calls' drafts by the logits ``[sum R, V]`` of their K + 1 read rows each.
+
+    Sequences are verified in parts, as many as bound the memory beside the logits (`in_parts`).
+    """
     sizes = [len(readout.outputs) for readout in readouts]
     counts = [size - 1 for size in sizes]
     most = max(counts)
     if most == 0:  # nothing drafted anywhere: the bonus token alone
-        picks = pick(
-            distribution, _padded_uniforms(readouts, "recover", 1, device).view(-1)
-        ).tolist()
-        return [CallResult(acceptance=Acceptance(0, token)) for token in picks]
+        uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
+        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
+        return picks, lambda found: [
+            CallResult(acceptance=Acceptance(0, int(token))) for token in found
+        ]
+    num = max(1, MOST_VALUES // ((most + 1) * logits.shape[-1]))  # sequences at once
+    starts = [0, *itertools.accumulate(sizes)]
+    parts = [
+        _verified(
+            logits[starts[first] : starts[min(first + num, len(sizes))]],
+            readouts[first : first + num],
+            sampling,
+            most,
+            ask,
+        )
+        for first in range(0, len(sizes), num)
+    ]
+    return torch.cat(parts), lambda found: [
+        CallResult(acceptance=_acceptance(found[start : start + 2 + 2 * most], count))
+        for start, count in zip(itertools.count(0, 2 + 2 * most), counts, strict=False)
+    ]
+
+
+def _acceptance(numbers: Sequence[float], count: int) -> Acceptance:
+    ratios, overlaps = numbers[2 : 2 + count], numbers[len(numbers) // 2 + 1 :][:count]
+    return Acceptance(
+        int(numbers[0]), int(numbers[1]), ratios=tuple(ratios), overlaps=tuple(overlaps)
+    )
+
+
+def _verified(
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, most: int, ask: bool
+) -> Tensor:
+    """Return by sequence accepted drafts, the token after, ratios, overlaps: ``[B, 2 + 2 K]``."""
+    distribution, device = warp(logits, sampling, ask=ask), logits.device
+    sizes = [len(readout.outputs) for readout in readouts]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
     drafts_on_device = upload(drafts, device)
-    target_distribution = _pad_rows(torch.split(distribution, sizes))
-    draft_distribution = _pad_rows([_draft_distribution(r.call, distribution) for r in readouts])
+    target_distribution = _pad_rows(torch.split(distribution, sizes), most + 1)
+    proposed = [_draft_distribution(readout.call, distribution) for readout in readouts]
+    draft_distribution = _pad_rows(proposed, most)
     accepted, tokens = verify_rejection(
         target_distribution,
         draft_distribution,
         drafts_on_device,
-        upload(counts, device),
+        upload([size - 1 for size in sizes], device),
         _padded_uniforms(readouts, "accept", most, device),
         _padded_uniforms(readouts, "recover", most + 1, device),
         *_relaxed(logits, readouts, sizes, drafts_on_device),
     )
     near = compare_distributions(target_distribution, draft_distribution, drafts_on_device)
-    acceptances = torch.cat((torch.stack((accepted, tokens), -1).double(), *near), -1).tolist()
-    return [
-        CallResult(
-            acceptance=Acceptance(
-                int(numbers[0]),
-                int(numbers[1]),
-                ratios=tuple(numbers[2 : 2 + count]),
-                overlaps=tuple(numbers[2 + most : 2 + most + count]),
-            )
-        )
-        for numbers, count in zip(acceptances, counts, strict=True)
-    ]
+    return torch.cat((torch.stack((accepted, tokens), -1).double(), *near), -1)
 
 
 def _relaxed(
@@ -74,7 +101,7 @@ def _relaxed(
     rules = [readout.call.acceptance_rule for readout in readouts]
     if all(rule == EXACT for rule in rules):
         return None, None
-    raw = _pad_rows(torch.split(logits, sizes))[:, :-1]
+    raw = _pad_rows(torch.split(logits, sizes), drafts.shape[1] + 1)[:, :-1]
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
     lenience = upload([[rule.lenience] for rule in rules], logits.device, torch.float32)
     return lenience, ranks < upload([[rule.top] for rule in rules], logits.device)
@@ -88,11 +115,12 @@ def _draft_distribution(call: Call, like: Tensor) -> Tensor:
     return torch.stack(call.draft_probs).to(like.device)
 
 
-def _pad_rows(distributions: Sequence[Tensor]) -> Tensor:
-    """Stack distributions as ``[B, N, V]``, padded with zero rows to the longest."""
-    if len({len(distribution) for distribution in distributions}) == 1:
-        return torch.stack(list(distributions))
-    return pad_sequence(list(distributions), batch_first=True)
+def _pad_rows(distributions: Sequence[Tensor], num_rows: int) -> Tensor:
+    """Stack distributions as ``[B, N, V]``, padded with zero rows."""
+    missing = [num_rows - len(distribution) for distribution in distributions]
+    return torch.stack(
+        [pad(d, (0, 0, 0, n)) if n else d for d, n in zip(distributions, missing, strict=True)]
+    )
 
 
 def _padded_uniforms(

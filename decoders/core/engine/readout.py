@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.sampling import Stream, Uniforms, likeliest, pick, warp
+from decoders.core.sampling import Stream, Uniforms, in_parts, likeliest, pick, warp
 from decoders.core.types import Call, CallResult, Confidence, Output, Sampling, SlotOutput
 from decoders.core.upload import upload
 
 T = TypeVar("T")
+Read = tuple[Tensor, Callable[[list[float]], list[CallResult]]]
+"""Numbers on the device, and what makes results of them once they are on the host, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +84,40 @@ def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequ
 
 
 def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    forms = {readout.output for readout in readouts}
-    if len(forms) == 1:
-        return _READERS[forms.pop()](logits, readouts, sampling)
-    parts = _split_rows(logits, readouts)
+    """Read all forms; on a GPU again, if top-p left rows open (`nucleus`): they are NaN."""
+    ask = sampling.top_p == 1 or logits.device.type == "cpu"
+    results = _read_at_once(logits, readouts, sampling, ask)
+    if ask or not any(_is_open(result, logits.shape[-1]) for result in results):
+        return results
+    return _read_at_once(logits, readouts, sampling, True)
+
+
+def _read_at_once(
+    logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool
+) -> Sequence[CallResult]:
+    """Bring the numbers of all forms to the host in one copy."""
+    forms = sorted({readout.output for readout in readouts})
+    members = [[i for i, each in enumerate(readouts) if each.output == form] for form in forms]
+    rows = [logits]
+    if len(forms) > 1:
+        parts = _split_rows(logits, readouts)
+        rows = [torch.cat([parts[i] for i in group]) for group in members]
+    reads = [
+        _READERS[form](of, [readouts[i] for i in group], sampling, ask)
+        for form, of, group in zip(forms, rows, members, strict=True)
+    ]
+    numbers = [values.flatten() for values, _ in reads]
+    flat = numbers[0] if len(numbers) == 1 else torch.cat([each.double() for each in numbers])
+    left = iter(flat.tolist() if len(flat) else ())
     results: dict[int, CallResult] = {}
-    for output in sorted(forms):
-        members = [i for i, readout in enumerate(readouts) if readout.output == output]
-        group = _READERS[output](
-            torch.cat([parts[i] for i in members]),
-            [readouts[i] for i in members],
-            sampling,
-        )
-        results.update(zip(members, group, strict=True))
+    for (_, results_of), group, each in zip(reads, members, numbers, strict=True):
+        results.update(zip(group, results_of([*itertools.islice(left, len(each))]), strict=True))
     return [results[i] for i in range(len(readouts))]
+
+
+def _is_open(result: CallResult, vocab_size: int) -> bool:
+    compared = sum(() if result.acceptance is None else result.acceptance.overlaps)
+    return compared != compared or not_a_number(result, vocab_size)
 
 
 def joined(tokens: CallResult, slots: CallResult) -> CallResult:
@@ -138,35 +160,45 @@ def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> Tensor:
     return pick(distribution, _uniforms(readouts, "draw", distribution.device))
 
 
-def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
-    picks = likeliest(logits) if sampling.greedy else _draw(warp(logits, sampling), readouts)
-    return [CallResult(picks=part) for part in _split(picks.tolist(), readouts)]
-
-
-def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
+def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
     if sampling.greedy:
-        return _read_argmax(logits, readouts, sampling)
-    distribution = warp(logits, sampling)
+        picks = likeliest(logits)
+    else:  # in parts: no distribution is kept
+        uniforms = _uniforms(readouts, "draw", logits.device)
+        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
+    return picks, lambda found: [
+        CallResult(picks=part) for part in _split([*map(int, found)], readouts)
+    ]
+
+
+def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
+    if sampling.greedy:
+        return _read_argmax(logits, readouts, sampling, ask)
+    distribution = warp(logits, sampling, ask=ask)
     return _weighed(_draw(distribution, readouts), distribution, readouts)
 
 
-def _read_argmax(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
+def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
     distribution = torch.softmax(logits, dim=-1)
     return _weighed(distribution.argmax(-1), distribution, readouts)
 
 
-def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> list[CallResult]:
-    """Return tokens ``[R]`` of distributions ``[R, V]`` with confidences, in one copy."""
+def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
+    """Read tokens ``[R]`` of distributions ``[R, V]`` with confidences."""
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
     known = tokens.clamp(max=distribution.shape[-1] - 1)  # V stands for NaN, and is no index
     confidences = confidence_of(distribution, known, kinds.pop())
-    both: list[list[float]] = torch.stack((tokens.double(), confidences.double())).tolist()
-    picks = _split([int(token) for token in both[0]], readouts)
-    return [
-        CallResult(picks=tokens_of, confidences=confidences_of)
-        for tokens_of, confidences_of in zip(picks, _split(both[1], readouts), strict=True)
-    ]
+
+    def results(found: list[float]) -> list[CallResult]:
+        picks = _split([*map(int, found[: len(tokens)])], readouts)
+        sure = _split(found[len(tokens) :], readouts)
+        return [
+            CallResult(picks=tokens_of, confidences=confidences_of)
+            for tokens_of, confidences_of in zip(picks, sure, strict=True)
+        ]
+
+    return torch.stack((tokens.double(), confidences.double())), results
 
 
 def _confidence(readout: Readout) -> Confidence:
@@ -184,15 +216,20 @@ def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Ten
     return prob - distribution.scatter(-1, tokens[:, None], 0.0).amax(-1)
 
 
-def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
-    distribution = warp(logits, sampling)
+def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
+    distribution = warp(logits, sampling, ask=ask)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    parts = zip(_split(picks.tolist(), readouts), _split_rows(distribution, readouts), strict=True)
-    return [CallResult(picks=part, probs=probs) for part, probs in parts]
+    return picks, lambda found: [
+        CallResult(picks=part, probs=probs)
+        for part, probs in zip(
+            _split([*map(int, found)], readouts), _split_rows(distribution, readouts), strict=True
+        )
+    ]
 
 
-def _read_logits(logits: Tensor, readouts: Readouts, sampling: Sampling) -> list[CallResult]:
-    return [CallResult(logits=part) for part in _split_rows(logits, readouts)]
+def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
+    parts = _split_rows(logits, readouts)
+    return logits.new_empty(0), lambda _: [CallResult(logits=part) for part in parts]
 
 
 def _split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:

@@ -25,7 +25,7 @@ from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.weights import GroupedWeights
-from decoders.core.hf.architecture import Architecture, notes_of, token_ids
+from decoders.core.hf.architecture import Architecture, main_device, notes_of, token_ids
 from decoders.core.hf.attention import group_attention, own_attention
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import early_exit, library_copy
@@ -76,6 +76,8 @@ class HFModel(Model):
         Raises:
             ValueError: for an architecture that needs another cache or masks, or cannot be packed.
         """
+        if main_device(module).type == "cuda":  # as vLLM: cuDNN plans anew for every shape
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.module = module.eval().requires_grad_(False)
         self.num_parameters = sum(parameter.numel() for parameter in module.parameters())
         self._quantized = quantized

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
+from decoders.core.hf.compiled import Backend
 from decoders.core.hf.model import Attention, HFModel
 from decoders.core.hf.quantized import Width
 
@@ -31,14 +33,14 @@ _MODELS: Any = AutoModelForCausalLM  # its `from_config` has no types
 _SPREAD = 0.02
 
 
-def config_of(shape: str | Path) -> Any:
+def config_of(shape: str | Path, **changes: Any) -> Any:
     """Return the configuration of a name in `SHAPES` or of a folder; `ValueError` for others."""
     if str(shape) in SHAPES:
-        return AutoConfig.for_model(**SHAPES[str(shape)])
+        return AutoConfig.for_model(**{**SHAPES[str(shape)], **changes})
     if not (Path(shape) / "config.json").is_file():
         known = ", ".join(SHAPES)
         raise ValueError(f"shape {str(shape)!r} is neither a folder with a config.json nor {known}")
-    return AutoConfig.from_pretrained(str(shape))
+    return AutoConfig.from_pretrained(str(shape), **changes)
 
 
 def count_weights(config: Any) -> int:
@@ -56,6 +58,8 @@ def random_model(
     device: torch.device | str,
     attn_implementation: Attention | None = None,
     quantized: Width | None = None,
+    compile: bool = False,
+    backend: Backend = "inductor",
 ) -> HFModel:
     """Make a model with seeded random weights; norms are one, biases zero."""
     with torch.device(device), no_init_weights():
@@ -68,4 +72,17 @@ def random_model(
                 parameter.normal_(0, _SPREAD, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-    return HFModel(module, quantized=quantized)
+    return HFModel(module, quantized=quantized, compile=compile, backend=backend)
+
+
+def weights_read(module: Any) -> list[Tensor]:
+    """Return the weights that a call reads, once each.
+
+    An embedding table is looked up, not read, unless it is the head's weight too.
+    """
+    table, head = module.get_input_embeddings().weight, module.get_output_embeddings().weight
+    tied = head.data_ptr() == table.data_ptr()
+    looked_up = [part.weight for part in module.modules() if isinstance(part, nn.Embedding)]
+    tables = {weight.data_ptr() for weight in looked_up} - ({table.data_ptr()} if tied else set())
+    read = {weight.data_ptr(): weight for weight in module.parameters()}
+    return [weight for place, weight in read.items() if place not in tables]

@@ -149,3 +149,13 @@ def test_the_load_watch_sees_another_process_and_not_its_own() -> None:
     assert own > 0
     assert load.other_cores is not None
     assert load.other_cores > 0.05
+
+
+def test_it_records_the_attention_kernels_of_a_gpu_alone(
+    captured: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert captured.torch.attention is None
+    monkeypatch.setattr("torch.backends.cuda.cudnn_sdp_enabled", lambda: False)
+    monkeypatch.setattr(environment, "gpu_facts", lambda gpu, device: {})
+    on_gpu = capture(device="cuda:0", dtype="bfloat16", models={"target": None})
+    assert on_gpu.torch.attention == ("flash", "mem_efficient", "math")

@@ -296,7 +296,8 @@ def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[.
             def timed(_arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
                 turns.append(len(batch[0].ids))
                 assert sampling.max_new_tokens <= 16
-                return [], SimpleNamespace(total_s=times[(len(turns) - 1) % len(times)]), 0
+                watch = SimpleNamespace(total_s=times[(len(turns) - 1) % len(times)])
+                return SimpleNamespace(outcomes=[], watch=watch)
 
             runner._timed = timed  # type: ignore[method-assign, assignment]
             runner.warm_up(prompts)
@@ -426,3 +427,29 @@ def test_a_run_that_compiles_nothing_says_nothing_of_it(measured: Any, tmp_path:
     measured()
     told = judge(load_run(tmp_path))
     assert (told.num_graphs, told.compile_s) == (None, None)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("joules", [3.0, None])
+def test_energy_is_read_around_every_timed_region_and_shared_in_a_group(
+    measured: Any, monkeypatch: pytest.MonkeyPatch, joules: float | None, batch_size: int
+) -> None:
+    class Meter:
+        """A device that takes some joules in a timed region, and 100 before it."""
+
+        laps = 0
+
+        def __init__(self, device: str) -> None:
+            assert device == "cpu"
+
+        def lap(self) -> float | None:
+            self.laps += 1
+            return joules if self.laps % 2 == 0 else 100.0
+
+    monkeypatch.setattr("bench.measure.timing.EnergyMeter", Meter)
+    records = measured(batch_size=batch_size)[0]
+    groups = Counter((r.block, r.decoder) for r in records)
+    for record in records:
+        size = groups[record.block, record.decoder]
+        assert record.energy_j == (joules and joules / size)
+    assert max(groups.values()) == (1 if batch_size == 1 else 4)

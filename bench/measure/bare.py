@@ -1,0 +1,350 @@
+"""Shapes with random weights decode: ``python -m bench.measure.bare PART --shape SHAPE``.
+
+It needs torch, transformers and numpy alone. Every result is a line of JSON, on disk once it is
+measured. Times are of all that follows the first tokens, by the scheduler, calls as graphs on CUDA.
+
+* ``ar``: a step of `ar`, and the share of the time that reading weights and cache takes at least.
+* ``scripted``: `spec`, `ptp`, `eagle` with k drafts that stand by given chances (`Scripted`).
+* ``invariant``: row-invariant numerics: what they cost, and whether answers are equal in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+
+from bench.machine.clock import WallClock
+from bench.machine.energy import EnergyMeter
+from bench.measure.probes import make_probes
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.engine.forward import forward
+from decoders.core.engine.models import Models
+from decoders.core.engine.readout import read_out
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf import shapes
+from decoders.core.hf.model import HFModel
+from decoders.core.registry import build, parse_spec
+from decoders.core.testing.scripted import Scripted
+from decoders.core.types import Call, Generation, Sampling
+
+ROOT = Path(__file__).resolve().parents[2]
+SPECS = {
+    "spec": "spec:k={k}",
+    "ptp": "ptp:slots={slots}:row_cost=0",
+    "eagle": "eagle:nodes={k}:width=1:depth={k}",
+}
+"""Decoders of k drafts a step; one slot of a proposal gives the token of its own call's row."""
+_MOST_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16
+_RUNS = 2
+_PROBE_ROOM = 8e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is measured, in order of worth; `compile` runs calls as graphs."""
+
+    shape: str
+    device: torch.device
+    dtype: torch.dtype
+    contexts: Sequence[int]
+    batches: Sequence[int]
+    ks: Sequence[int]
+    chances: Sequence[float]
+    num_tokens: int
+    compile: bool
+    project: bool = False
+
+    def cells(self) -> Iterator[tuple[int, int]]:
+        """Yield contexts and numbers of sequences."""
+        return product(self.contexts, self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Answers, and the median seconds of all that follows their first tokens."""
+
+    answers: Sequence[Generation]
+    seconds: float
+    first_s: float
+    calls_s: float
+    joules: float | None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of later steps, whose seconds are known."""
+        return sum(len(step.tokens) for each in self.answers for step in each.steps[1:])
+
+    @property
+    def token_s(self) -> float:
+        """Seconds a token."""
+        return self.seconds / self.tokens
+
+    @property
+    def num_steps(self) -> int:
+        """Most later steps of an answer."""
+        return max(len(answer.steps) for answer in self.answers) - 1
+
+
+class Bench:
+    """Models of a shape, and the clock and meter beside them."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Make the target, a draft of an eighth of its layers, and fresh adapters."""
+        self.plan = plan
+        self.clock = WallClock.for_device(str(plan.device))
+        self.meter = EnergyMeter(str(plan.device))
+        self.sampling = Sampling(max_new_tokens=plan.num_tokens + 1)
+        target = self._made()
+        config = target.module.config.get_text_config()
+        layers = max(1, config.num_hidden_layers // _DRAFT_SHARE)
+        self.models = Models(target=target, draft=self._made(num_hidden_layers=layers))
+        width: int = config.hidden_size
+        slots = AdapterConfig(
+            layers=layer_shapes(target.module, 0),
+            width=width,
+            rank=min(_RANK, width),
+            num_slots=_MOST_K + 1,
+            greedy=True,
+        )
+        target.attach("ptp", SlotAdapter(slots))
+        layer = AdapterConfig(
+            variant="eagle",
+            code="constant",
+            layers={},
+            width=width,
+            rank=config.intermediate_size,
+            num_heads=config.num_attention_heads,
+        )
+        target.attach("eagle", DraftLayer(layer))
+
+    def _made(self, **changes: Any) -> HFModel:
+        plan = self.plan
+        name = ROOT / "zoo" / "target" if plan.shape == "zoo" else plan.shape
+        return shapes.random_model(
+            shapes.config_of(name, **changes),
+            dtype=plan.dtype,
+            device=plan.device,
+            compile=plan.compile,
+            backend="inductor" if plan.device.type == "cuda" else "eager",
+        )
+
+    def time(
+        self,
+        spec: str,
+        context: int,
+        batch: int,
+        *,
+        models: Models | None = None,
+        reading: Callable[..., Any] = read_out,
+    ) -> Timing:
+        """Time answers to prompts of `context` tokens, once all graphs are made."""
+        used = models or self.models
+        num_words = used.target.vocab_size
+        prompts = [
+            [(7 + 31 * place + 101 * row) % num_words for place in range(context)]
+            for row in range(batch)
+        ]
+        before, timings = -1, list[Timing]()
+        while len(timings) <= _RUNS:  # the first warms up
+            timings.append(self._once(spec, used, prompts, reading))
+            if used.num_graphs != before:
+                before, timings = used.num_graphs, timings[-1:]
+        middle = median(each.seconds for each in timings[1:])
+        return min(timings[1:], key=lambda each: abs(each.seconds - middle))
+
+    def _once(
+        self, spec: str, models: Models, prompts: Sequence[Any], reading: Callable[..., Any]
+    ) -> Timing:
+        clock, firsts, calls_s = self.clock, list[float](), 0.0
+
+        def watched(calls: Sequence[Call]) -> torch.Tensor:
+            nonlocal calls_s
+            is_prefill, start_s = not calls[0].session.length, clock.glance()
+            logits = forward(calls)
+            calls_s += 0.0 if is_prefill else clock.glance() - start_s
+            return logits
+
+        def on_emit(_index: int, number: int) -> None:
+            if number == 0:
+                firsts.append(clock.glance())
+                self.meter.lap()
+
+        scheduler = Scheduler(
+            build(parse_spec(spec)),
+            models,
+            self.sampling,
+            len(prompts),
+            forward=watched if self.plan.project else forward,
+            read_out=reading,
+        )
+        start_s = clock.now()
+        outcomes = scheduler.run(prompts, on_emit=on_emit)
+        end_s, joules = clock.now(), self.meter.lap()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        answers = [each for each in outcomes if isinstance(each, Generation)]
+        return Timing(answers, end_s - max(firsts), max(firsts) - start_s, calls_s, joules)
+
+
+Lines = Iterator[dict[str, Any]]
+
+
+def time_ar(bench: Bench) -> Lines:
+    """Time `ar` against the bandwidth that reading many matrices reaches."""
+    target: Any = bench.models.target
+    weights = sum(weight.nbytes for weight in shapes.weights_read(target.module))
+    planes = target.architecture.planes
+    token_bytes = sum(heads * width for heads, width in planes) * target.dtype.itemsize
+    small = bench.plan.device.type == "cpu"
+    room = 1e8 if small else float(torch.cuda.mem_get_info(bench.plan.device)[0])
+    probe = make_probes(
+        weights, dtype=bench.plan.dtype, device=bench.plan.device, room_bytes=min(room, _PROBE_ROOM)
+    )[0]
+    bandwidth = median(probe.per_second(bench.clock) for _ in range(3))
+    for context, batch in bench.plan.cells():
+        timing = bench.time("ar", context, batch)
+        read = weights + batch * (context + bench.plan.num_tokens / 2) * token_bytes
+        step_s = timing.seconds / timing.num_steps
+        yield {
+            **_facts(timing, context, batch),
+            "step_s": step_s,
+            "limit_s": read / bandwidth,
+            "share_of_limit": read / bandwidth / step_s,
+            "bandwidth_bytes_per_s": bandwidth,
+        }
+
+
+def _facts(timing: Timing, context: int, batch: int) -> dict[str, Any]:
+    joules = None if timing.joules is None else timing.joules / timing.tokens
+    tokens_per_s = timing.tokens / timing.seconds
+    where = {"context": context, "sequences": batch, "tokens_per_s": tokens_per_s}
+    return {**where, "energy_per_token_j": joules}
+
+
+def time_scripted(bench: Bench) -> Lines:
+    """Time decoders whose drafts stand by each of the plan's chances against `ar`."""
+    for context, batch in bench.plan.cells():
+        base = bench.time("ar", context, batch)
+        for chance, k, name in product(bench.plan.chances, bench.plan.ks, SPECS):
+            spec = SPECS[name].format(k=k, slots=k + 1)
+            timing = bench.time(spec, context, batch, reading=Scripted([chance]))
+            steps = [step for answer in timing.answers for step in answer.steps[1:]]
+            found = {
+                **_facts(timing, context, batch),
+                "decoder": name,
+                "k": k,
+                "chance": chance,
+                "tokens_per_step": timing.tokens / len(steps),
+                "target_calls": sum(step.target_calls for step in steps),
+                "draft_calls": sum(step.draft_calls for step in steps),
+                "speedup": base.token_s / timing.token_s,
+            }
+            if bench.plan.project and batch == 1:
+                from bench.measure.scripted import projected_speedup
+
+                found["projected"] = projected_speedup(bench, name, base, timing, context)
+            yield found
+
+
+def time_invariant(bench: Bench) -> Lines:
+    """Time `ar` in tiles and not, and compare `spec`'s answers and batches with `ar`'s in both."""
+    models = bench.models
+    assert isinstance(models.target, HFModel)
+    assert isinstance(models.draft, HFModel)
+    tiled = Models(target=models.target.in_tiles(_TILE), draft=models.draft.in_tiles(_TILE))
+    context = bench.plan.contexts[0]
+    fast_s = bench.time("ar", context, 1).token_s
+    for numerics, used in (("fast", models), ("invariant", tiled)):
+        alone = bench.time("ar", context, 1, models=used)
+        batch = min(4, max(bench.plan.batches))
+        others = {
+            f"ar, {batch} at once": bench.time("ar", context, batch, models=used),
+            "spec, k = 4": bench.time("spec:k=4", context, 1, models=used),
+        }
+        first = alone.answers[0].tokens
+        same = {name: each.answers[0].tokens == first for name, each in others.items()}
+        yield {"numerics": numerics, "relative_time": alone.token_s / fast_s, "identical": same}
+
+
+PARTS: dict[str, Callable[[Bench], Lines]] = {
+    "ar": time_ar,
+    "scripted": time_scripted,
+    "invariant": time_invariant,
+}
+
+
+def write_lines(lines: Lines, output: Path | None) -> None:
+    """Show lines, and append them to a file, each on disk before the next is measured."""
+    with (output or Path(os.devnull)).open("a", encoding="utf-8") as file:
+        for line in lines:
+            text = json.dumps(line) + "\n"
+            sys.stdout.write(text)
+            file.write(text)
+            file.flush()
+            if output is not None:
+                os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines that are whole; of a killed process the last may be torn."""
+    text = path.read_bytes() if path.exists() else b""
+    return [json.loads(line) for line in text.split(b"\n")[:-1]]
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    return {
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure one part."""
+    parser = argparse.ArgumentParser(prog="python -m bench.measure.bare", description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--shape", default="zoo", help=f"zoo, {', '.join(shapes.SHAPES)}")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--output", type=Path, help="file that the lines are appended to")
+    parser.add_argument("--small", action="store_true", help="few and short, to rehearse")
+    parser.add_argument("--project", action="store_true", help="beside `bench project`'s figure")
+    given = parser.parse_args(arguments)
+    device = torch.device(given.device)
+    plan = Plan(
+        shape=given.shape,
+        device=device,
+        dtype=getattr(torch, given.dtype),
+        contexts=(16,) if given.small else (512, 4096) if device.type == "cuda" else (128,),
+        batches=(1, 2) if given.small else (1, 4, 16, 64) if device.type == "cuda" else (1,),
+        ks=(1, 4) if given.small else (4, 8, 1, 2, 16),
+        chances=(0.8,) if given.small else (0.8, 0.6, 0.9),
+        num_tokens=12 if given.small else 64,
+        compile=device.type == "cuda" or given.small,
+        project=given.project,
+    )
+    write_lines(iter([{"machine": _machine(device)}]), given.output)
+    write_lines(PARTS[given.part](Bench(plan)), given.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

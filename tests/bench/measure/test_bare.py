@@ -1,0 +1,128 @@
+"""Shapes with random weights: counters of scripted runs, their projection, lines that survive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.measure import bare
+from bench.measure.scripted import projected_speedup, record_of
+from bench.records.record import broken_invariants
+from decoders.core.testing.scripted import Scripted
+from tests.fake_clock import FakeClock
+
+ROOT = Path(__file__).parents[3]
+CONTEXT, TOKENS = 8, 24
+
+
+@pytest.fixture(scope="module")
+def bench() -> bare.Bench:
+    plan = bare.Plan(
+        shape="zoo",
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        contexts=(CONTEXT,),
+        batches=(1, 2),
+        ks=(4,),
+        chances=(1.0,),
+        num_tokens=TOKENS,
+        compile=False,
+        project=True,
+    )
+    return bare.Bench(plan)
+
+
+@pytest.mark.parametrize("name", bare.SPECS)
+def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, name: str) -> None:
+    spec = bare.SPECS[name].format(k=4, slots=5)
+    for chance, stand in ((1.0, 4), (0.0, 0)):
+        timing = bench.time(spec, CONTEXT, 1, reading=Scripted([chance]))
+        (answer,) = timing.answers
+        for step in answer.steps[1:-2]:  # the budget cuts the last ones
+            own = 1 + (name == "ptp")  # the call that proposes gives a token too
+            assert (step.drafted, step.accepted) == (4, stand)
+            assert (len(step.tokens), step.target_calls) == (stand + own, own)
+            assert step.draft_calls == {"spec": 4, "ptp": 0, "eagle": 4}[name]
+        assert timing.tokens == TOKENS
+        assert broken_invariants(record_of(name, timing, CONTEXT), TOKENS + 1) == ()
+
+
+def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -> None:
+    lines = [line for line in bare.time_scripted(bench) if line["sequences"] == 1]
+    assert [(line["decoder"], line["k"], line["chance"]) for line in lines] == [
+        (name, 4, 1.0) for name in bare.SPECS
+    ]
+    for line in lines:
+        assert line["speedup"] > 0
+        assert line["projected"] > 0
+        assert line["tokens_per_step"] >= 4
+        assert line["energy_per_token_j"] != 0
+
+
+def test_a_projection_is_that_of_the_calls_times(
+    bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By this clock a call takes a second, however many rows it has, and nothing else any time."""
+    base = bench.time("ar", CONTEXT, 1)
+    timing = bench.time("spec:k=4", CONTEXT, 1, reading=Scripted([1.0]))
+    steps = timing.answers[0].steps[1:]
+    calls = sum(step.target_calls + step.draft_calls for step in steps)
+    monkeypatch.setattr(bench, "clock", FakeClock(step_s=1.0))
+    even = [
+        bare.Timing(each.answers, seconds, 1.0, seconds, None)
+        for each, seconds in ((base, TOKENS), (timing, calls))
+    ]
+    found = projected_speedup(bench, "spec", *even, CONTEXT)
+    assert found == pytest.approx(TOKENS / calls)
+
+
+def test_a_part_that_is_killed_at_any_second_keeps_its_whole_lines(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from bench.measure.bare import write_lines\n"
+        "def lines():\n    n = 0\n    while 1:\n        n += 1; yield {'n': n, 'x': 'y' * 5000}\n"
+        "write_lines(lines(), Path(sys.argv[1]))"
+    )
+    for seconds in (0.0, 0.05, 0.13):
+        path = tmp_path / f"{seconds}.jsonl"
+        command = [sys.executable, "-c", code, str(path)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+            while not path.exists() or not path.stat().st_size:
+                time.sleep(0.01)
+            time.sleep(seconds)
+            os.kill(process.pid, signal.SIGKILL)
+        found = bare.read_lines(path)
+        assert [line["n"] for line in found] == list(range(1, len(found) + 1))
+        assert found
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"n": ')  # torn
+    assert bare.read_lines(path) == found
+
+
+def test_row_invariant_numerics_give_equal_answers(bench: bare.Bench) -> None:
+    fast, tiled = bare.time_invariant(bench)
+    assert (fast["numerics"], tiled["numerics"]) == ("fast", "invariant")
+    assert all(tiled["identical"].values())
+    assert tiled["relative_time"] > 0
+
+
+def test_the_command_shows_and_keeps_its_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(bare, "Bench", made.append)
+    monkeypatch.setitem(bare.PARTS, "ar", lambda _: iter([{"context": 1}]))
+    path = tmp_path / "ar.jsonl"
+    assert bare.main(["ar", "--small", "--output", str(path)]) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert bare.read_lines(path) == shown
+    assert shown[0]["machine"]["torch"] == torch.__version__
+    assert shown[1] == {"context": 1}

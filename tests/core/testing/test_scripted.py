@@ -1,0 +1,64 @@
+"""Scripted acceptance: drafts stand as the script says, and all calls run as ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.measure.bare import SPECS
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.registry import build, parse_spec
+from decoders.core.testing.scripted import Scripted
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Generation, Sampling
+
+VOCAB = 11
+SPEC = "spec:k={k}"
+
+
+def answer(spec: str, *chances: float, num_tokens: int = 60, **sampling: float) -> Generation:
+    models = Models(target=TableModel(VOCAB), draft=TableModel(VOCAB, seed=5))
+    settings = Sampling(max_new_tokens=num_tokens, **sampling)  # type: ignore[arg-type]
+    scheduler = Scheduler(build(parse_spec(spec)), models, settings, read_out=Scripted(chances))
+    (found,) = scheduler.run([[1, 2, 3]])
+    assert isinstance(found, Generation), found
+    return found
+
+
+def accepted(found: Generation) -> list[int]:
+    """Of all steps but the prompt's and the last, which the budget cuts."""
+    return [step.accepted for step in found.steps[1:-1]]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}])
+@pytest.mark.parametrize("verify", ["rejection", "coupled"])
+def test_drafts_stand_as_the_script_says(verify: str, sampling: dict[str, float]) -> None:
+    spec = f"spec:k=4:verify={verify}"
+    assert set(accepted(answer(spec, 1.0, **sampling))) == {4}
+    assert set(accepted(answer(spec, 0.0, **sampling))) == {0}
+    assert set(accepted(answer(spec, 1.0, 1.0, 0.0, **sampling))) == {2}
+
+
+def test_every_call_is_made_and_counted() -> None:
+    for step in answer("spec:k=4", 1.0, 0.0).steps[1:-2]:
+        assert (step.drafted, step.accepted, len(step.tokens)) == (4, 1, 2)
+        assert (step.target_calls, step.target_rows, step.draft_calls) == (1, 5, 4)
+
+
+def test_a_chance_between_is_kept_in_the_long_run_and_the_seed_repeats_it() -> None:
+    found = answer("spec:k=1", 0.7, num_tokens=2000)
+    stood = accepted(found)
+    assert sum(stood) / len(stood) == pytest.approx(0.7, abs=0.04)
+    assert answer("spec:k=1", 0.7, num_tokens=2000) == found
+    assert answer("spec:k=1", 0.7, num_tokens=2000, seed=1) != found
+
+
+def test_decoders_without_drafts_answer_as_ever() -> None:
+    models, sampling = Models(target=TableModel(VOCAB)), Sampling(max_new_tokens=20)
+    plain = Scheduler(build(parse_spec("ar")), models, sampling).run([[1, 2, 3]])
+    assert [answer("ar", 0.5, num_tokens=20)] == plain
+
+
+def test_the_measured_decoders_are_options_that_exist() -> None:
+    for spec in SPECS.values():
+        assert build(parse_spec(spec.format(k=4, slots=5))).name in SPECS

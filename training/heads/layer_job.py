@@ -22,8 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.adapter.draft_layer import DraftLayer, ShortHead
 from training.heads.job import NONE, HiddenJob
-from training.text.data import Row
-from training.text.pool import PoolSource
+from training.text.data import PoolSource, Row
 from training.text.sources import Source
 
 

@@ -22,6 +22,7 @@ from bench.machine.load import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
+from bench.plan.compiling import make_graphs, open_compiled
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan, parse_part, part_of
 from bench.plan.precision import computed_in
@@ -46,6 +47,8 @@ from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
 from bench.settings.config import RunConfig, load_config, spec_of
 from bench.settings.spread import ALONE, WorkerConfig
+from bench.stats.cost_curve import load_cost
+from bench.stats.limit import mismatch
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.differences import differences
@@ -192,14 +195,17 @@ class _Session:
 
     def plan(self, config: RunConfig, part: str | None = None) -> Planned:
         """Open the models and write the plan: the manifest last, with which the run is planned."""
-        setup = self.team.opener(config)
+        ready = partial(make_graphs, progress=self.progress)
+        setup = open_compiled(config, self.team.opener, ready, self.progress.note)
         self.progress.note(computed_in(config, setup.config))
         plan, prompts = make_plan(setup, _name(config), self.progress)
         if part is not None:
             plan = part_of(plan, part)
         write_prompts(self.run_dir, list(prompts.values()))
         write_text(self.run_dir / CONFIG, setup.config.to_toml())
-        write_environment(self.run_dir, _environment(setup))
+        write_environment(self.run_dir, env := _environment(setup))
+        if config.cost is not None and (why := mismatch(load_cost(Path(config.cost)), env)):
+            self.progress.note(f"Warning: {config.cost} does not fit this run: {why}")
         write_plan(self.run_dir, plan)
         point_latest(self.run_dir)
         self.progress.note(f"writing to {self.run_dir}")
@@ -254,6 +260,8 @@ class _Session:
         left = [block for block in plan.blocks if block.block not in finished]
         for block in left if attempt else ():
             writer.event("supersede", block=block.block, before_attempt=attempt)
+        for cell, graphs, seconds in setup.compiled:
+            writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
         errors, second = ErrorLog(self.run_dir), SecondPass(setup, plan, prompts, self.run_dir)
         if self.team.executor is not None:
             passes = Passes(

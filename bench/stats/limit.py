@@ -28,7 +28,7 @@ def mismatch(cost: Cost, env: Environment) -> str | None:
         if ours != theirs:
             return f"it is of another model ({name} is {ours}, the run's {theirs})"
     if cost.env.comparability_key != env.comparability_key:
-        return "it was measured on another machine or setup (dtype and threads included)"
+        return "it was measured on another machine or setup (dtype, threads, compiled or not)"
     return None
 
 

@@ -8,6 +8,7 @@ On a GPU it is a CUDA graph of exactly these shapes, captured from the plain fun
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MethodType
 from typing import Any, Literal, TypeVar
 
@@ -27,6 +28,12 @@ Held = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
 Backend = Literal["inductor", "export", "eager"]
 """Machine code; for tests: the traced graph, interpreted, and the plain function in the shapes of a
 CUDA graph."""
+
+
+class NoGraphError(ValueError):
+    """No graph can be made of a model's calls."""
+
+
 _Result = TypeVar("_Result")
 _config: Any = _untyped_config
 DIMS = {
@@ -71,15 +78,21 @@ class Graphs:
         """Run the graph of a name and of these shapes; where they are `fixed`, the next overwrites.
 
         Raises:
-            ValueError: no graph can be made of the function.
+            NoGraphError: none can be made of the function.
         """
+        return self.bound(name, inputs, planes)()
+
+    def bound(
+        self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
+    ) -> Callable[[], Outputs]:
+        """Return the same as a function, which may run again and again (raises as a call)."""
         key = (name, len(inputs["positions"]), tuple(map(self._kind, inputs.values())))
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = self._made(name, key, inputs, planes)
             self.num_graphs += 1
         # machine code takes its inputs for contiguous
-        return graph([*(each.contiguous() for each in inputs.values()), *planes])
+        return partial(graph, [*(each.contiguous() for each in inputs.values()), *planes])
 
     def forget(self) -> None:
         """Drop graphs that hold addresses: the planes are allocated anew."""
@@ -104,10 +117,9 @@ class Graphs:
             return _captured(flat, given, len(names))
         try:
             return self._compiled(flat, names, given, f"{key}", *self._held(name))
-        except (RuntimeError, ValueError) as error:
-            why = " ".join(str(error).strip().splitlines()[:2])
-            line = f"no graph can be made of this model: {why}; leave out --compile"
-            raise ValueError(line) from error
+        except Exception as error:  # compilers raise anything
+            why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
+            raise NoGraphError(f"no graph can be made of this model: {why}") from error
 
     def _compiled(
         self,

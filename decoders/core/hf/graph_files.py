@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,16 @@ from decoders.core.hf.checkpoint import cache_folder
 _SOURCES = ("*.py", "../adapter/*.py")
 """Source files whose change may change a graph."""
 _NAMES, _VALUES = "constants", "values"
+_COMPILERS = ("g++", "clang++", "c++")
+
+
+def missing_compiler() -> str | None:
+    """Explain why no machine code can be made here; None: it can."""
+    given = os.environ.get("CXX")
+    wanted = (given,) if given else _COMPILERS
+    if any(shutil.which(name) for name in wanted):
+        return None
+    return f"no C++ compiler ({', '.join(wanted)}) is found; install one (g++)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def random_model(
     dtype: torch.dtype,
     device: torch.device | str,
     attn_implementation: Attention | None = None,
+    compile: bool = False,
     quantized: Width | None = None,
 ) -> HFModel:
     """Make a model with seeded random weights; norms are one, biases zero."""
@@ -68,4 +69,4 @@ def random_model(
                 parameter.normal_(0, _SPREAD, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-    return HFModel(module, quantized=quantized)
+    return HFModel(module, compile=compile, quantized=quantized)

@@ -47,8 +47,6 @@ from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
 from bench.settings.config import RunConfig, load_config, spec_of
 from bench.settings.spread import ALONE, WorkerConfig
-from bench.stats.cost_curve import load_cost
-from bench.stats.limit import mismatch
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.differences import differences
@@ -203,9 +201,7 @@ class _Session:
             plan = part_of(plan, part)
         write_prompts(self.run_dir, list(prompts.values()))
         write_text(self.run_dir / CONFIG, setup.config.to_toml())
-        write_environment(self.run_dir, env := _environment(setup))
-        if config.cost is not None and (why := mismatch(load_cost(Path(config.cost)), env)):
-            self.progress.note(f"Warning: {config.cost} does not fit this run: {why}")
+        write_environment(self.run_dir, _environment(setup))
         write_plan(self.run_dir, plan)
         point_latest(self.run_dir)
         self.progress.note(f"writing to {self.run_dir}")

@@ -222,7 +222,7 @@ class _Measurement:
     def _seconds(self, sequences: Sequences, cell: CostCell) -> float | None:
         """Return the median of a few calls after one that warms up; None: it takes too long."""
         clock = self._subject.clock
-        first_s = self._first(sequences, cell)
+        first_s = sequences.timed(cell, clock)
         if cell not in self._reached and first_s > self._grid.longest_s:
             for other in self._grid.cells:
                 if other.contains(cell) and other not in self._left_out | self._reached:
@@ -233,15 +233,6 @@ class _Measurement:
         while len(times) < _CALLS and sum(times) < _LONG_ENOUGH_S:
             times.append(sequences.timed(cell, clock))
         return median(times)
-
-    def _first(self, sequences: Sequences, cell: CostCell) -> float:
-        """Return the seconds of a first call, in which no graph was compiled."""
-        model = self._subject.model
-        while True:
-            before = getattr(model, "num_graphs", 0)
-            seconds = sequences.timed(cell, self._subject.clock)
-            if getattr(model, "num_graphs", 0) == before:
-                return seconds
 
     def _replay(self) -> None:
         """Time the smallest call by turns as ever and as a replay, round by round."""

@@ -1,7 +1,7 @@
 """Compiled calls (`decoders.core.hf.compiled`): the default where they are possible.
 
-All graphs that a run is known to need are made before it is planned: no time holds compiling, and
-a model of which none can be made is measured eagerly from the beginning.
+The graphs that a run needs are made before it is planned: no time holds compiling, and a model of
+which none can be made is measured eagerly from the beginning.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.compiled import NoGraphError
 from decoders.core.hf.graph_files import missing_compiler
-from decoders.core.types import Outcome
 
 _SWITCH = "TORCH_COMPILE_DISABLE"
-"""Torch's own variable: 1 is for no compiled calls by default, and no line about it."""
-_PROMPT, _TOKENS = 48, 32
-"""Tokens of the prompt and the answer that show which graphs a decoder needs."""
+"""Torch's own variable: 1 is for eager calls by default, without a line about it."""
+_TEXT = [3 + number % 24 for number in range(48)]
+_NUM_TOKENS = 32
+"""The prompt, and the length of the answer, that show which graphs a decoder needs."""
 Opened = TypeVar("Opened")
 
 
@@ -68,17 +68,15 @@ def _eager_because(config: RunConfig) -> str | None:
 
 
 def make_graphs(setup: Setup, progress: Progress) -> Setup:
-    """Let every compiled decoder answer a text once; return the setup with what that compiled.
+    """Let decoders answer a text once if calls are compiled; return the setup that says of what.
 
-    Raises:
-        NoGraphError: a model's calls cannot be compiled.
+    Other errors than `NoGraphError`, which is raised, are those of the run's own answers.
     """
     if not setup.config.compile:
         return setup
-    ids = [3 + (7 * number) % 31 for number in range(_PROMPT // 2)] * 2
     num_rows = setup.config.batch_size
     at_once = sorted({min(1 << power, num_rows) for power in range(num_rows.bit_length() + 1)})
-    sampling = replace(setup.sampling, max_new_tokens=_TOKENS, stop_ids=frozenset())
+    sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
     arms = {c: arm for c, arm in setup.arms.items() if not isinstance(arm.decoder, SelfDriven)}
     progress.start("compiling", len(arms))
     made = []
@@ -86,16 +84,11 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
         before = arm.models.num_graphs
         scheduler = Scheduler(arm.decoder, arm.models, sampling, num_rows)
         with Stopwatch(setup.clock) as watch:
-            for num in at_once:
-                _refuse(scheduler.run([ids] * num))
+            outcomes = [each for num in at_once for each in scheduler.run([_TEXT] * num)]
+        for outcome in outcomes:
+            if isinstance(outcome, NoGraphError):
+                raise outcome
         if num := arm.models.num_graphs - before:
             made.append((cell, num, watch.total_s))
         progress.step(f"{cell}: {num} graphs")
     return replace(setup, compiled=tuple(made))
-
-
-def _refuse(outcomes: list[Outcome]) -> None:
-    """Raise where no graph can be made; what else fails is an answer of the run, and told there."""
-    for outcome in outcomes:
-        if isinstance(outcome, NoGraphError):
-            raise outcome

@@ -101,7 +101,6 @@ def open_setup(config: RunConfig) -> Setup:
         BenchError: memory does not hold the models.
     """
     from decoders.core.hf import model as hf
-    from decoders.core.hf.graph_files import missing_compiler
 
     check_devices(config)
     tiles_asked = uses_tiles(config)
@@ -110,8 +109,6 @@ def open_setup(config: RunConfig) -> Setup:
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    if config.compile and device.type == "cpu" and (missing := missing_compiler()):
-        raise UnavailableError(f"{missing}, or take --no-compile")
     decoders = decoders_of(config)
     if any("draft" in decoder.needs for decoder in decoders.values()):
         sources["draft"] = checkpoint(config.draft, "draft")

@@ -24,7 +24,8 @@ Outputs = Sequence[Tensor]
 Function = Callable[[Any, Inputs, Sequence[Tensor]], Outputs]
 """Computes from a name, inputs, and the planes of a cache, which it writes to."""
 Held = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
-"""Says what a function of a name holds beside its arguments: in words, and all tensors by name."""
+"""Says what a function of a name holds beside its arguments: in words, whose first line is for
+readers, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
 """Machine code; for tests: the traced graph, interpreted, and the plain function in the shapes of a
 CUDA graph."""
@@ -116,7 +117,9 @@ class Graphs:
         if self._on_gpu:
             return _captured(flat, given, len(names))
         try:
-            return self._compiled(flat, names, given, f"{key}", *self._held(name))
+            rows = "one row" if inputs["positions"].shape[1] == 1 else "rows"
+            kind = f"{len(inputs['positions'])} x {rows}{f' of {name}' if name else ''}"
+            return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
         except Exception as error:  # compilers raise anything
             why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
             raise NoGraphError(f"no graph can be made of this model: {why}") from error
@@ -127,6 +130,7 @@ class Graphs:
         names: Sequence[str],
         given: Sequence[Tensor],
         key: str,
+        kind: str,
         text: str,
         constants: Mapping[str, Tensor],
     ) -> Callable[[list[Tensor]], Outputs]:
@@ -136,7 +140,7 @@ class Graphs:
         package = graph_files.Package.of(f"{key} {names} {text}", given, constants)
         if not package.exists:
             program = _exported(flat, names, given)
-            package.make(program, constants)
+            package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
         return package.load(constants)
 
 

@@ -22,7 +22,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from decoders.core.hf.checkpoint import cache_folder
+from decoders.core.hf.checkpoint import graphs_folder
 
 _SOURCES = ("*.py", "../adapter/*.py")
 """Source files whose change may change a graph."""
@@ -54,7 +54,7 @@ class Package:
             digest.update(f"{each.dtype} {each.dim()}".encode())
         for name, each in constants.items():
             digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
-        return cls(cache_folder() / "graphs" / f"{digest.hexdigest()[:32]}.pt2")
+        return cls(graphs_folder() / f"{digest.hexdigest()[:32]}.pt2")
 
     @property
     def exists(self) -> bool:
@@ -65,13 +65,17 @@ class Package:
     def _names(self) -> Path:
         return self.path.with_suffix(".json")
 
-    def make(self, program: Any, constants: Mapping[str, Tensor]) -> None:
+    def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Compile an exported program; whoever is interrupted leaves nothing behind.
 
+        `about` is for readers of a listing.
+
         Raises:
-            ValueError: the program holds a tensor that is not among the constants: as part of
-                the code it would never change.
+            ValueError: there is no compiler, or the program holds a tensor that is not among the
+                constants: as part of the code it would never change.
         """
+        if missing := missing_compiler():
+            raise ValueError(missing)
         held = {**program.state_dict, **program.constants}
         held = {name: each for name, each in held.items() if isinstance(each, Tensor)}
         known = {_place(each): name for name, each in constants.items()}
@@ -96,7 +100,8 @@ class Package:
                 inductor_configs={"aot_inductor.package_constants_in_so": False},
             )
             facts = made.with_suffix(".json")
-            facts.write_text(json.dumps({_NAMES: names, _VALUES: values}), encoding="utf-8")
+            text = json.dumps({**about, _NAMES: names, _VALUES: values})
+            facts.write_text(text, encoding="utf-8")
             facts.replace(self._names)
             made.replace(self.path)
 

@@ -186,7 +186,9 @@ class Runner:
             adapter.weights.lay_out()
         used = {"module": self._module, "gated": self.gated, "adapter": adapter}
         config = None if adapter is None else adapter.config
-        text = f"{type(self._module)} {self._module.config.to_json_string()} {config}"
+        whole, of = self._module.config, self._module.config.get_text_config()
+        model = f"{type(self._module).__name__} {of.num_hidden_layers} x {of.hidden_size}"
+        text = f"{model}, {self._module.dtype}\n{whole.to_json_string()} {config}"
         return text, tensors_of(used)
 
     def _run_tiled(

@@ -70,9 +70,8 @@ def cost(
     grid = _grid(rows, sequences, contexts, rounds, longest)
     shown_run = None if run is None else load_run(find_run(run, output))
     with options.display(progress) as display:
-        subject = open_subject(
-            options.configuration(given), grid, shape=shape, replay=replay, note=display.note
-        )
+        config = options.configuration(given)
+        subject = open_subject(config, grid, display.note, shape=shape, replay=replay)
         made = folder or output / folder_name(subject.facts, subject.env)
         display.note(f"writing to {made}")
         facts = measure_cost(subject, made, display)

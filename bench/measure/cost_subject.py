@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psutil
@@ -20,6 +20,7 @@ from bench.measure.probes import make_probes
 from bench.plan.compiling import open_compiled
 from bench.plan.devices import open_device
 from bench.plan.precision import usual_dtype, usual_on_cpu
+from bench.plan.select import Note
 from bench.plan.setup import checkpoint
 from bench.records.cost import CostCell, CostFacts, Grid, Work
 from bench.settings.config import ZOO, RunConfig
@@ -31,12 +32,7 @@ _SMALLER = "take a smaller --dtype (bfloat16) or shape, or another --device"
 
 
 def open_subject(
-    config: RunConfig,
-    grid: Grid,
-    *,
-    shape: str | None = None,
-    replay: bool = True,
-    note: Callable[[str], None] = lambda _: None,
+    config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None, replay: bool = True
 ) -> Subject:
     """Load the model that `config` names, or make one of a `shape`, and everything around it.
 
@@ -49,11 +45,8 @@ def open_subject(
     device = open_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-
-    def opener(decided: RunConfig) -> HFModel:
-        return _random(decided, device, shape) if shape else _loaded(decided, device)
-
-    model = open_compiled(config, opener, _tried, note)
+    opener = partial(_random, shape=shape) if shape else partial(_loaded)
+    model = open_compiled(config, partial(opener, device=device), _tried, note)
     facts = {**model.facts, "random_weights": shape is not None}
     dtype = str(facts["dtype"])
     work = work_of(model)
@@ -99,7 +92,7 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
         raise UnavailableError(str(error)) from error
 
 
-def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
+def _random(config: RunConfig, *, device: torch.device, shape: str) -> HFModel:
     from decoders.core.hf import shapes
 
     folder = ROOT / ZOO / "target"
@@ -125,9 +118,10 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
 def _tried(model: HFModel) -> HFModel:
     """Make the graphs of one sequence, if any: whether they can be made is known then."""
     cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
-    with Sequences(model, cells) as sequences:
-        for cell in cells if model.facts["compiled"] else ():
-            model.forward(sequences.calls(cell))
+    if model.facts["compiled"]:
+        with Sequences(model, cells) as sequences:
+            for cell in cells:
+                model.forward(sequences.calls(cell))
     return model
 
 

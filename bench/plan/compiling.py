@@ -15,6 +15,7 @@ from bench.errors import UnavailableError
 from bench.machine.clock import Stopwatch
 from bench.plan.devices import open_device
 from bench.plan.numerics import uses_tiles
+from bench.plan.select import Note
 from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.settings.config import RunConfig
@@ -35,7 +36,7 @@ def open_compiled(
     config: RunConfig,
     opener: Callable[[RunConfig], Opened],
     ready: Callable[[Opened], Opened],
-    note: Callable[[str], None],
+    note: Note,
 ) -> Opened:
     """Open a configuration and make it ready: compiled if asked, or if nobody chose and it can be.
 

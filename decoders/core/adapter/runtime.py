@@ -68,11 +68,11 @@ class AttachedAdapter:
         firsts: Sequence[int],
         inputs: Tensor,
         *,
-        size: Callable[[int], int] = int,
+        whole: Callable[[int], int] = int,
     ) -> LateSlots | None:
         """Return the slots of calls with inputs ``[B, N, D]``, if they enter late; else None.
 
-        `firsts`: the calls' first flat rows. The last slot is repeated up to a `size` of so many.
+        `firsts`: the calls' first flat rows. The last slot is repeated up to `whole` of so many.
         """
         if not self.config.enter:
             return None
@@ -93,7 +93,7 @@ class AttachedAdapter:
             for branch, size in enumerate(sizes):  # they follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
-        missing = size(len(rows)) - len(rows)
+        missing = whole(len(rows)) - len(rows)
         rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
         embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
         return LateSlots(
@@ -141,8 +141,8 @@ class AttachedAdapter:
         If `bucketed`, shapes depend on numbers of rows as powers of two alone.
         """
         rows, base, slots = self._embedded(calls, firsts, embedded)
-        size = partial(graph_size, bucketed=bucketed)
-        late = self.late_slots(calls, firsts, rows, size=size)
+        whole = partial(graph_size, bucketed=bucketed)
+        late = self.late_slots(calls, firsts, rows, whole=whole)
         gate = self.weights.gate(base, slots, bucketed=bucketed)
         by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, of which a trace knows both
         gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}

@@ -7,6 +7,7 @@ On a GPU it is a CUDA graph of exactly these shapes, captured from the plain fun
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MethodType
@@ -116,10 +117,11 @@ class Graphs:
         given = [*inputs.values(), *planes]
         if self._on_gpu:
             return _captured(flat, given, len(names))
+        rows = "one row" if inputs["positions"].shape[1] == 1 else "rows"
+        kind = f"{len(inputs['positions'])} x {rows}{f' of {name}' if name else ''}"
         try:
-            rows = "one row" if inputs["positions"].shape[1] == 1 else "rows"
-            kind = f"{len(inputs['positions'])} x {rows}{f' of {name}' if name else ''}"
-            return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
+            with warnings.catch_warnings(action="ignore"):  # of the compilers' own code
+                return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
         except Exception as error:  # compilers raise anything
             why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
             raise NoGraphError(f"no graph can be made of this model: {why}") from error

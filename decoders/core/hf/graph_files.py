@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,11 +87,7 @@ class Package:
             n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(dir=self.path.parent) as scratch,
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore", FutureWarning)  # of torch's own code
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
             made = Path(scratch) / self.path.name
             torch._inductor.aoti_compile_and_package(
                 program,

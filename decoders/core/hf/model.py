@@ -362,15 +362,9 @@ class HFModel(Model):
 
     @torch.inference_mode()
     def replay(self, calls: Sequence[Call]) -> Callable[[], object]:
-        """Return the work of calls that read all of their rows, without the Python around it.
-
-        It is a graph (`compiled`), and holds as long as the cache is not allocated anew.
-        """
+        """Return the work of calls as a graph, until the cache is allocated anew."""
         assert self._layout is not None
-        work: Callable[[], object] = torch.inference_mode()(
-            self._runner.replay(self._layout, calls)
-        )
-        return work
+        return self._runner.replay(self._layout, calls)
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

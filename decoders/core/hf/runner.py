@@ -108,19 +108,15 @@ class Runner:
 
     def _run_graph(self, rows: Pass, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
         """Run a pass as a graph."""
-        assert rows.read is not None
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         outputs = graphs(*self._inputs(rows, graphs))
         if graphs.fixed:  # the next call writes over them
             outputs = [each.clone() for each in outputs]
-        logits, *states = (each[: len(rows.read)] for each in outputs)
+        logits, *states = (each[: len(rows.read or ())] for each in outputs)
         return logits, states[0] if states else None
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
-        """Return the work of calls as a graph, without the Python around it.
-
-        It holds as long as the cache is not allocated anew.
-        """
+        """Return the work of calls as a graph, until the cache is allocated anew."""
         graphs = self.graphs or Graphs(self._computed, self._held, device=self._device)
         given = self._inputs(layout.framed(calls), graphs)
         if self._device.type == "cuda":

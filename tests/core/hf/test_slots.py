@@ -412,6 +412,7 @@ def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own
     found = made("llama-gqa", "sdpa", "merged")
     model = HFModel(copy.deepcopy(found.module), compile=True, backend="export")
     model.attach("ptp", found.adapter)
+    model.reserve(1, 60)
     case = dataclasses.replace(found, model=model)
     prompt = ids(70, 30)
     (session,) = opened(case, prompt)

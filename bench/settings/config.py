@@ -54,8 +54,7 @@ class RunConfig(BaseModel):
     the run's own (`bench.report.references`). `self_check` has every model compared with
     transformers' own forward when it is opened (`decoders.core.hf.self_check`). `numerics` says how
     rows are computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
-    (`bench.plan.numerics`). `compile` None: what times calls compiles them where it can
-    (`bench.plan.compiling`).
+    (`bench.plan.numerics`). `compile` None: runs compile where they can (`bench.plan.compiling`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

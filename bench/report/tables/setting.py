@@ -30,10 +30,7 @@ def setting(run: Measured, decoders: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def model_of(run: Measured) -> str:
-    """Return the target's name, size, packing, and whether its calls were compiled.
-
-    A hub's id is as it is, of a folder its name.
-    """
+    """Return the target's name (of a folder its last part), size, packing, and how calls ran."""
     source = str(run.config.get("model") or "an unnamed model")
     local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
     name = Path(source).name if local else source

@@ -46,13 +46,13 @@ test-wheel: install  ## build the wheel, install it into an empty environment, r
 	$(PYTHON) -m pytest -q tests/test_wheel.py
 
 smoke: install   ## every default decoder on a few prompts
-	$(PYTHON) -m bench run --limit 6 --repeats 1 --quality-limit 0 --output /tmp/bench-smoke
+	$(PYTHON) -m bench run --no-compile --limit 6 --repeats 1 --quality-limit 0 --output /tmp/bench-smoke
 
 bench: install   ## the main job on the embedded default
 	$(PYTHON) -m bench run
 
 gate: install    ## hard gates on the zoo against the stored reference
-	$(PYTHON) -m bench run --repeats 1 --quality-limit 40 --run-name gate --output $(GATE_OUTPUT) --progress plain
+	$(PYTHON) -m bench run --no-compile --repeats 1 --quality-limit 40 --run-name gate --output $(GATE_OUTPUT) --progress plain
 	$(PYTHON) -m bench compare $(REFERENCE) $(GATE_OUTPUT)/latest $(GATE_ARGS)
 
 gpu: install     ## everything a GPU is borrowed for, in nine minutes (GPU_ARGS=--rehearse: in small, on the CPU)

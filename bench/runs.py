@@ -23,6 +23,7 @@ from bench.machine.load import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
+from bench.plan.compiling import make_graphs, open_compiled
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan, parse_part, part_of
 from bench.plan.precision import computed_in
@@ -194,7 +195,8 @@ class _Session:
 
     def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
         """Open the models and write the plan: the manifest last, with which the run is planned."""
-        setup = self.team.opener(resolved)
+        ready = partial(make_graphs, progress=self.progress)
+        setup = open_compiled(resolved, self.team.opener, ready, self.progress.note)
         self.progress.note(computed_in(resolved.config, setup.config))
         plan, prompts = make_plan(setup, _name(resolved), self.progress)
         if part is not None:
@@ -256,6 +258,8 @@ class _Session:
         left = [block for block in plan.blocks if block.block not in finished]
         for block in left if attempt else ():
             writer.event("supersede", block=block.block, before_attempt=attempt)
+        for cell, graphs, seconds in setup.compiled:
+            writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
         errors, second = ErrorLog(self.run_dir), SecondPass(setup, plan, prompts, self.run_dir)
         if self.team.executor is not None:
             passes = Passes(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bench.plan.setup import Setup
     from bench.settings.config import RunConfig
 
+os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # eager runs, unless a test asks
 if "PYTEST_XDIST_WORKER" in os.environ:  # a core for each process; torch is imported later
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -24,7 +24,7 @@ _MOST = 1_000_000
 
 
 @app.command(rich_help_panel=PANEL)
-@options.configured("model", *options.MACHINE)
+@options.configured("model", "compile", *options.MACHINE)
 def cost(
     given: options.Given,
     shape: Annotated[
@@ -42,7 +42,7 @@ def cost(
         float, typer.Option(help="Seconds; slower calls, and all larger ones, are left out.")
     ] = 1.0,
     replay: Annotated[
-        bool, typer.Option(help="Also time one captured call (on a CPU it is compiled: minutes).")
+        bool, typer.Option(help="Also time one call as a graph, without the Python around it.")
     ] = True,
     run: Annotated[
         str | None,
@@ -70,7 +70,8 @@ def cost(
     grid = _grid(rows, sequences, contexts, rounds, longest)
     shown_run = None if run is None else load_run(find_run(run, output))
     with options.display(progress) as display:
-        subject = open_subject(options.configuration(given), grid, shape=shape, replay=replay)
+        config = options.configuration(given)
+        subject = open_subject(config, grid, display.note, shape=shape, replay=replay)
         made = folder or output / folder_name(subject.facts, subject.env)
         display.note(f"writing to {made}")
         facts = measure_cost(subject, made, display)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from rich.text import Text
 
 from bench.errors import BenchError
 from bench.plan.named_models import MODELS, folder_of
+from bench.progress import duration
+from bench.records.json_file import read_json
 from bench.records.plan import read_plan
 from bench.records.run_folder import read_config
 from bench.records.status import read_status
@@ -22,6 +25,7 @@ from bench.report.page.history import num_records_of, run_folders, run_verdict
 from bench.stats.validity import VALID
 from decoders.core import registry
 from decoders.core.decoder import Decoder
+from decoders.core.hf.checkpoint import graphs_folder
 from decoders.core.types import DecoderSpec
 from specbench_tasks.registry import TaskSet, list_tasks
 from specbench_tasks.task import GoldAnswer
@@ -36,7 +40,7 @@ _UNBROKEN = ("decoder", "task", "status", "verdict", "records")
 
 
 def facts_of(kind: str, parent: Path) -> list[Facts]:
-    """Return decoders, models, tasks, or runs under `parent` as JSON data; unknown is null."""
+    """Return decoders, models, tasks, graphs, or runs under `parent` as JSON; unknown is null."""
     match kind:
         case "decoders":
             return [_decoder(name) for name in registry.names()]
@@ -44,6 +48,8 @@ def facts_of(kind: str, parent: Path) -> list[Facts]:
             return [_model(model) for model in MODELS]
         case "tasks":
             return [_task(info) for info in list_tasks()]
+        case "graphs":
+            return [_graph(file) for file in sorted(graphs_folder().glob("*.pt2"))]
         case _:
             return [_run(folder) for folder in run_folders(parent)]
 
@@ -127,6 +133,17 @@ def _model(model: Any) -> Facts:
     }
 
 
+def _graph(file: Path) -> Facts:
+    known = _readable(read_json, file.with_suffix(".json")) or {}
+    stat = file.stat()
+    return {
+        "graph": file.stem,
+        **{key: known.get(key) for key in ("model", "kind")},
+        "bytes": stat.st_size,
+        "age_s": time.time() - stat.st_mtime,
+    }
+
+
 def _run(folder: Path) -> Facts:
     status, plan = _readable(read_status, folder), _readable(read_plan, folder)
     config = _readable(read_config, folder) or {}
@@ -200,6 +217,12 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
         ),
         "source": lambda f: f["source"],
         "licence": lambda f: f["licence"],
+    },
+    "graphs": {
+        "model": lambda f: f["model"] or "-",
+        "kind": lambda f: f["kind"] or "-",
+        "size": lambda f: f"{f['bytes'] / 1e6:.1f} MB",
+        "age": lambda f: duration(f["age_s"]),
     },
     "runs": {
         "run": lambda f: f["run"],

@@ -1,7 +1,8 @@
-"""The verbs `bench fetch` and `bench new-decoder`; training adds its own (`training.cli`)."""
+"""Verbs that make or remove files; training adds its own (`training.cli`)."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -38,3 +39,19 @@ def new_decoder(
     for file in files:
         typer.echo(file)
     typer.echo(f"bench run --decoders {files[0]}:{class_name}")
+
+
+@app.command(rich_help_panel=PANEL)
+def clean(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing.")] = False,
+) -> None:
+    """Remove all compiled graphs (`bench ls graphs`); runs compile what they need again."""
+    from bench.text import counted
+    from decoders.core.hf.checkpoint import graphs_folder
+
+    folder = graphs_folder()
+    sizes = [file.stat().st_size for file in folder.glob("*.pt2")]
+    if not dry_run:
+        shutil.rmtree(folder, ignore_errors=True)
+    done = "would remove" if dry_run else "removed"
+    typer.echo(f"{done} {counted(len(sizes), 'graph')}, {sum(sizes) / 1e6:.1f} MB: {folder}")

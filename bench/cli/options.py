@@ -94,7 +94,9 @@ OPTIONS: dict[str, Any] = {
     "threads": option(int, "CPU threads. [default: cores]"),
     "attention": option(str, "sdpa or eager. [default: what it has]"),
     "compile": option(
-        bool, "Run calls as graphs (machine code on a CPU, CUDA graphs on a GPU).", "--compile"
+        bool,
+        "Run calls as graphs: machine code, on a GPU CUDA graphs. [default: on a CPU that can]",
+        "--compile/--no-compile",
     ),
     "quantize": option(str, "Weights of int8 or int4 on a CPU. [default: as they are]"),
     "numerics": option(

@@ -215,11 +215,11 @@ def paper(
 
 @app.command(rich_help_panel=PANEL)
 def ls(
-    what: Annotated[Literal["decoders", "models", "tasks", "runs"], typer.Argument()],
+    what: Annotated[Literal["decoders", "models", "tasks", "graphs", "runs"], typer.Argument()],
     as_json: options.JsonFlag = False,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """List decoders, models, tasks, or runs."""
+    """List decoders, models, tasks, compiled graphs, or runs."""
     from bench.cli import listing
 
     if as_json:

@@ -51,7 +51,7 @@ _LOGIT_BYTES = 4 + 4
 _SHARE_OF_ROOM = 0.5
 Item = TypeVar("Item")
 Replayer = Callable[[Sequence[Call]], Callable[[], object]]
-"""Makes a call, and returns a function that does its work again (`decoders.core.hf.replay`)."""
+"""Makes a call, and returns a function that does its work again (`HFModel.replay`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class _Measurement:
                 self._read_load(number)
         try:
             self._replay()
-        except (RuntimeError, NotImplementedError) as error:  # what compilers raise
+        except (RuntimeError, ValueError) as error:  # what compilers raise
             lines = str(error).strip().splitlines() or [type(error).__name__]
             return f"capturing a call failed: {lines[0]}"
         return self._subject.facts.no_replay
@@ -241,7 +241,6 @@ class _Measurement:
         cell = subject.facts.replayed
         if subject.replayer is None or cell is None or not rounds:
             return
-        self._progress.note("capturing one call to replay it; on a CPU compiling takes minutes")
         with Sequences(subject.model, [cell]) as sequences:
             replay = subject.replayer(sequences.calls(cell))
             for number in rounds:

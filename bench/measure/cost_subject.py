@@ -12,13 +12,17 @@ from bench.errors import UnavailableError, UsageError, room_for
 from bench.machine.clock import WallClock
 from bench.machine.env import ROOT, capture
 from bench.machine.load import LoadWatch
+from bench.measure.call_times import Sequences
 from bench.measure.cost import Replayer, Subject
 from bench.measure.probes import make_probes
+from bench.plan.compiling import open_compiled
 from bench.plan.devices import open_device
 from bench.plan.precision import usual_dtype, usual_on_cpu
+from bench.plan.select import Note, ResolvedRun
 from bench.plan.setup import checkpoint
 from bench.records.cost import CostCell, CostFacts, Grid, Work
 from bench.settings.config import ZOO, RunConfig
+from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import num_packed, packed_bytes
 
@@ -26,11 +30,12 @@ _SMALLER = "take a smaller --dtype (bfloat16) or shape, or another --device"
 
 
 def open_subject(
-    config: RunConfig, grid: Grid, *, shape: str | None = None, replay: bool = True
+    config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None, replay: bool = True
 ) -> Subject:
     """Load the model that `config` names, or make one of a `shape`, and everything around it.
 
     `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
+    Calls are compiled as those of a run are (`bench.plan.compiling`).
 
     Raises:
         BenchError: no such model or device (exit 5) or shape (2), or no memory for it (1).
@@ -38,7 +43,9 @@ def open_subject(
     device = open_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    model = _random(config, device, shape) if shape else _loaded(config, device)
+    opener = partial(_random, shape=shape) if shape else partial(_loaded)
+    run = ResolvedRun(config=config, decoders={})
+    model = open_compiled(run, lambda run: opener(run.config, device=device), _tried, note)
     facts = {**model.facts, "random_weights": shape is not None}
     dtype = str(facts["dtype"])
     work = work_of(model)
@@ -75,13 +82,14 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
                 dtype=getattr(torch, dtype),
                 device=device,
                 attn_implementation=config.attention,
+                compile=bool(config.compile),
                 quantized=config.quantize,
             )
     except ValueError as error:
         raise UnavailableError(str(error)) from error
 
 
-def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
+def _random(config: RunConfig, *, device: torch.device, shape: str) -> HFModel:
     from decoders.core.hf import shapes
 
     folder = ROOT / ZOO / "target"
@@ -99,8 +107,19 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
             dtype=getattr(torch, dtype),
             device=device,
             attn_implementation=config.attention,
+            compile=bool(config.compile),
             quantized=config.quantize,
         )
+
+
+def _tried(model: HFModel) -> HFModel:
+    """Make the graphs of one sequence, if any: whether they can be made is known then."""
+    cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
+    if model.facts["compiled"]:
+        with Sequences(model, cells) as sequences:
+            for cell in cells:
+                model.forward(sequences.calls(cell))
+    return model
 
 
 def work_of(model: HFModel) -> Work:
@@ -127,9 +146,7 @@ def _free_bytes(device: torch.device) -> float:
 
 
 def _replayer(model: HFModel) -> tuple[Replayer | None, str | None, str | None]:
-    from decoders.core.hf.replay import capture, missing_compiler
-
     if model.device.type == "cuda":
-        return partial(capture, model), None, "CUDA graph"
+        return model.replay, None, "CUDA graph"
     missing = missing_compiler()
-    return (None, missing, None) if missing else (partial(capture, model), None, "torch.compile")
+    return (None, missing, None) if missing else (model.replay, None, "machine code")

@@ -220,5 +220,6 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     decoder = setup.arms[BASELINE].decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))
-    outcomes = scheduler.run([prompt.ids for prompt in prompts])
+    with models.uncompiled():  # large batches would compile graphs of their own
+        outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]

@@ -39,6 +39,7 @@ def computed_in(asked: RunConfig, opened: RunConfig) -> str:
         text += f", row-invariant in tiles of {opened.tile}"
     if device == "cpu" and opened.threads:
         text += f", {opened.threads} thread{'s' * (opened.threads > 1)}"
+    text += ", calls compiled" * bool(opened.compile)
     if asked.dtype is not None or opened.dtype == "float32":
         return text
     why = f"above {_HALF_FROM // 10**6}M weights on a CPU with {opened.dtype} instructions"

@@ -53,7 +53,8 @@ class Setup:
     """Everything open during a run; `arms` maps cells to arms, the baseline first.
 
     `facts` describes the models (``target``, ``draft``) and the ``adapters`` attached to them by
-    name, hashes of their weights included.
+    name, hashes of their weights included. `compiled` are the cells whose graphs were made, with
+    their number and the seconds it took.
     """
 
     config: RunConfig
@@ -63,6 +64,7 @@ class Setup:
     sampling: Sampling
     clock: Clock
     facts: Mapping[str, Mapping[str, Any] | None]
+    compiled: tuple[tuple[str, int, float], ...] = ()
 
     def arm(self, cell: str) -> Arm:
         """Return the arm of a cell; the baseline's second arm is the baseline."""
@@ -113,7 +115,6 @@ def open_setup(run: ResolvedRun) -> Setup:
         BenchError: memory does not hold the models.
     """
     from decoders.core.hf import model as hf
-    from decoders.core.hf.replay import missing_compiler
 
     config = run.config
     check_devices(config)
@@ -123,8 +124,6 @@ def open_setup(run: ResolvedRun) -> Setup:
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    if config.compile and device.type == "cpu" and (missing := missing_compiler()):
-        raise UnavailableError(f"{missing}; install one, or leave out --compile")
     if any("draft" in decoder.needs for decoder in run.decoders.values()):
         sources["draft"] = checkpoint(config.draft, "draft")
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
@@ -177,7 +176,7 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
         if config.device_map is not None and role == "target":
             return HFModel.load(source, device_map=device_map(config.device_map), **kind)
         return HFModel.load(
-            source, device=device, compile=config.compile, quantized=config.quantize, **kind
+            source, device=device, compile=bool(config.compile), quantized=config.quantize, **kind
         )
 
 

@@ -244,10 +244,11 @@ def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
 
 
 def folder_name(facts: CostFacts, env: Environment) -> str:
-    """Return a cost folder's default name: model, dtype (or packing), device."""
+    """Return a cost folder's default name: model, dtype (or packing), device, compiled or not."""
     name = Path(facts.name).name if "/" in facts.name else facts.name
     width = facts.target.get("quantized") or env.dtype
-    return "cost-" + re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{width}-{env.device}")
+    how = "-compiled" if facts.target.get("compiled") else ""
+    return "cost-" + re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{width}-{env.device}{how}")
 
 
 def same_plan(facts: CostFacts, other: CostFacts) -> bool:

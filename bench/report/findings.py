@@ -20,7 +20,7 @@ from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
 from bench.report import references
 from bench.report.tables import conclusion, drafts, main, quality, speed, times
-from bench.report.tables.setting import setting
+from bench.report.tables.setting import model_of, setting
 from bench.report.tables.table import SESSIONS, Table, by_family, mark_wrong, number, without_wrong
 from bench.settings.protocol import departures
 from bench.stats import decompose, estimates, latency, workers
@@ -126,7 +126,7 @@ class Findings:
     @cached_property
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
-        return mark_wrong(main.headline(self.summary, self.verdict), self.wrong)
+        return mark_wrong(main.headline(self.summary, self.verdict, model_of(self.run)), self.wrong)
 
     @cached_property
     def reference_table(self) -> Table | None:

@@ -54,7 +54,7 @@ class RunConfig(BaseModel):
     the run's own (`bench.report.references`). `self_check` has every model compared with
     transformers' own forward when it is opened (`decoders.core.hf.self_check`). `numerics` says how
     rows are computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
-    (`bench.plan.numerics`).
+    (`bench.plan.numerics`). `compile` None: runs compile where they can (`bench.plan.compiling`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +79,7 @@ class RunConfig(BaseModel):
     device: bounds.Text | None = None
     threads: bounds.Threads | None = None
     attention: Literal["sdpa", "eager"] | None = None
-    compile: bool = False
+    compile: bool | None = None
     quantize: Literal["int8", "int4"] | None = None
     numerics: Numerics | None = None
     tile: Literal[8, 16, 32] | None = None

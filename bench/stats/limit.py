@@ -27,6 +27,8 @@ def mismatch(cost: Cost, env: Environment) -> str | None:
         ours, theirs = cost.facts.target.get(name), facts.get(name)
         if ours != theirs:
             return f"it is of another model ({name} is {ours}, the run's {theirs})"
+    if bool(cost.facts.target.get("compiled")) != bool(facts.get("compiled")):
+        return "calls were compiled in one of them, and ran eagerly in the other"
     if cost.env.comparability_key != env.comparability_key:
         return "it was measured on another machine or setup (dtype and threads included)"
     return None

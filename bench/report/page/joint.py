@@ -27,6 +27,7 @@ from bench.report.page.render import render_joint, render_markdown
 from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion
+from bench.report.tables.setting import model_of
 from bench.report.tables.table import Table, TableCell
 from bench.report.together import NamedRun, decoders_of, differences, facts_of, same_machine
 from bench.stats.intervals import LEVEL
@@ -92,7 +93,9 @@ def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
         "label": member.label,
         "verdict": side.verdict,
         "conclusion": conclusion(member.summary, member.pairs),
-        "headline": tables.mark_wrong(main.headline(member.summary, side.verdict), wrong),
+        "headline": tables.mark_wrong(
+            main.headline(member.summary, side.verdict, model_of(side)), wrong
+        ),
         "floor_sentence": main.floor_sentence(member.floor),
         "caveats": [portable(line) for line in lines],
         "link": own and quote(Path(os.path.relpath(own, folder.resolve())).as_posix()),

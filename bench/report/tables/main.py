@@ -49,7 +49,7 @@ _HEADLINE: Columns = {
 }
 
 
-def headline(summary: pd.DataFrame, verdict: str) -> Table:
+def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
     """Make the table of every decoder's main numbers over all families."""
     rows = rows_of(summary, ALL)
     sharing: dict[str, list[str]] = {}
@@ -68,7 +68,8 @@ def headline(summary: pd.DataFrame, verdict: str) -> Table:
         "calls, per step those after the prefill. Tokens of a step are accepted where they are "
         "verified, else only emitted. Counters and times are pooled (sum / sum); the interval of "
         "tokens per step is a jackknife over conversations. "
-        f"{entropy_sentence(summary)} {'; '.join(bases)}. Verdict of the run: {verdict}."
+        f"{entropy_sentence(summary)} {'; '.join(bases)}. Model: {model}. "
+        f"Verdict of the run: {verdict}."
     )
     columns = dict(_HEADLINE)
     if all(kind_of_step(row) == "accepted" for row in rows):

@@ -30,13 +30,15 @@ def setting(run: Measured, decoders: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def model_of(run: Measured) -> str:
-    """Return the target's name, size and packing: a hub's id as it is, of a folder its name."""
+    """Return the target's name (of a folder its last part), size, packing, and how calls ran."""
     source = str(run.config.get("model") or "an unnamed model")
     local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
     name = Path(source).name if local else source
     facts = run.env.models.target or {}
     size, width = facts.get("parameters"), facts.get("quantized")
     parts = [f"{width} weights"] if width else []
+    if "compiled" in facts:
+        parts.append("compiled calls" if facts["compiled"] else "eager calls")
     if isinstance(size, int):
         count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
         parts.insert(0, f"{count} parameters")

@@ -6,7 +6,8 @@ Letters: B calls, N rows of the widest, S slots, D hidden width.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from decoders.core.adapter.weights import (
     Deltas,
     MergedWeights,
     UnmergedWeights,
-    power_of_two,
+    graph_size,
 )
 from decoders.core.types import MASKED, NO_UNIFORM, Call, Slots
 from decoders.core.upload import upload
@@ -67,12 +68,11 @@ class AttachedAdapter:
         firsts: Sequence[int],
         inputs: Tensor,
         *,
-        bucketed: bool = False,
+        whole: Callable[[int], int] = int,
     ) -> LateSlots | None:
         """Return the slots of calls with inputs ``[B, N, D]``, if they enter late; else None.
 
-        `firsts`: the calls' first flat rows. If `bucketed`, the last is repeated up to a power of
-        two.
+        `firsts`: the calls' first flat rows. The last slot is repeated up to `whole` of so many.
         """
         if not self.config.enter:
             return None
@@ -93,9 +93,8 @@ class AttachedAdapter:
             for branch, size in enumerate(sizes):  # they follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
-        if bucketed:
-            missing = power_of_two(len(rows)) - len(rows)
-            rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
+        missing = whole(len(rows)) - len(rows)
+        rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
         embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
         return LateSlots(
             adapter=self._adapter,
@@ -142,7 +141,8 @@ class AttachedAdapter:
         If `bucketed`, shapes depend on numbers of rows as powers of two alone.
         """
         rows, base, slots = self._embedded(calls, firsts, embedded)
-        late = self.late_slots(calls, firsts, rows, bucketed=bucketed)
+        whole = partial(graph_size, bucketed=bucketed)
+        late = self.late_slots(calls, firsts, rows, whole=whole)
         gate = self.weights.gate(base, slots, bucketed=bucketed)
         by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, of which a trace knows both
         gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}

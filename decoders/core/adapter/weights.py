@@ -170,7 +170,7 @@ class MergedWeights(GroupedWeights):
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
         """Return what `through` needs; `bucketed`: by numbers of rows as powers of two alone."""
-        fed = (_filled_up(base), _filled_up(slots)) if bucketed else (base, slots)
+        fed = (_filled_up(base, bucketed), _filled_up(slots, bucketed))
         index = torch.arange(len(fed[0]) + len(slots), device=base.device)
         back = base.new_empty(len(base) + len(slots))
         back[base], back[slots] = index[: len(base)], index[len(fed[0]) :]
@@ -208,9 +208,9 @@ class _Rows:
         return cls(taken, back, first_slot, paired)
 
 
-def _filled_up(rows: Tensor) -> Tensor:
-    """Add row 0 up to a power of two."""
-    return nn.functional.pad(rows, (0, power_of_two(max(1, len(rows))) - len(rows)))
+def _filled_up(rows: Tensor, bucketed: bool) -> Tensor:
+    """Add row 0 up to `graph_size`."""
+    return nn.functional.pad(rows, (0, graph_size(len(rows), bucketed) - len(rows)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -357,6 +357,11 @@ class _LayerDelta(Delta):
 
     def of_rows(self, x: Tensor) -> Tensor:
         return self.deltas.delta(self.index, x)
+
+
+def graph_size(number: int, bucketed: bool) -> int:
+    """Return a size in graphs: a power of two, or at least two, as one is a graph of its own."""
+    return power_of_two(max(1, number)) if bucketed else max(2, number)
 
 
 def power_of_two(number: int) -> int:

@@ -133,7 +133,8 @@ def grouped_attention(
     alone = attention_mask is None and num_rows > 1  # causal: the kernel knows how
     special = any(options.get(name) is not None for name in _SPECIAL) or options.get("dropout")
     by_head = attention_mask is not None and attention_mask.shape[1] > 1
-    if num_groups == 1 or num_rows > GROUPED_ROWS or alone or special or by_head:
+    wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph is of all widths
+    if num_groups == 1 or wide or alone or special or by_head:
         given: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )

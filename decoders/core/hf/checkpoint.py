@@ -38,6 +38,11 @@ def cache_folder() -> Path:
     return Path(home).expanduser() / "decoding-bench"
 
 
+def graphs_folder() -> Path:
+    """Return the folder of compiled graphs (`graph_files`)."""
+    return cache_folder() / "graphs"
+
+
 def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
     """Return the path of a local folder, or the hub id, of a "model" or "tokenizer" (`what`).
 

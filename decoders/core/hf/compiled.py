@@ -7,7 +7,9 @@ On a GPU it is a CUDA graph of exactly these shapes, captured from the plain fun
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MethodType
 from typing import Any, Literal, TypeVar
 
@@ -23,10 +25,17 @@ Outputs = Sequence[Tensor]
 Function = Callable[[Any, Inputs, Sequence[Tensor]], Outputs]
 """Computes from a name, inputs, and the planes of a cache, which it writes to."""
 Held = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
-"""Says what a function of a name holds beside its arguments: in words, and all tensors by name."""
+"""Says what a function of a name holds beside its arguments: in words, whose first line is for
+readers, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
 """Machine code; for tests: the traced graph, interpreted, and the plain function in the shapes of a
 CUDA graph."""
+
+
+class NoGraphError(ValueError):
+    """No graph can be made of a model's calls."""
+
+
 _Result = TypeVar("_Result")
 _config: Any = _untyped_config
 DIMS = {
@@ -71,15 +80,21 @@ class Graphs:
         """Run the graph of a name and of these shapes; where they are `fixed`, the next overwrites.
 
         Raises:
-            ValueError: no graph can be made of the function.
+            NoGraphError: none can be made of the function.
         """
+        return self.bound(name, inputs, planes)()
+
+    def bound(
+        self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
+    ) -> Callable[[], Outputs]:
+        """Return the same as a function, which may run again and again (raises as a call)."""
         key = (name, len(inputs["positions"]), tuple(map(self._kind, inputs.values())))
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = self._made(name, key, inputs, planes)
             self.num_graphs += 1
         # machine code takes its inputs for contiguous
-        return graph([*(each.contiguous() for each in inputs.values()), *planes])
+        return partial(graph, [*(each.contiguous() for each in inputs.values()), *planes])
 
     def forget(self) -> None:
         """Drop graphs that hold addresses: the planes are allocated anew."""
@@ -102,12 +117,14 @@ class Graphs:
         given = [*inputs.values(), *planes]
         if self._on_gpu:
             return _captured(flat, given, len(names))
+        rows = "one row" if inputs["positions"].shape[1] == 1 else "rows"
+        kind = f"{len(inputs['positions'])} x {rows}{f' of {name}' if name else ''}"
         try:
-            return self._compiled(flat, names, given, f"{key}", *self._held(name))
-        except (RuntimeError, ValueError) as error:
-            why = " ".join(str(error).strip().splitlines()[:2])
-            line = f"no graph can be made of this model: {why}; leave out --compile"
-            raise ValueError(line) from error
+            with warnings.catch_warnings(action="ignore"):  # of the compilers' own code
+                return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
+        except Exception as error:  # compilers raise anything
+            why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
+            raise NoGraphError(f"no graph can be made of this model: {why}") from error
 
     def _compiled(
         self,
@@ -115,6 +132,7 @@ class Graphs:
         names: Sequence[str],
         given: Sequence[Tensor],
         key: str,
+        kind: str,
         text: str,
         constants: Mapping[str, Tensor],
     ) -> Callable[[list[Tensor]], Outputs]:
@@ -124,7 +142,7 @@ class Graphs:
         package = graph_files.Package.of(f"{key} {names} {text}", given, constants)
         if not package.exists:
             program = _exported(flat, names, given)
-            package.make(program, constants)
+            package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
         return package.load(constants)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
+import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,21 @@ import torch
 import transformers
 from torch import Tensor
 
-from decoders.core.hf.checkpoint import cache_folder
+from decoders.core.hf.checkpoint import graphs_folder
 
 _SOURCES = ("*.py", "../adapter/*.py")
 """Source files whose change may change a graph."""
 _NAMES, _VALUES = "constants", "values"
+_COMPILERS = ("g++", "clang++", "c++")
+
+
+def missing_compiler() -> str | None:
+    """Explain why no machine code can be made here; None: it can."""
+    given = os.environ.get("CXX")
+    wanted = (given,) if given else _COMPILERS
+    if any(shutil.which(name) for name in wanted):
+        return None
+    return f"no C++ compiler ({', '.join(wanted)}) is found; install one (g++)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ class Package:
             digest.update(f"{each.dtype} {each.dim()}".encode())
         for name, each in constants.items():
             digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
-        return cls(cache_folder() / "graphs" / f"{digest.hexdigest()[:32]}.pt2")
+        return cls(graphs_folder() / f"{digest.hexdigest()[:32]}.pt2")
 
     @property
     def exists(self) -> bool:
@@ -53,13 +64,17 @@ class Package:
     def _names(self) -> Path:
         return self.path.with_suffix(".json")
 
-    def make(self, program: Any, constants: Mapping[str, Tensor]) -> None:
+    def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Compile an exported program; whoever is interrupted leaves nothing behind.
 
+        `about` is for readers of a listing.
+
         Raises:
-            ValueError: the program holds a tensor that is not among the constants: as part of
-                the code it would never change.
+            ValueError: there is no compiler, or the program holds a tensor that is not among the
+                constants: as part of the code it would never change.
         """
+        if missing := missing_compiler():
+            raise ValueError(missing)
         held = {**program.state_dict, **program.constants}
         held = {name: each for name, each in held.items() if isinstance(each, Tensor)}
         known = {_place(each): name for name, each in constants.items()}
@@ -72,11 +87,7 @@ class Package:
             n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(dir=self.path.parent) as scratch,
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore", FutureWarning)  # of torch's own code
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
             made = Path(scratch) / self.path.name
             torch._inductor.aoti_compile_and_package(
                 program,
@@ -84,7 +95,8 @@ class Package:
                 inductor_configs={"aot_inductor.package_constants_in_so": False},
             )
             facts = made.with_suffix(".json")
-            facts.write_text(json.dumps({_NAMES: names, _VALUES: values}), encoding="utf-8")
+            text = json.dumps({**about, _NAMES: names, _VALUES: values})
+            facts.write_text(text, encoding="utf-8")
             facts.replace(self._names)
             made.replace(self.path)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -284,7 +284,7 @@ class HFModel(Model):
         """The facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
         ways: dict[str, str | int | None] = {
             "tile": self.tile,
-            "compiled": self._runner.graphs is not None or None,
+            "compiled": self._runner.graphs is not None,
             "quantized": self._quantized,
         }
         placed = {"placed": placement(self.module)} if self.cut == _PLACED else {}
@@ -369,6 +369,12 @@ class HFModel(Model):
             first += len(read_rows(call))
         self.num_forwards += 1
         return logits
+
+    @torch.inference_mode()
+    def replay(self, calls: Sequence[Call]) -> Callable[[], Sequence[Tensor]]:
+        """Return the work of calls as a graph, until the cache is allocated anew."""
+        assert self._layout is not None
+        return self._runner.replay(self._layout, calls)
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -6,7 +6,7 @@ Letters: B sequences of a pass, N rows, R rows read, D hidden width, V vocabular
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -16,12 +16,11 @@ from decoders.core.adapter.gating import Forward, GatedModule, text_model
 from decoders.core.adapter.mid_layer_slots import LateSlotHooks
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
-from decoders.core.adapter.weights import power_of_two
+from decoders.core.adapter.weights import graph_size
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.attention import GROUPED_ROWS, NAME
 from decoders.core.hf.cache import PlaneCache
-from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, tensors_of
+from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, tensors_of
 from decoders.core.hf.layout import Layout, Pass
 from decoders.core.types import Call
 from decoders.core.upload import upload
@@ -43,7 +42,6 @@ class Runner:
         self.num_padded_rows = 0
         self._module, self._device = module, architecture.device
         self._reads_hidden = architecture.reads_hidden
-        self._grouped = module.config.get_text_config()._attn_implementation == NAME
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._late_slots = LateSlotHooks(module)
         self._configs: list[Any] = []
@@ -109,10 +107,26 @@ class Runner:
         return self._logits(layout, {"inputs_embeds": embedded}, rows, gate)
 
     def _run_graph(self, rows: Pass, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
-        """Run a pass as a graph of tensors that are all named."""
+        """Run a pass as a graph."""
+        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
+        outputs = graphs(*self._inputs(rows, graphs))
+        if graphs.fixed:  # the next call writes over them
+            outputs = [each.clone() for each in outputs]
+        logits, *states = (each[: len(rows.read or ())] for each in outputs)
+        return logits, states[0] if states else None
+
+    def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
+        """Return the work of calls as a graph, until the cache is allocated anew."""
+        graphs = self.graphs or Graphs(self._computed, self._held, device=self._device)
+        given = self._inputs(layout.framed(calls), graphs)
+        if self._device.type == "cuda":
+            return capture(lambda: self._computed(*given))
+        return graphs.bound(*given)
+
+    def _inputs(self, rows: Pass, graphs: Graphs) -> tuple[str | None, Inputs, Sequence[Tensor]]:
+        """Return an adapter's name, inputs of a graph, tensors that are all named, and planes."""
         assert rows.entries is not None
         assert rows.read is not None
-        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
         inputs = {f"mask.{kind}": mask for kind, mask in masks.items() if mask is not None}
         inputs |= {"positions": rows.positions, "entries": rows.entries}
@@ -124,22 +138,15 @@ class Runner:
             inputs |= adapter.inputs(
                 rows.calls, rows.firsts, self.tokens(rows.ids), bucketed=graphs.fixed
             )
-        num_read = len(rows.read)
-        least = 1 if rows.ids.numel() == 1 else 2  # a size of one is a graph of its own
-        padded = max(num_read, least)
-        padded = power_of_two(padded) if graphs.fixed else padded
-        inputs["read"] = upload([*rows.read, *[0] * (padded - num_read)], self._device)
-        wide = self._grouped and rows.positions.shape[1] > GROUPED_ROWS
-        outputs = graphs((name, wide), inputs, rows.planes)
-        if graphs.fixed:  # the next call writes over them
-            outputs = [each.clone() for each in outputs]
-        logits, *states = (each[:num_read] for each in outputs)
-        return logits, states[0] if states else None
+        lone = rows.ids.numel() == 1
+        missing = (1 if lone else graph_size(len(rows.read), graphs.fixed)) - len(rows.read)
+        inputs["read"] = upload([*rows.read, *[0] * missing], self._device)
+        return name, inputs, rows.planes
 
     def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Compute a pass from tensors alone, as a graph holds it: logits, and what the head read.
 
-        `name` has the adapter's.
+        `name` is the adapter's, or None.
         """
         masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
         seen = next(iter(masks.values())).shape[-1]
@@ -154,7 +161,7 @@ class Runner:
             fed["input_ids"] = inputs["ids"]
         else:
             assert self.gated is not None
-            adapter = self.adapters[name[0]]
+            adapter = self.adapters[name]
             fed["inputs_embeds"] = inputs["embeds"]
             active = self.gated.active(adapter.weights.through(inputs))
             self._late_slots.begin(adapter.late(inputs))
@@ -170,12 +177,14 @@ class Runner:
 
     def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses beside its inputs: a description, and tensors by name."""
-        adapter = self.adapters.get(name[0])
+        adapter = self.adapters.get(name)
         if adapter is not None:
             adapter.weights.lay_out()
         used = {"module": self._module, "gated": self.gated, "adapter": adapter}
         config = None if adapter is None else adapter.config
-        text = f"{type(self._module)} {self._module.config.to_json_string()} {config}"
+        whole, of = self._module.config, self._module.config.get_text_config()
+        model = f"{type(self._module).__name__} {of.num_hidden_layers} x {of.hidden_size}"
+        text = f"{model}, {self._module.dtype}\n{whole.to_json_string()} {config}"
         return text, tensors_of(used)
 
     def _run_tiled(

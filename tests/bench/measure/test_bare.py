@@ -77,11 +77,11 @@ def test_a_projection_is_that_of_the_calls_times(
     steps = timing.answers[0].steps[1:]
     calls = sum(step.target_calls + step.draft_calls for step in steps)
     monkeypatch.setattr(bench, "clock", FakeClock(step_s=1.0))
-    even = [
+    even, ours = [
         bare.Timing(each.answers, seconds, 1.0, seconds, None)
         for each, seconds in ((base, TOKENS), (timing, calls))
     ]
-    found = projected_speedup(bench, "spec", *even, CONTEXT)
+    found = projected_speedup(bench, "spec", even, ours, CONTEXT)
     assert found == pytest.approx(TOKENS / calls)
 
 

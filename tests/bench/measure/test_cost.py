@@ -173,6 +173,24 @@ def test_a_replay_stands_beside_the_same_call_made_as_ever(tmp_path: Path):
     assert facts.complete
 
 
+def test_no_time_holds_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    compiled = subject()
+    model, kinds = compiled.model, set()
+    plain = model.forward
+
+    def forward(calls):
+        plain(calls)
+        if (kind := (len(calls), calls[0].num_rows)) not in kinds:
+            kinds.add(kind)
+            compiled.clock.advance(100.0)
+
+    monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr(TimedModel, "num_graphs", property(lambda _: len(kinds)), raising=False)
+    measure_cost(compiled, tmp_path, Silent())
+    assert load_cost(tmp_path).curve.points == pytest.approx({c: truth(c) for c in GRID.cells})
+    assert kinds
+
+
 def test_a_capture_that_fails_leaves_a_line_and_all_that_was_measured(tmp_path: Path):
     def replayer(clock):
         def capture(calls):

@@ -48,7 +48,7 @@ def test_learned_positions_are_looked_up_and_not_read():
 
 def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
     config = load_config(None, {"device": "cpu"})
-    opened = open_subject(config, TINY, shape=str(shape), replay=False)
+    opened = open_subject(config, TINY, print, shape=str(shape), replay=False)
     facts = measure_cost(opened, tmp_path / "cost", Silent())
     cost = load_cost(tmp_path / "cost")
     assert set(cost.curve.points) == set(TINY.cells)
@@ -62,7 +62,7 @@ def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
 @pytest.mark.gpu
 def test_on_a_gpu_the_same_code_replays_a_cuda_graph(shape: Path, tmp_path: Path):
     config = load_config(None, {"device": "cuda"})
-    opened = open_subject(config, TINY, shape=str(shape))
+    opened = open_subject(config, TINY, print, shape=str(shape))
     assert opened.model.device.type == "cuda"
     facts = measure_cost(opened, tmp_path / "cost", Silent())
     assert facts.complete
@@ -75,12 +75,14 @@ def test_on_a_gpu_the_same_code_replays_a_cuda_graph(shape: Path, tmp_path: Path
 
 def test_an_unknown_shape_is_a_usage_error():
     with pytest.raises(BenchError, match="neither a folder") as unknown:
-        open_subject(load_config(None, {"device": "cpu"}), TINY, shape="llama-900t")
+        open_subject(load_config(None, {"device": "cpu"}), TINY, print, shape="llama-900t")
     assert unknown.value.exit_code == 2
 
 
 def test_the_zoos_shape_is_the_zoos(tmp_path: Path):
-    opened = open_subject(load_config(None, {"device": "cpu"}), TINY, shape="zoo", replay=False)
-    loaded = open_subject(load_config(None, {"device": "cpu"}), TINY, replay=False)
+    opened = open_subject(
+        load_config(None, {"device": "cpu"}), TINY, print, shape="zoo", replay=False
+    )
+    loaded = open_subject(load_config(None, {"device": "cpu"}), TINY, print, replay=False)
     assert opened.facts.work == loaded.facts.work
     assert opened.facts.target["dtype"] == "float32"

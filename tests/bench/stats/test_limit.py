@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench.records.cost import CostFacts, Grid, Measured, Work
+from bench.records.cost import CostFacts, Grid, Measured, Work, folder_name
 from bench.records.environment import Environment, Models
 from bench.records.phases import PhasedAnswer
 from bench.report.texts.cost import limit_lines
@@ -42,6 +42,13 @@ def run_of(*records, env=ENV) -> Any:
 
 # ten prompt tokens, then steps with 10, 11, 12 and 13 tokens in the cache
 AR = make_record("ar", (1,) * 5, ttft_s=1.0, total_s=1.0 + 4 * 2.0)
+
+
+def test_a_compiled_and_an_eager_time_are_not_held_against_each_other():
+    compiled = replace(COST, facts=replace(FACTS, target=TARGET | {"compiled": True}))
+    assert mismatch(COST, ENV) is None
+    assert "ran eagerly in the other" in str(mismatch(compiled, ENV))
+    assert folder_name(compiled.facts, ENV).endswith("-compiled")
 
 
 def test_the_mean_context_is_that_of_calls_after_the_first():

@@ -408,6 +408,25 @@ def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
     torch.compiler.reset()
 
 
+def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own():
+    found = made("llama-gqa", "sdpa", "merged")
+    model = HFModel(copy.deepcopy(found.module), compile=True, backend="export")
+    model.attach("ptp", found.adapter)
+    model.reserve(1, 60)
+    case = dataclasses.replace(found, model=model)
+    prompt = ids(70, 30)
+    (session,) = opened(case, prompt)
+    got = model.forward([everything(session, [5, 6, 7])])
+    assert gap(got, cold(case, prompt, [5, 6, 7])) < TOLERANCE
+    assert model.num_graphs == 1
+    for tokens, sizes in (([5], (3,)), ([5, 6, 7], (1,)), ([5, 6], (2,))):
+        session.truncate(30)
+        slots = slots_of(74, sizes, tokens[-1:])
+        got = model.forward([everything(session, tokens, slots=slots)])
+        assert gap(got, cold(case, prompt, tokens, slots)) < TOLERANCE
+    assert model.num_graphs == 2
+
+
 # Negative controls: the oracle notices.
 
 

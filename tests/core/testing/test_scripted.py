@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench.measure.bare import SPECS
@@ -16,9 +18,9 @@ VOCAB = 11
 SPEC = "spec:k={k}"
 
 
-def answer(spec: str, *chances: float, num_tokens: int = 60, **sampling: float) -> Generation:
+def answer(spec: str, *chances: float, num_tokens: int = 60, **sampling: Any) -> Generation:
     models = Models(target=TableModel(VOCAB), draft=TableModel(VOCAB, seed=5))
-    settings = Sampling(max_new_tokens=num_tokens, **sampling)  # type: ignore[arg-type]
+    settings = Sampling(max_new_tokens=num_tokens, **sampling)
     scheduler = Scheduler(build(parse_spec(spec)), models, settings, read_out=Scripted(chances))
     (found,) = scheduler.run([[1, 2, 3]])
     assert isinstance(found, Generation), found
@@ -32,7 +34,7 @@ def accepted(found: Generation) -> list[int]:
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}])
 @pytest.mark.parametrize("verify", ["rejection", "coupled"])
-def test_drafts_stand_as_the_script_says(verify: str, sampling: dict[str, float]) -> None:
+def test_drafts_stand_as_the_script_says(verify: str, sampling: dict[str, Any]) -> None:
     spec = f"spec:k=4:verify={verify}"
     assert set(accepted(answer(spec, 1.0, **sampling))) == {4}
     assert set(accepted(answer(spec, 0.0, **sampling))) == {0}

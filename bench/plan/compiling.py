@@ -1,0 +1,96 @@
+"""Compiled calls (`decoders.core.hf.compiled`): the default where they are possible.
+
+The graphs that a run needs are made before it is planned: no time holds compiling, and a model of
+which none can be made is measured eagerly from the beginning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from bench.errors import UnavailableError
+from bench.machine.clock import Stopwatch
+from bench.plan.devices import open_device
+from bench.plan.numerics import uses_tiles
+from bench.plan.select import Note, ResolvedRun
+from bench.plan.setup import Setup
+from bench.progress import Progress
+from decoders.core.decoder import SelfDriven
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.compiled import NoGraphError
+from decoders.core.hf.graph_files import missing_compiler
+
+_SWITCH = "TORCH_COMPILE_DISABLE"
+"""Torch's own variable: 1 is for eager calls by default, without a line about it."""
+_TEXT = [3 + number % 24 for number in range(48)]
+_NUM_TOKENS = 32
+"""The prompt, and the length of the answer, that show which graphs a decoder needs."""
+Opened = TypeVar("Opened")
+
+
+def open_compiled(
+    run: ResolvedRun,
+    opener: Callable[[ResolvedRun], Opened],
+    ready: Callable[[Opened], Opened],
+    note: Note,
+) -> Opened:
+    """Open a run and make it ready: compiled if asked, or if nobody chose and it can be.
+
+    Raises:
+        UnavailableError: no graph can be made, and --compile asked for them.
+    """
+    asked = run.config.compile
+    if asked is None and os.environ.get(_SWITCH) != "1":
+        why = _eager_because(run)
+        try:
+            if why is None:
+                return ready(opener(run.with_values(compile=True)))
+        except NoGraphError as error:
+            why = str(error)
+        note(f"calls run eagerly, at up to four times the time of compiled ones: {why}")
+    try:
+        return ready(opener(run.with_values(compile=bool(asked))))
+    except NoGraphError as error:
+        raise UnavailableError(f"{error}; take --no-compile") from error
+
+
+def _eager_because(run: ResolvedRun) -> str | None:
+    config = run.config
+    reasons = (
+        (uses_tiles(run), "row-invariant numerics have no graphs yet"),
+        (config.tensor_parallel > 1, "there are no graphs under --tensor-parallel"),
+        (config.device_map is not None, "there are no graphs under --device-map"),
+        (config.quantize is not None, f"graphs of {config.quantize} weights need --compile"),
+        (open_device(config.device).type == "cuda", "CUDA graphs on a GPU need --compile"),
+    )
+    return next((why for holds, why in reasons if holds), None) or missing_compiler()
+
+
+def make_graphs(setup: Setup, progress: Progress) -> Setup:
+    """Let decoders answer a text once if calls are compiled; return the setup that says of what.
+
+    Other errors than `NoGraphError`, which is raised, are those of the run's own answers.
+    """
+    if not setup.config.compile:
+        return setup
+    num_rows = setup.config.batch_size
+    at_once = sorted({min(1 << power, num_rows) for power in range(num_rows.bit_length() + 1)})
+    sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
+    arms = {c: arm for c, arm in setup.arms.items() if not isinstance(arm.decoder, SelfDriven)}
+    progress.start("compiling", len(arms))
+    made = []
+    for cell, arm in arms.items():
+        before = arm.models.num_graphs
+        scheduler = Scheduler(arm.decoder, arm.models, sampling, num_rows)
+        with Stopwatch(setup.clock) as watch:
+            outcomes = [each for num in at_once for each in scheduler.run([_TEXT] * num)]
+        for outcome in outcomes:
+            if isinstance(outcome, NoGraphError):
+                raise outcome
+        if num := arm.models.num_graphs - before:
+            made.append((cell, num, watch.total_s))
+        progress.step(f"{cell}: {num} graphs")
+    return replace(setup, compiled=tuple(made))

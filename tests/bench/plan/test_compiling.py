@@ -1,0 +1,131 @@
+"""Compiled calls by default: where they are made, and where a run stays eager and says why."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import UnavailableError
+from bench.plan.compiling import open_compiled
+from bench.plan.select import ResolvedRun
+from bench.settings.config import load_config
+from decoders.core.hf.compiled import NoGraphError
+from decoders.core.hf.graph_files import missing_compiler
+from tests.command_line import Output, bench
+from tests.tiny_checkpoint import save_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path / "cache"))
+
+
+def measured(folder: Path, *arguments: object) -> tuple[Output, Path]:
+    """A run of a tiny model, and its folder."""
+    model = save_checkpoint(folder / "model")
+    small = ("--limit", 2, "--repeats", 1, "--quality-limit", 1, "--max-new-tokens", 8)
+    asked = ("--tasks", "qa", "--decoders", "lookup", "--output", folder, *small, *arguments)
+    ended = bench("run", "--model", model, "--run-name", "tiny", "--progress", "plain", *asked)
+    return ended, (folder / "latest").resolve()
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (run / "samples.jsonl").read_text().splitlines())
+    return [line for line in lines if line.get("event") == "compiled"]
+
+
+def config(run: Path) -> dict[str, Any]:
+    return tomllib.loads((run / "config.toml").read_text())
+
+
+@pytest.mark.skipif(missing_compiler() is not None, reason="no C++ compiler")
+def test_a_run_is_compiled_where_nobody_chose_its_table_says_so_and_the_cache_can_be_emptied(
+    tmp_path: Path,
+) -> None:
+    ended, run = measured(tmp_path)
+    assert ended.code == 0, ended.err
+    assert "calls compiled" in ended.err
+    assert "compiling 2/2" in ended.err
+    assert config(run)["compile"] is True
+    assert [(line["cell"], line["graphs"]) for line in events(run)] == [("ar", 2)]
+    assert "compiled calls" in (run / "report.md").read_text()
+    assert json.loads((run / "env.json").read_text())["models"]["target"]["compiled"]
+
+    listed = json.loads(bench("ls", "graphs", "--json").out)
+    assert {graph["kind"] for graph in listed} == {"1 x one row", "1 x rows"}
+    assert {graph["model"] for graph in listed} == {"LlamaForCausalLM 1 x 16, torch.float32"}
+    assert "1 x one row" in bench("ls", "graphs").out
+    for arguments, left in ((("--dry-run",), 2), ((), 0)):
+        assert "2 graphs" in bench("clean", *arguments).out
+        assert len(list((tmp_path / "cache" / "graphs").glob("*.pt2"))) == left
+
+
+def test_without_a_compiler_a_run_is_eager_and_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    ended, run = measured(tmp_path)
+    assert ended.code == 0, ended.err
+    (line,) = [line for line in ended.err.splitlines() if "eagerly" in line]
+    assert "no-such-compiler" in line
+    assert "install one" in line
+    assert config(run)["compile"] is False
+    assert not events(run)
+    assert "eager calls" in (run / "report.md").read_text()
+    asked, _ = measured(tmp_path, "--compile")
+    assert asked.code == 5
+    assert "no-such-compiler" in asked.err
+
+
+def undecided(**values: Any) -> ResolvedRun:
+    """A run without decoders on the CPU."""
+    return ResolvedRun(config=load_config(None, {"device": "cpu", **values}), decoders={})
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"numerics": "invariant"}, "row-invariant numerics"),
+        ({"tensor_parallel": 2}, "--tensor-parallel"),
+        ({"device_map": "auto"}, "--device-map"),
+        ({"quantize": "int8"}, "int8 weights need --compile"),
+    ],
+)
+def test_what_has_no_graphs_yet_is_eager_by_default(values: dict[str, Any], why: str) -> None:
+    said: list[str] = []
+    chosen = undecided(**values)
+    assert not open_compiled(chosen, lambda c: c, lambda c: c, said.append).config.compile
+    assert len(said) == 1
+    assert why in said[0]
+
+
+def test_a_model_of_which_no_graph_can_be_made_is_eager_unless_graphs_were_asked_for() -> None:
+    said: list[str] = []
+
+    def ready(opened: ResolvedRun) -> ResolvedRun:
+        if opened.config.compile:
+            raise NoGraphError("no graph can be made of this model: it is odd")
+        return opened
+
+    plain = undecided()
+    assert not open_compiled(plain, lambda c: c, ready, said.append).config.compile
+    assert len(said) == 1
+    assert "it is odd" in said[0]
+    asked = plain.with_values(compile=True)
+    with pytest.raises(UnavailableError, match="it is odd; take --no-compile"):
+        open_compiled(asked, lambda c: c, ready, said.append)
+
+
+def test_torchs_own_switch_and_no_compile_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    refused = undecided(compile=False)
+    assert open_compiled(refused, lambda c: c, lambda c: c, said.append).config.compile is False
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    plain = undecided()
+    assert open_compiled(plain, lambda c: c, lambda c: c, said.append).config.compile is False
+    assert not said

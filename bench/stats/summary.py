@@ -30,6 +30,7 @@ Pairs = Mapping[tuple[str, str], Estimate]
 _ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
+    *("added", "later_steps", "unconditional"),
 )
 _TALLIED = (
     *("tokens_per_call", "tpf", "acceptance_length", "calls_per_step"),
@@ -166,13 +167,14 @@ def _speedup(baseline: Sequence[Unit], arm: Sequence[Unit], *, decode: bool = Fa
 
 
 def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
-    """Tabulate draft acceptance per decoder, family and position: counts, joint, conditional."""
+    """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
     rows = [
         {
             "decoder": decoder,
             "family": family,
             **asdict(count),
             "conditional": count.conditional,
+            "unconditional": count.unconditional,
         }
         for decoder, family, chosen in _cells(records, plan)
         for count in counters.acceptance_by_position(chosen)

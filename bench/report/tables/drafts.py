@@ -42,18 +42,20 @@ _ROUNDS: Columns = {
 
 
 def acceptance(table: pd.DataFrame) -> Table | None:
-    """Make the table of joint and conditional acceptance by position over all families."""
+    """Make the table of three kinds of acceptance by position over all families."""
     overall = table[table["family"] == ALL].astype({"position": int})
     positions = sorted(overall["position"].unique())[:_MOST_POSITIONS]
     rows = [
         (decoder, kind, mine.set_index("position"))
         for decoder, mine in overall.groupby("decoder", sort=False)
-        for kind in ("joint", "conditional")
+        for kind in ("unconditional", "joint", "conditional")
     ]
     columns: Columns = {
         "decoder": lambda row: str(row[0]),
         "probability": lambda row: row[1],
-        "n": lambda row: str(row[2].loc[1, "steps"]),
+        "n": lambda row: str(
+            row[2].loc[1, "later_steps" if row[1] == "unconditional" else "steps"]
+        ),
     }
 
     def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:
@@ -62,11 +64,12 @@ def acceptance(table: pd.DataFrame) -> Table | None:
     for position in positions:
         columns[str(position)] = partial(probability, position=position)
     note = (
-        "Conditional: P(draft j accepted | drafts before it accepted), among steps that drafted at "
-        "least j; joint: P(drafts 1..j all accepted), the product of the conditionals up to j, so "
-        "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
-        "position 1) counts steps; counts for every position and family: "
-        "tables/acceptance_by_position.csv."
+        "Unconditional: P(a step emits more than j tokens), among all steps after the prefill's: "
+        "1 + its sum is the tokens per step. Conditional: P(draft j accepted | drafts before it "
+        "accepted), among steps that drafted at least j; joint: P(drafts 1..j all accepted), the "
+        "product of the conditionals up to j, so that drafts of unequal length count as far as "
+        "they go; '-': no step got that far. n (of position 1) counts steps; counts for every "
+        "position and family: tables/acceptance_by_position.csv."
     )
     return Table.of("Draft acceptance by position", note, columns, rows)
 

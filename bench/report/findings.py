@@ -185,7 +185,7 @@ class Findings:
                 f"Emitted tokens / target calls, prefill included, pooled. {timed}",
                 lambda row: number(row.tokens_per_call),
             ),
-            *drafts.step_lengths(self.summary, timed),
+            drafts.step_lengths(self.summary, timed),
             by_family(
                 self.summary,
                 "Milliseconds per token by family",

@@ -17,7 +17,6 @@ from bench.report.tables.table import (
     guarantee_label,
     interval,
     is_number,
-    kind_of_step,
     number,
     speed,
     without_wrong,
@@ -122,7 +121,7 @@ def sentence(row: SummaryRow) -> str:
         text += f" (no difference shown: {why})"
     text += (
         f", {number(row.tokens_per_call)} tokens per target call, "
-        f"{number(row.acceptance_length)} {kind_of_step(row)} tokens per step of "
+        f"{number(row.acceptance_length)} tokens per step of "
         f"{number(row.calls_per_step)} calls"
     )
     if row.quality is not None:

@@ -18,7 +18,6 @@ from bench.report.tables.table import (
     is_number,
     number,
     step_length,
-    verifies,
 )
 from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
 from bench.stats.intervals import LEVEL
@@ -106,25 +105,16 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     return Table.of("Rounds and passes", note, _ROUNDS, rows)
 
 
-def step_lengths(summary: pd.DataFrame, timed: str) -> list[Table]:
-    """Make the tables of accepted, and of emitted, tokens per step by family, with the entropy."""
-    verifying, known = verifies(summary), entropies(summary)
-    made = []
-    for name, chosen, aside in (
-        ("Accepted", verifying, ""),
-        ("Emitted", ~verifying, "; of decoders that verify nothing"),
-    ):
-        note = (
-            f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} jackknife "
-            f"interval over conversations{aside}. {timed} First row: mean entropy of ar's next "
-            "token along its answers; the lower, the easier a draft."
-        )
-        if not chosen.any():
-            continue
-        table = by_family(summary[chosen], f"{name} tokens per step by family", note, step_length)
-        if known:
-            texts = (number(known.get(family), ".2g") for family in table.headings[1:])
-            first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
-            table = replace(table, rows=(first, *table.rows))
-        made.append(table)
-    return made
+def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
+    """Make the table of tokens per step by family, with the entropy where it is known."""
+    note = (
+        f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} jackknife interval "
+        f"over conversations. {timed} First row: mean entropy of ar's next token along its "
+        "answers; the lower, the easier a draft."
+    )
+    table = by_family(summary, "Tokens per step by family", note, step_length)
+    if not (known := entropies(summary)):
+        return table
+    texts = (number(known.get(family), ".2g") for family in table.headings[1:])
+    first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
+    return replace(table, rows=(first, *table.rows))

@@ -249,16 +249,3 @@ def step_length(row: SummaryRow) -> TableCell:
 def guarantee_label(row: SummaryRow) -> str:
     """Return what a decoder guarantees of its answers, or "-"."""
     return row.guarantee or UNKNOWN
-
-
-def verifies(summary: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows whose decoder verifies drafts, or is ar."""
-    overall = summary[(summary["family"] == ALL) & summary["acceptance_rate"].notna()]
-    mask: pd.Series = summary["decoder"].isin([BASELINE, *overall["decoder"]])
-    return mask
-
-
-def kind_of_step(row: SummaryRow) -> str:
-    """Return what tokens of a step are: accepted, or emitted where nothing is verified."""
-    verified = row.decoder == BASELINE or is_number(row.acceptance_rate)
-    return "accepted" if verified else "emitted"

@@ -45,7 +45,7 @@ def external(
 ) -> None:
     """Let llama.cpp or vLLM answer a run's prompts, for a table of their own in its report."""
     from bench.external.measure import measure_external
-    from bench.external.responses import read_responses
+    from bench.external.vllm import read_responses
     from bench.records.external import append_external, next_session, read_external
     from bench.records.run_folder import find_run, load_records
     from bench.report.tables.external import other_engines

@@ -140,11 +140,10 @@ class PositionCount:
 
     @property
     def unconditional(self) -> float | None:
-        """P(a step emits a token beyond its j-th) = added / later steps: a rate of all steps.
+        """P(a step emits more than j tokens) = added / later steps, of all steps.
 
-        1 + the sum over positions is `Tally.acceptance_length` where every step emits a token, as
-        all that draft do. The last token of a step that EOS or the budget cut stands for the
-        target's own, and a token that drafting itself committed for a draft.
+        1 + the sum over positions is `Tally.acceptance_length`, as every step emits a token: the
+        target's own, or the last draft where EOS or the budget cut a step behind it.
         """
         return ratio(self.added, self.later_steps)
 
@@ -169,17 +168,12 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
         accepted = sum(n for (_, a), n in pairs.items() if a >= j)
         stood = ratio(accepted, reached)
         joint = None if joint is None or stood is None else joint * stood
-        row = PositionCount(
-            position=j,
-            steps=sum(n for (d, _), n in pairs.items() if d >= j),
-            reached=reached,
-            accepted=accepted,
-            joint=joint,
-            added=sum(n for tokens, n in lengths.items() if tokens > j),
-            later_steps=lengths.total(),
-        )
-        rows.append(row)
-        if row.accepted == row.added == 0:
+        added = sum(n for tokens, n in lengths.items() if tokens > j)
+        counts = {"reached": reached, "accepted": accepted, "added": added}
+        steps_so_far = sum(n for (d, _), n in pairs.items() if d >= j)
+        counts |= {"steps": steps_so_far, "later_steps": lengths.total()}
+        rows.append(PositionCount(position=j, joint=joint, **counts))
+        if accepted == added == 0:
             break
     beyond = sum(max(0, tokens - 1) * n for tokens, n in lengths.items())
     assert not rows or sum(row.added for row in rows) == beyond, "positions miss tokens"

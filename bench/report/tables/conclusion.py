@@ -92,6 +92,8 @@ def _of_lossy(rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow]) -> str
         for row in everyone:
             if row.decoder == BASELINE and is_number(row.quality):
                 text += f" ({BASELINE}: {percent(row.quality, '')} %)"
+    if best.nll_over_ar is not None:
+        text += f"; the target finds its tokens {best.nll_over_ar:.2f} nats less likely"
     return f"{text}."
 
 

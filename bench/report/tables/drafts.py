@@ -52,9 +52,7 @@ def acceptance(table: pd.DataFrame) -> Table | None:
     columns: Columns = {
         "decoder": lambda row: str(row[0]),
         "probability": lambda row: row[1],
-        "n": lambda row: str(
-            row[2].loc[1, "later_steps" if row[1] == "unconditional" else "steps"]
-        ),
+        "n": lambda row: str(row[2].loc[1, "later_steps" if row[1][0] == "u" else "steps"]),
     }
 
     def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:

@@ -234,7 +234,9 @@ def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
 
 
 def quality(row: SummaryRow) -> TableCell:
-    """Format a quality as a percentage, with its interval."""
+    """Format a quality as a percentage, with its interval; in brackets what can tell no loss."""
+    if row.quality_tells is False and row.quality is not None:
+        return TableCell(f"({percent(row.quality, '')})")
     low, high = (percent(end, "") for end in (row.quality_low, row.quality_high))
     ends = UNKNOWN if UNKNOWN in (low, high) else f"[{low}, {high}]"
     return TableCell(with_interval(percent(row.quality, ""), ends))

@@ -136,18 +136,17 @@ def test_the_responses_are_read_back_as_another_engine(
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "said"),
+    ("change", "said"),
     [
-        ({"metrics": {}}, 2, "--per-request-spec-decode-metrics summary"),
-        ({"num_spec_steps": 99}, 2, "and it counts (99, "),
-        ({"num_draft_tokens": 0}, 2, "of 0 drafts"),
-        ({"acceptance_histogram": [-1]}, 2, "acceptance_histogram of spec/"),
-        ({"num_draft_tokens": "7"}, 4, "line 1 is damaged: its num_draft_tokens"),
+        ({"metrics": {}}, "--per-request-spec-decode-metrics summary"),
+        ({"num_spec_steps": 99}, "of 99 steps"),
+        ({"num_draft_tokens": 0}, "of 0 drafts"),
+        ({"acceptance_histogram": [-1]}, "acceptance_histogram [-1]"),
+        ({"num_draft_tokens": "many"}, "'many'"),
     ],
 )
 def test_responses_that_contradict_themselves_are_one_line(
     change: dict[str, Any],
-    code: int,
     said: str,
     synthetic_run: Callable[..., Path],
     tmp_path: Path,
@@ -161,7 +160,7 @@ def test_responses_that_contradict_themselves_are_one_line(
         line["metrics"]["speculative_decoding"] |= change
     (tmp_path / "bad.jsonl").write_text(json.dumps(line))
     done = bench("external", run, "--engine", "vllm", "--read", tmp_path / "bad.jsonl")
-    assert (done.code, done.err.count("\n")) == (code, 1), done.err
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
     assert said in done.err
     assert not (run / "external.jsonl").exists()
     done = bench("external", run, "--engine", "llamacpp", "--read", tmp_path / "bad.jsonl")

@@ -202,7 +202,7 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
 def area(summary: pd.DataFrame) -> Table | None:
     """Make the table of accuracy under parallelism, of methods run with several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
-    scored = scored[(scored["guarantee"] != WRONG) & ~scored["quality_tells"].eq(False)]
+    scored = scored[(scored["guarantee"] != WRONG) & scored["quality_tells"].fillna(True)]
     methods = curves(str(cell) for cell in scored["decoder"].unique())
     if all(len(cells) == 1 for cells in methods.values()):
         return None

@@ -93,7 +93,7 @@ def _of_lossy(rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow]) -> str
             if row.decoder == BASELINE and is_number(row.quality):
                 text += f" ({BASELINE}: {percent(row.quality, '')} %)"
     if best.nll_over_ar is not None:
-        text += f"; the target finds its tokens {best.nll_over_ar:.2f} nats less likely"
+        text += f"; the target finds a token {best.nll_over_ar:.2f} nats less likely than ar's"
     return f"{text}."
 
 

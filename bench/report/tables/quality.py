@@ -45,6 +45,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     if scored.empty:
         return None
     metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
+    metrics |= {ALL: "mean of families without brackets"}
     named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
     note = (
         f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "

@@ -152,7 +152,7 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
     """Count drafts by position, up to the first position that no step got past.
 
     A draft cut off by EOS or the budget counts as drafted and not accepted, as it does in
-    `Tally.acceptance_rate`. Nothing is counted where nothing was drafted.
+    `Tally.acceptance_rate`; where nothing was drafted nothing is counted.
     """
     pairs: Counter[tuple[int, int]] = Counter()
     lengths: Counter[int] = Counter()
@@ -170,9 +170,8 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
         joint = None if joint is None or stood is None else joint * stood
         added = sum(n for tokens, n in lengths.items() if tokens > j)
         counts = {"reached": reached, "accepted": accepted, "added": added}
-        steps_so_far = sum(n for (d, _), n in pairs.items() if d >= j)
-        counts |= {"steps": steps_so_far, "later_steps": lengths.total()}
-        rows.append(PositionCount(position=j, joint=joint, **counts))
+        counts["steps"] = sum(n for (d, _), n in pairs.items() if d >= j)
+        rows.append(PositionCount(position=j, joint=joint, later_steps=lengths.total(), **counts))
         if accepted == added == 0:
             break
     beyond = sum(max(0, tokens - 1) * n for tokens, n in lengths.items())

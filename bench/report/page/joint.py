@@ -173,8 +173,8 @@ def matrices(members: Members) -> dict[str, Table]:
         ),
         "quality": (
             f"Quality % [{LEVEL}]",
-            "Mean of the families' own scores over held-out prompts. Runs that scored other "
-            "numbers of prompts, or sampled otherwise, differ by that too.",
+            "Mean of the families' scores that can tell a loss, over held-out prompts. Runs that "
+            "scored other numbers of prompts, or sampled otherwise, differ by that too.",
             tables.quality,
         ),
         "identical_to_ar": (

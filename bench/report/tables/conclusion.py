@@ -92,8 +92,9 @@ def _of_lossy(rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow]) -> str
         for row in everyone:
             if row.decoder == BASELINE and is_number(row.quality):
                 text += f" ({BASELINE}: {percent(row.quality, '')} %)"
-    if best.nll_over_ar is not None:
-        text += f"; the target finds a token {best.nll_over_ar:.2f} nats less likely than ar's"
+    if (lost := best.nll_over_ar) is not None:
+        nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
+        text += f"; the target finds a token {nats} than {BASELINE}'s"
     return f"{text}."
 
 

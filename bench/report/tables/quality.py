@@ -45,7 +45,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     if scored.empty:
         return None
     metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
-    metrics |= {ALL: "mean of families without brackets"}
+    metrics |= {ALL: "mean of families, less those in brackets"}
     named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
     note = (
         f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
@@ -166,9 +166,9 @@ def text(summary: pd.DataFrame) -> Table | None:
     note = (
         "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
         "target / mean entropy of its distributions there, both in nats / tokens that repeat the "
-        "one before them, % / tokens that are the target's likeliest, % / 3-grams that differ "
-        "from all others of the family's answers, % / tokens of an answer. A loop is likely: read "
-        "the first with the third and the fifth."
+        "one before them, % / tokens that are the target's likeliest, % / different 3-grams of all "
+        "answers together / 3-grams, % / tokens of an answer. A loop is likely: read the first "
+        "with the third and the fifth."
     )
 
     def cell(row: SummaryRow) -> str:

@@ -97,7 +97,7 @@ def guaranteed(name: str) -> dict[str, str | None]:
 
 
 HEADINGS = (
-    "| decoder | guarantee | speed-up [95 %] | tokens per call | accepted tokens per step "
+    "| decoder | guarantee | speed-up [95 %] | tokens per call | tokens per step "
     "| calls per step | entropy | quality | identical to AR |"
 )
 

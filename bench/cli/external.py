@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -35,12 +36,17 @@ def external(
     speculative: Annotated[
         str | None, typer.Option(metavar="JSON", help="Of vllm: one more speculative_config.")
     ] = None,
+    read: Annotated[
+        Path | None,
+        typer.Option(help="Of vllm: a server's responses with its metrics, instead of running it."),
+    ] = None,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Let llama.cpp or vLLM answer a run's prompts, for a table of their own in its report."""
     from bench.external.measure import measure_external
-    from bench.records.external import read_external
+    from bench.external.vllm import read_responses
+    from bench.records.external import append_external, next_session, read_external
     from bench.records.run_folder import find_run, load_records
     from bench.report.tables.speed import other_engines
 
@@ -49,8 +55,15 @@ def external(
             raise UsageError(f"{name} {value} is below 1; give 1 or more")
     chosen = _engine(engine, num_drafts, ngram, speculative)
     run_dir = find_run(run, output)
-    with options.display(progress) as display:
-        failures = measure_external(run_dir, chosen, model, display, limit)
+    failures = 0
+    if read is not None:
+        if engine != "vllm":
+            raise UsageError(f"--read is for --engine vllm, not for {engine}; leave it out")
+        for answer in read_responses(read, next_session(read_external(run_dir))):
+            append_external(run_dir, answer)
+    else:
+        with options.display(progress) as display:
+            failures = measure_external(run_dir, chosen, model, display, limit)
     table = other_engines(read_external(run_dir), load_records(run_dir))
     if table is not None:
         options.print_table(table.headings, ([cell.text for cell in row] for row in table.rows))

@@ -17,7 +17,7 @@ PANEL = "Read results"
 _TOGETHER = "together"
 """The folder, beside runs, of reports and papers of several of them."""
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
-_Service = Literal["mlflow", "trackio", "hub", "eval-results", "peft"]
+_Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "peft"]
 _Bold = Literal["best", "none"]
 _Venue = Literal["icml", "acl", "neurips", "iclr", "tmlr", "arxiv"]
 

@@ -4,15 +4,21 @@ Source: its documentation of `LLM`, `SamplingParams`, ``speculative_config`` and
 Counters are the ``vllm:spec_decode_*`` ones, before and after each answer. Forward passes are not
 counted: each emits one token besides the accepted ones, so passes are emitted - accepted tokens;
 drafts accepted past an answer's end make that up to k too few.
+A server's responses hold metrics of their request (vllm-project/vllm#48915; `bench export --to
+acceptance` writes the same), and no ids.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from bench.errors import UnavailableError, optional
+from bench.errors import UnavailableError, UsageError, optional
 from bench.external.engine import Answer, Arm, Mode, Request, recordable
+from bench.records.external import ExternalAnswer
+from bench.text import UNKNOWN
 
 _DRAFTED = "vllm:spec_decode_num_draft_tokens"
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
@@ -102,3 +108,43 @@ class _VllmArm:
 
     def close(self) -> None:
         self._model.llm_engine.engine_core.shutdown()
+
+
+def read_responses(file: Path, session: int) -> list[ExternalAnswer]:
+    """Return an answer per JSON line, without ids and times; its mode is the file's name.
+
+    `UsageError`: one holds no metrics, or they contradict each other, as AIPerf checks them.
+    """
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [_read(line, file.stem, session) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        advice = "a server started with --per-request-spec-decode-metrics summary writes them"
+        line = f"no JSON lines with sound metrics.speculative_decoding ({error!r}); {advice}"
+        raise UsageError(f"--read {file}: {line}") from error
+
+
+def _read(response: Any, mode: str, session: int) -> ExternalAnswer:
+    of, usage = response["metrics"]["speculative_decoding"], response.get("usage") or {}
+    names = ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens")
+    steps, accepted, drafted = (int(of[name]) for name in names)
+    histogram, num_tokens = of["acceptance_histogram"], usage.get("completion_tokens")
+    counted = (sum(histogram), sum(j * num for j, num in enumerate(histogram)))
+    if counted != (steps, accepted) or accepted > drafted or min(histogram, default=0) < 0:
+        told = f"acceptance_histogram {histogram} of {steps} steps, {accepted} of {drafted} drafts"
+        raise ValueError(f"{response.get('id', UNKNOWN)} has {told}")
+    return ExternalAnswer(
+        session=session,
+        engine="vllm",
+        version=UNKNOWN,
+        mode=mode,
+        options={},
+        model=Path(str(response.get("model", UNKNOWN))).name,
+        prompt=str(response.get("id", UNKNOWN)),
+        prompt_hash="",
+        calls=None if num_tokens is None else num_tokens - accepted,
+        drafted=drafted,
+        accepted=accepted,
+        num_tokens=num_tokens,
+        num_steps=steps,
+    )

@@ -37,6 +37,8 @@ class ExternalAnswer:
         calls: forward passes of the model, the prompt's included.
         drafted: tokens that were proposed.
         accepted: those of them that stand in the answer.
+        num_tokens: of the answer, where its ids are not known.
+        num_steps: that verified drafts, where the engine counts them.
         error: why there is no answer; all that would be measured is then None.
         schema: of this file.
     """
@@ -55,6 +57,8 @@ class ExternalAnswer:
     calls: int | None = None
     drafted: int | None = None
     accepted: int | None = None
+    num_tokens: int | None = None
+    num_steps: int | None = None
     error: str | None = None
     schema: int = SCHEMA
 

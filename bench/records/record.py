@@ -307,6 +307,8 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
         broken.append("a step accepted more tokens than it drafted in a row")
     if any(depth > d for depth, d in zip(steps.depths, steps.drafted, strict=True)):
         broken.append("a step drafted more tokens in a row than it drafted")
+    if 0 in (n for n, d in zip(steps.emitted[1:], steps.drafted[1:], strict=True) if d):
+        broken.append("a step verified drafts and emitted nothing, not even the target's token")
     fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
     if any(len(ids) > n for ids, n in zip(steps.rejected, fallen, strict=False)):
         broken.append("a step rejected more tokens than it drafted and did not accept")

@@ -29,7 +29,7 @@ from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
+from bench.stats.summary_row import judged, rows_of
 from bench.stats.validity import DAMAGED, Validity, judge
 from bench.text import counted, portable
 
@@ -57,6 +57,11 @@ class Findings:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
         gold = gold_answers(self.run.path, self.run.plan)
         return sums.summarise(self.run.records, self.run.plan, gold, self.wrong)
+
+    @cached_property
+    def judged(self) -> pd.DataFrame:
+        """The summary that is shown, see `bench.stats.summary_row.judged`."""
+        return judged(self.summary)
 
     @cached_property
     def floor(self) -> Estimate:
@@ -126,7 +131,7 @@ class Findings:
     @cached_property
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
-        return mark_wrong(main.headline(self.summary, self.verdict, model_of(self.run)), self.wrong)
+        return mark_wrong(main.headline(self.judged, self.verdict, model_of(self.run)), self.wrong)
 
     @cached_property
     def reference_table(self) -> Table | None:
@@ -143,7 +148,7 @@ class Findings:
 
         Rows of WRONG decoders are marked.
         """
-        run, summary, of = self.run, self.summary, (self.run.records, self.decoders)
+        run, summary, of = self.run, self.judged, (self.run.records, self.decoders)
         made: dict[str, Sequence[Table | None]] = {
             "estimators": [speed.estimators(summary, sums.second_arm(run.records))],
             "rivals": [speed.pairwise_speedups(self._pairs, self.floor)],
@@ -160,6 +165,7 @@ class Findings:
             "acceptance": [drafts.acceptance(self.acceptance)],
             "parallel": [
                 drafts.rounds(summary),
+                quality.likelihood(summary),
                 quality.lost_quality(summary),
                 quality.agreement(summary),
                 quality.repetition(summary),
@@ -185,7 +191,7 @@ class Findings:
                 f"Emitted tokens / target calls, prefill included, pooled. {timed}",
                 lambda row: number(row.tokens_per_call),
             ),
-            *drafts.step_lengths(self.summary, timed),
+            drafts.step_lengths(self.summary, timed),
             by_family(
                 self.summary,
                 "Milliseconds per token by family",
@@ -207,12 +213,12 @@ class Findings:
     @property
     def conclusion(self) -> str:
         """State the result of the run in a sentence or two."""
-        return conclusion.conclusion(self.summary, self._pairs)
+        return conclusion.conclusion(self.judged, self._pairs)
 
     @property
     def sentences(self) -> list[str]:
         """One sentence per decoder that was compared to the baseline."""
-        rows = rows_of(self.summary, ALL)
+        rows = rows_of(self.judged, ALL)
         return [conclusion.sentence(row) for row in rows if row.decoder != BASELINE]
 
     @property
@@ -223,7 +229,7 @@ class Findings:
     @property
     def resolution(self) -> str:
         """The smallest differences the run can show; empty where it has no interval."""
-        return conclusion.resolution(self.summary)
+        return conclusion.resolution(self.judged)
 
     @property
     def footnotes(self) -> list[str]:

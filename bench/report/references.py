@@ -1,6 +1,6 @@
 """``--reference NAME``: published numbers beside a run's own, and whether they may be compared.
 
-The numbers, with source and device, lie in ``bench/settings/published.toml``. Accepted tokens per
+The numbers, with source and device, lie in ``bench/settings/published.toml``. Tokens per
 step compare where model, temperature and protocol are the same, speed-ups where GPU and dtype are
 too.
 """
@@ -17,17 +17,17 @@ from bench.errors import UsageError, did_you_mean
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
-from bench.report.tables.table import SESSIONS, Table, TableCell, kind_of_step, number, speed
+from bench.report.tables.table import SESSIONS, Table, TableCell, number, speed
 from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.summary_row import rows_of
 from bench.text import UNKNOWN, factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PublishedFigures:
-    """Published rows (name, speed-up, accepted tokens per step; NaN: unknown) and their setting.
+    """Published rows (name, speed-up, tokens per step; NaN: unknown) and their setting.
 
     An empty `gpu`, `dtype` or `protocol` was not stated, and compares with nothing.
     """
@@ -57,7 +57,7 @@ def load_reference(name: str) -> _PublishedFigures:
 def obstacles(
     reference: _PublishedFigures, config: Mapping[str, Any], env: Environment, left: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Say why accepted tokens, and why speed-ups, do not compare; empty where they do.
+    """Say why tokens per step, and why speed-ups, do not compare; empty where they do.
 
     `left` are the run's departures from its protocol.
     """
@@ -95,7 +95,7 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
             TableCell(f"{row.decoder} (this run)"),
             speed(row, "specbench_compat"),
             speed(row),
-            TableCell(number(row.acceptance_length) + _aside(row)),
+            TableCell(number(row.acceptance_length)),
             *map(TableCell, (UNKNOWN, UNKNOWN)),
         )
         for row in rows_of(summary, ALL)
@@ -105,7 +105,7 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
         tuple(map(TableCell, (name, factor(times), UNKNOWN, number(length), *flags)))
         for name, times, length in reference.rows
     ]
-    reasons = f"{_why('accepted tokens', lengths)}. {_why('speed-up', speeds)}"
+    reasons = f"{_why('tokens per step', lengths)}. {_why('speed-up', speeds)}"
     return Table(
         title=f"Beside {reference.name}",
         note=(
@@ -117,16 +117,12 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
             "decoder",
             "specbench_compat",
             f"geometric mean [{LEVEL}]",
-            "accepted tokens per step",
+            "tokens per step",
             "speed-up comparable",
-            "accepted tokens comparable",
+            "tokens per step comparable",
         ),
         rows=(*ours, *theirs),
     )
-
-
-def _aside(row: SummaryRow) -> str:
-    return "" if kind_of_step(row) == "accepted" else " (emitted, unverified)"
 
 
 def _why(what: str, reasons: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from bench.report.tables.setting import hardware, model_of
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise
-from bench.stats.summary_row import rows_of
+from bench.stats.summary_row import judged, rows_of
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.text import portable
 
@@ -109,10 +109,10 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 def numbers(side: RunSnapshot) -> tuple[pd.DataFrame, Estimate]:
     """Return a run's summary and its A/A floor; a stored reference keeps both."""
     if side.summary is not None:
-        return side.summary, stored_floor(side.summary)
+        return judged(side.summary), stored_floor(side.summary)
     records = side.records or ()
     summary = summarise(records, Plan(cells=side.planned), side.gold, side.wrong)
-    return summary, noise_floor(records)
+    return judged(summary), noise_floor(records)
 
 
 def stored_floor(summary: pd.DataFrame) -> Estimate:

@@ -21,7 +21,7 @@ from bench.records.plan import NO_GUARANTEE
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.page.render import render_markdown, render_page
-from bench.report.tables.main import ACCEPTED, EMITTED, entropy_sentence
+from bench.report.tables.main import PER_STEP, entropy_sentence
 from bench.report.tables.table import TableCell
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
@@ -36,8 +36,7 @@ _TERMINAL = {
     "ratio of totals": "ratio of\ntotals",
     "specbench_compat": "specbench_compat",
     "tokens per call": "tokens\nper call",
-    ACCEPTED: "accepted\ntokens\nper step",
-    EMITTED: "emitted\ntokens\nper step",
+    PER_STEP: "tokens\nper step",
     "calls per step": "calls\nper step",
     "tokens/s": "tokens/s",
     "TTFT ms": "TTFT\nms",
@@ -47,11 +46,11 @@ _TERMINAL = {
     "errors": "errors",
 }
 """Columns of the terminal's table and their headings there."""
-_BARE = (f"quality % [{LEVEL}]", ACCEPTED, EMITTED)
+_BARE = (f"quality % [{LEVEL}]", PER_STEP)
 """Those without their intervals there."""
 _EXPENDABLE = (
     *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
-    *("tokens/s", "calls per step", "identical to ar %", ACCEPTED, EMITTED),
+    *("tokens/s", "calls per step", "identical to ar %", PER_STEP),
 )
 """Those that a narrow terminal shows in further blocks, in this order."""
 

@@ -95,7 +95,7 @@ class Tally:
 
     @property
     def acceptance_length(self) -> float | None:
-        """Tokens emitted in later steps / later steps ("accepted tokens per step"). AR is 1."""
+        """Tokens emitted in later steps / later steps ("tokens per step"). AR is 1."""
         return ratio(self.emitted - self.first_emitted, self.later_steps)
 
     @property
@@ -121,7 +121,8 @@ class PositionCount:
     `steps` drafted at least that far, in a tree on its longest path; in `reached` of them all
     earlier drafts stood; in `accepted` this one stood as well. `joint` is P(drafts 1..j all stand),
     the product of the conditionals up to here: it cannot rise with j, as accepted / steps can where
-    drafts differ in length.
+    drafts differ in length. `added` of the `later_steps`, whether they drafted or not, emitted more
+    than j tokens.
     """
 
     position: int
@@ -129,38 +130,52 @@ class PositionCount:
     reached: int
     accepted: int
     joint: float | None
+    added: int
+    later_steps: int
 
     @property
     def conditional(self) -> float | None:
         """P(draft j accepted | drafts 1..j-1 accepted) = accepted / reached."""
         return ratio(self.accepted, self.reached)
 
+    @property
+    def unconditional(self) -> float | None:
+        """P(a step emits more than j tokens) = added / later steps, of all steps.
+
+        1 + the sum over positions is `Tally.acceptance_length`, as every step emits a token: the
+        target's own, or the last draft where EOS or the budget cut a step behind it.
+        """
+        return ratio(self.added, self.later_steps)
+
 
 def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
     """Count drafts by position, up to the first position that no step got past.
 
     A draft cut off by EOS or the budget counts as drafted and not accepted, as it does in
-    `Tally.acceptance_rate`.
+    `Tally.acceptance_rate`; where nothing was drafted nothing is counted.
     """
     pairs: Counter[tuple[int, int]] = Counter()
+    lengths: Counter[int] = Counter()
     for record in timed(records):
         if (steps := record.steps) is not None:
             pairs.update(zip(steps.depths, steps.accepted, strict=True))
+            lengths.update(steps.emitted[1:])
     rows: list[PositionCount] = []
     joint: float | None = 1.0
-    for j in range(1, max((depth for depth, _ in pairs), default=0) + 1):
+    deepest = max((depth for depth, _ in pairs), default=0)
+    for j in range(1, 1 + max(deepest, max(lengths, default=1) - 1) if deepest else 1):
         reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
         accepted = sum(n for (_, a), n in pairs.items() if a >= j)
         stood = ratio(accepted, reached)
         joint = None if joint is None or stood is None else joint * stood
-        steps_so_far = sum(n for (d, _), n in pairs.items() if d >= j)
-        rows.append(
-            PositionCount(
-                position=j, steps=steps_so_far, reached=reached, accepted=accepted, joint=joint
-            )
-        )
-        if accepted == 0:
+        added = sum(n for tokens, n in lengths.items() if tokens > j)
+        counts = {"reached": reached, "accepted": accepted, "added": added}
+        counts["steps"] = sum(n for (d, _), n in pairs.items() if d >= j)
+        rows.append(PositionCount(position=j, joint=joint, later_steps=lengths.total(), **counts))
+        if accepted == added == 0:
             break
+    beyond = sum(max(0, tokens - 1) * n for tokens, n in lengths.items())
+    assert not rows or sum(row.added for row in rows) == beyond, "positions miss tokens"
     return rows
 
 

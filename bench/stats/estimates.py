@@ -60,7 +60,7 @@ def columns(
 
 
 def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
-    """Estimate accepted tokens per step with a jackknife interval over conversations.
+    """Estimate the tokens per step with a jackknife interval over conversations.
 
     The steps of an answer depend on each other, so their number is no sample size.
     """

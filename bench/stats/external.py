@@ -20,8 +20,9 @@ from bench.stats.counters import ratio
 class EngineSums:
     """One engine in one mode over its prompts; None where nothing is known.
 
-    `first` is one of its answers; `tokens_per_call` counts the prompt's forward pass; `identical`
-    is the share of ar's ids among the prompts `compared`.
+    `first` is one of its answers; `tokens_per_call` counts the prompt's forward pass, and
+    `tokens_per_step` is 1 + accepted drafts / steps that verified some; `identical` is the share of
+    ar's ids among the prompts `compared`.
     """
 
     first: ExternalAnswer
@@ -29,6 +30,7 @@ class EngineSums:
     errors: int
     tokens_per_s: float | None
     tokens_per_call: float | None
+    tokens_per_step: float | None
     acceptance_rate: float | None
     compared: int
     identical: float | None
@@ -61,8 +63,9 @@ def engine_sums(
 def _sums(
     answers: Sequence[ExternalAnswer], baseline: dict[tuple[str, str], tuple[int, ...]]
 ) -> EngineSums:
-    done = [answer for answer in answers if answer.tokens is not None]
-    emitted = sum(len(answer.tokens or ()) for answer in done)
+    done = [answer for answer in answers if answer.error is None]
+    emitted = sum(len(answer.tokens or ()) or answer.num_tokens or 0 for answer in done)
+    accepted, steps = (sum(getattr(a, n) or 0 for a in done) for n in ("accepted", "num_steps"))
     same = [
         answer.tokens == baseline[answer.prompt, answer.prompt_hash]
         for answer in done
@@ -75,9 +78,8 @@ def _sums(
         errors=len(answers) - len(done),
         tokens_per_s=ratio(emitted, sum(answer.total_s or 0.0 for answer in done)),
         tokens_per_call=ratio(emitted, 0 if None in calls else sum(n or 0 for n in calls)),
-        acceptance_rate=ratio(
-            sum(a.accepted or 0 for a in done), sum(a.drafted or 0 for a in done)
-        ),
+        tokens_per_step=1 + accepted / steps if steps else None,
+        acceptance_rate=ratio(accepted, sum(a.drafted or 0 for a in done)),
         compared=len(same),
         identical=ratio(sum(same), len(same)),
     )

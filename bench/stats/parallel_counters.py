@@ -10,12 +10,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.records.record import SampleRecord, StepColumns
 from bench.stats.counters import ratio, timed
+from bench.stats.intervals import Estimate, jackknife
 
 LOOP_SHARE = 0.5
 """Above it an answer's 3-grams are called a loop."""
@@ -26,9 +27,10 @@ AUP_LARGEST_DROP = 5.0
 AUP_FEWEST = 2
 
 
-def columns(records: Iterable[SampleRecord]) -> dict[str, object]:
-    """Return these columns of `SummaryRow` of one decoder's records in one family."""
-    records = list(records)
+def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -> dict[str, object]:
+    """Return these columns of `SummaryRow` of one decoder's and the baseline's in one family."""
+    repeated, texts = repeated_trigrams(records), [r.tokens or () for r in _answers(records)]
+    trigrams = [each for t in texts for each in zip(t, t[1:], t[2:], strict=False)]
     counted = timed(records)
     return {
         **rounds_of(_steps(counted)),
@@ -36,10 +38,14 @@ def columns(records: Iterable[SampleRecord]) -> dict[str, object]:
         "alpha_all": alpha_all(_steps(counted)),
         **passes_per_block(_steps(counted)),
         "repetition": repetition(records),
-        "repeated_trigrams": repeated_trigrams(records),
+        "repeated_trigrams": repeated,
+        "loops": loops(repeated, repeated_trigrams(baseline)),
+        "distinct_trigrams": ratio(len(set(trigrams)), len(trigrams)),  # arXiv 1510.03055
+        "answer_tokens": ratio(sum(map(len, texts)), len(texts)),
         "base_nll": per_token(records, "nll"),
         "base_agreement": per_token(records, "agreement"),
         "base_entropy": per_token(records, "entropy"),
+        **nll_over(records, baseline).columns("nll_over_ar"),
     }
 
 
@@ -147,10 +153,24 @@ def per_token(
     return ratio(sum(value * num for value, num in weighted), sum(num for _, num in weighted))
 
 
-def degradation(quality: float, baseline: float) -> float | None:
-    """Return the per cent of the baseline's quality that is lost."""
-    lost = ratio(baseline - quality, baseline)
-    return None if lost is None else 100 * lost
+def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) -> Estimate:
+    """Estimate `per_token` nll less the baseline's, on the prompts that both answered, in nats.
+
+    The interval is a jackknife over conversations; none where no two answers differ.
+    """
+    reference = {r.prompt: r for r in _answers(baseline)}
+    sums: dict[str, list[Sequence[float]]] = {}
+    for mine in _answers(records):
+        sides = [(r.nll, len(r.tokens or ())) for r in (mine, reference.get(mine.prompt)) if r]
+        row = [x for nll, num in sides if nll is not None for x in (nll * num, num)]
+        if len(row) == 4:
+            sums.setdefault(mine.conversation, []).append(row)
+
+    def difference(rows: Sequence[Sequence[float]]) -> float:
+        ours, num, theirs, other_num = map(sum, zip(*rows, strict=True))
+        return ours / num - theirs / other_num
+
+    return jackknife(sums, difference)
 
 
 # ---------------------------------------------------------------- accuracy under parallelism

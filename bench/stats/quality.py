@@ -19,6 +19,8 @@ from bench.stats.counters import group_by
 from bench.stats.intervals import Estimate, cluster_mean, jackknife, mean_of_estimates
 
 _CORPUS_FAMILY = "translation"
+FLOOR = 0.01
+"""A score below it, or less than two standard errors above 0, is at its floor."""
 Gold = Mapping[str, tuple[str, ...]]
 """Prompt -> gold answers."""
 
@@ -29,6 +31,12 @@ class Quality:
 
     estimate: Estimate
     metric: str | None
+
+    @property
+    def tells(self) -> bool:
+        """Tell whether the baseline, which has this quality, could lose any of it visibly."""
+        value = self.estimate.value
+        return value is not None and value >= max(FLOOR, 2 * (self.estimate.error or 0.0))
 
 
 def gold_answers(run_dir: Path, plan: Plan) -> Gold:

@@ -30,6 +30,7 @@ Pairs = Mapping[tuple[str, str], Estimate]
 _ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
+    *("added", "later_steps", "unconditional"),
 )
 _TALLIED = (
     *("tokens_per_call", "tpf", "acceptance_length", "calls_per_step"),
@@ -84,11 +85,16 @@ def summarise(
     }
     known = [(f, q.estimate.value) for of in qualities.values() for f, q in of.items()]
     num_families = len({family for family, value in known if value is not None})
+    of_ar = qualities.get(BASELINE, {})
+    tells = {family: q.tells for family, q in of_ar.items() if q.metric is not None}
+    num_told = sum(tells.values())
+    tells |= {ALL: num_told > 0} if tells else {}
     units = {cell: times.timed_units(of) for cell, of in cells.items()}
     baseline = cells.get(BASELINE, [])
     rows: list[dict[str, object]] = []
     for decoder in decoders:
         overall = overall_quality(list(qualities[decoder].values()), num_families)
+        told = overall_quality([q for f, q in qualities[decoder].items() if tells.get(f)], num_told)
         for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
             chosen = _of_family(cells[decoder], family)
             base, mine, again = (
@@ -104,12 +110,10 @@ def summarise(
                 **estimates.columns(decoder, chosen, base, mine, again),
                 **quality.estimate.columns("quality"),
                 "quality_metric": quality.metric,
-                **parallel_counters.columns(chosen),
+                **parallel_counters.columns(chosen, _of_family(baseline, family)),
+                "quality_tells": tells.get(family),
+                **(told.estimate if family == ALL else Estimate()).columns("telling_quality"),
             }
-            row["loops"] = parallel_counters.loops(
-                parallel_counters.repeated_trigrams(chosen),
-                parallel_counters.repeated_trigrams(_of_family(baseline, family)),
-            )
             if decoder == BASELINE or comparable.get(decoder, False):
                 row["identical_to_ar"] = counters.identical_to_ar(chosen, baseline)
                 row["shared_with_ar"] = counters.shared_with_ar(chosen, baseline)
@@ -121,7 +125,11 @@ def summarise(
 def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:
     """Estimate the "speed-up" of the baseline's second arm over the first."""
     cells = counters.group_by(records)
-    return speedup(cells.get(BASELINE, []), cells.get(SECOND_BASELINE, []), family)
+    base, again = (  # groups are formed first: one may mix families
+        [unit for unit in times.timed_units(cells.get(name, [])) if family in (ALL, unit.family)]
+        for name in (BASELINE, SECOND_BASELINE)
+    )
+    return _speedup(base, again)
 
 
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
@@ -130,21 +138,6 @@ def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     return speedups(
         *(times.timed_units(cells.get(name, [])) for name in (BASELINE, SECOND_BASELINE))
     )
-
-
-def speedup(
-    baseline: Sequence[SampleRecord],
-    arm: Sequence[SampleRecord],
-    family: str = ALL,
-    *,
-    decode: bool = False,
-) -> Estimate:
-    """Estimate one decoder's paired geometric-mean speed-up in a family, end to end or decode."""
-    base, mine = (  # groups are formed first: one may mix families
-        [unit for unit in times.timed_units(of) if family in (ALL, unit.family)]
-        for of in (baseline, arm)
-    )
-    return _speedup(base, mine, decode=decode)
 
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Pairs:
@@ -166,13 +159,14 @@ def _speedup(baseline: Sequence[Unit], arm: Sequence[Unit], *, decode: bool = Fa
 
 
 def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
-    """Tabulate draft acceptance per decoder, family and position: counts, joint, conditional."""
+    """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
     rows = [
         {
             "decoder": decoder,
             "family": family,
             **asdict(count),
             "conditional": count.conditional,
+            "unconditional": count.unconditional,
         }
         for decoder, family, chosen in _cells(records, plan)
         for count in counters.acceptance_by_position(chosen)

@@ -86,6 +86,15 @@ class SummaryRow:
     loops: bool | None = None
     shared_with_ar: float | None = None
     energy_per_token_j: float | None = None
+    nll_over_ar: float | None = None
+    nll_over_ar_low: float | None = None
+    nll_over_ar_high: float | None = None
+    distinct_trigrams: float | None = None
+    answer_tokens: float | None = None
+    quality_tells: bool | None = None
+    telling_quality: float | None = None
+    telling_quality_low: float | None = None
+    telling_quality_high: float | None = None
 
     @property
     def floor(self) -> Estimate:
@@ -114,6 +123,15 @@ _KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
 COLUMNS = {field.name: _KINDS[str(field.type)][1] for field in fields(SummaryRow)}
 """The columns of a summary's frame and their types."""
 _READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRow)}
+
+
+def judged(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return a summary whose quality over all families is that of those that can tell a loss."""
+    if "quality_tells" not in summary:
+        return summary
+    told = summary["quality_tells"].notna() & summary["family"].eq("all")
+    columns = {f"quality{end}": summary[f"telling_quality{end}"] for end in ("", "_low", "_high")}
+    return summary.assign(**{name: summary[name].mask(told, c) for name, c in columns.items()})
 
 
 def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:

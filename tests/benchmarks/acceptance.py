@@ -1,4 +1,4 @@
-"""Accepted tokens per step of runs: intervals, paired differences, and how they scale. By hand:
+"""Tokens per step of runs: intervals, paired differences, and how they scale. By hand:
 
     python tests/benchmarks/acceptance.py differences RUN   # every decoder less the first after ar
     python tests/benchmarks/acceptance.py scaling OUTPUT RUN …
@@ -30,12 +30,12 @@ LONGER = "ptp@shipped"
 
 
 def acceptance(records: Records) -> Estimate:
-    """Accepted tokens per step, pooled, with its interval."""
+    """Tokens per step, pooled, with its interval."""
     return jackknife(group_by(records, lambda r: r.conversation), _pooled)
 
 
 def difference(records: Records, other: Records) -> Estimate:
-    """Accepted tokens per step of one decoder less another's, on the same conversations."""
+    """Tokens per step of one decoder less another's, on the same conversations."""
     pairs: dict[str, list[tuple[str, SampleRecord]]] = {}
     for side, answers in (("one", records), ("other", other)):
         for record in answers:
@@ -183,7 +183,7 @@ def _draw(
             axes.set_xlim(-0.4, len(ticks) - 0.6)
             axes.grid(axis="y")
             if number == 1:
-                axes.set_ylabel("accepted tokens per step")
+                axes.set_ylabel("tokens per step")
         figure.axes[0].set_ylim(bottom=1)
         figure.savefig(path, dpi=150)
 

@@ -7,7 +7,7 @@ The best single guess, from exact distributions. By hand:
 A drafter that is not told the uniforms proposes the same S tokens after a prefix, whatever AR
 samples next. The best it can do is the sequence g of the greatest expected number of leading right
 tokens, sum over k of P(g_1 … g_k | prefix), which is found here by beam search in the target's own
-distributions. On the answers of RUN (sampled; AR's very tokens) its accepted tokens per step stand
+distributions. On the answers of RUN (sampled; AR's very tokens) its tokens per step stand
 beside those of the run's decoders, which saw the same answers. What a decoder accepts more is the
 worth of the uniforms: no training of the control `u = const` can supply it. Each step is the best
 by itself; beams that were left out can add little, which another number of BEAMS shows.

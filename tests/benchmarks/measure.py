@@ -254,7 +254,7 @@ def _warm_session(setup: Bench) -> Session:
 
 
 def ptp() -> None:
-    """Speed-up over ar and accepted tokens per step of ptp's options."""
+    """Speed-up over ar and tokens per step of ptp's options."""
     setup = Bench(48)
     setup.target.attach("ptp", SlotAdapter.load(ZOO / "ptp"))
     options: list[dict[str, Any]] = [

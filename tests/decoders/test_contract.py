@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
+from bench.records.record import StepColumns
+from bench.stats.counters import Tally, acceptance_by_position
 from decoders.core.checks import (
     Check,
+    _models,
+    _sampling,
     check_decoder,
     check_distribution,
     check_steps_concatenate,
@@ -24,6 +28,7 @@ from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Call, Emit, Sampling
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
+from tests.bench.conftest import make_record
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = [
@@ -78,6 +83,26 @@ CASES = [(spec, check) for spec in SPECS for check in checks_for(build(parse_spe
 )
 def test_decoder_meets_the_contract(spec: str, check: Check) -> None:
     check(build(parse_spec(spec)))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: Path(spec).name)
+def test_1_and_the_unconditional_rates_are_the_tokens_per_step(spec: str) -> None:
+    """Exactly, in whole numbers: also of answers that EOS or a budget cut anywhere in a step."""
+    decoder, records = build(parse_spec(spec)), []
+    models = _models(decoder)
+    for budget, temperature in itertools.product(range(1, 25), (0.0, 0.9)):
+        sampling = _sampling(temperature, budget, seed=budget)
+        steps = StepColumns.of(generate(decoder, [5, 3, 5, 3, 5], sampling, models))
+        records.append(make_record("x", steps=steps))
+    tally, positions = Tally.pool(records), acceptance_by_position(records)
+    if tally.drafted:
+        emitted = tally.emitted - tally.first_emitted
+        assert tally.later_steps + sum(count.added for count in positions) == emitted
+        rates = [count.unconditional or 0.0 for count in positions]
+        assert rates == sorted(rates, reverse=True)
+        assert tally.acceptance_length == pytest.approx(1 + sum(rates), abs=1e-12)
+    else:
+        assert positions == []
 
 
 def test_every_file_in_decoders_is_a_decoder_of_its_name() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from bench.measure.quality import score_quality
 from bench.plan.make import batch_size, make_plan
 from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
 from bench.progress import choose
+from bench.records.files import LineCollector
+from bench.records.record import SampleRecord
 from bench.settings.config import load_config
+from bench.stats.summary import summarise
+from bench.stats.summary_row import rows_of
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.types import Generation
 
@@ -32,3 +39,22 @@ def test_greedy_answers_in_batches_of_all_prompts_are_those_of_each_alone(per_fa
             assert isinstance(answer, Generation), cell
             alone = generate(arm.decoder, ids, setup.sampling, arm.models)
             assert answer.tokens == alone.tokens, cell
+
+
+def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None:
+    progress, taken = choose("none"), LineCollector()
+    values = {"tasks": "translation,math_reasoning", "quality_limit": 20, "limit": 1}
+    values |= {"dtype": "float32", "device": "cpu", "threads": 1, "max_new_tokens": 64}
+    chosen = {"decoders": {"nar": {}, "idlm": {}, "lookup": {}}}
+    config = choose_decoders(load_config(None, values | chosen), progress.note)
+    setup = open_setup(config)
+    plan, prompts = make_plan(setup, "quality", progress)
+    asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
+    score_quality(setup, asked, taken, progress, attempt=0)
+    records = [SampleRecord.from_dict(json.loads(line)) for line in taken.take()]
+    rows = {row.decoder: row for row in rows_of(summarise(records, plan), "all")}
+    lost = {name: row.estimate("nll_over_ar") for name, row in rows.items()}
+    assert (lost["lookup"].value, lost["lookup"].low) == (0, None)
+    assert (lost["nar"].low or 0) > 5
+    assert 0 < (lost["idlm"].low or 0) < (lost["idlm"].high or 0) < (lost["nar"].low or 0)
+    assert rows["ar"].base_nll == pytest.approx((rows["idlm"].base_nll or 0) - lost["idlm"].value)

@@ -15,6 +15,7 @@ from bench.errors import UnavailableError, UsageError
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes, parquet_bytes
 from bench.report.exports import ci, hub
+from bench.report.exports.acceptance import acceptance
 from bench.report.exports.answers import answers
 from bench.report.exports.eval_results import eval_results
 from bench.report.exports.trackers import (
@@ -86,6 +87,7 @@ FORMATS: Mapping[str, Format] = {
     "parquet": Format(
         files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
     ),
+    "acceptance": Format(files=lambda findings, _: acceptance(findings), apart=True),
     "mlflow": Format(tracker=to_mlflow, variable=MLFLOW_URI, options=("project",)),
     "trackio": Format(tracker=to_trackio, variable=TRACKIO_DIR, options=("project",)),
     "hub": Format(

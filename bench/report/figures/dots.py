@@ -59,7 +59,7 @@ TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=
 QUALITY = Number("quality", "quality", percent, share=True)
 _OVERVIEW = (
     SPEEDUP,
-    TOKENS._replace(label="accepted tokens/step"),
+    TOKENS._replace(label="tokens per step"),
     QUALITY,
     Number("identical_to_ar", "identical to ar", percent, share=True),
 )

@@ -163,12 +163,12 @@ def draw_all(findings: Findings) -> Gallery:
 
     The first figure of a report comes first.
     """
-    summary = without_wrong(findings.summary)
+    summary = without_wrong(findings.judged)
     drawn: dict[str, Drawn] = {}
     with styled():
         for entry in _ENTRIES:
             if (made := entry.draw(findings, summary)) is not None:
-                annotate(made[0], findings.summary, hollow=entry.hollow)
+                annotate(made[0], findings.judged, hollow=entry.hollow)
                 drawn[entry.name] = made
     entries = [entry for entry in _ENTRIES if entry.name in drawn]
     return Gallery(

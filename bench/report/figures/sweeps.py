@@ -64,7 +64,7 @@ HEADLINES = (
         column="acceptance_length",
         label="tokens per step",
         caption=f"Tokens that a step emits after the first, against temperature, with {LEVEL} "
-        "intervals: accepted ones where a decoder verifies.",
+        "intervals.",
         level=1.0,
     ),
     Curve(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -162,16 +161,15 @@ def matrices(members: Members) -> dict[str, Table]:
             tables.speed,
         ),
         "tokens_per_step": (
-            f"Accepted tokens per step [{LEVEL}]",
+            f"Tokens per step [{LEVEL}]",
             "Emitted tokens / steps, both after the first step, pooled within a run; jackknife "
-            "interval over conversations. *: emitted only, nothing verifies them. These are "
-            "counts and no times.",
-            _step,
+            "interval over conversations. These are counts and no times.",
+            tables.step_length,
         ),
         "quality": (
             f"Quality % [{LEVEL}]",
-            "Mean of the families' own scores over held-out prompts. Runs that scored other "
-            "numbers of prompts, or sampled otherwise, differ by that too.",
+            "Mean of the families' scores that can tell a loss, over held-out prompts. Runs that "
+            "scored other numbers of prompts, or sampled otherwise, differ by that too.",
             tables.quality,
         ),
         "identical_to_ar": (
@@ -217,14 +215,6 @@ def _cell(row: SummaryRow | None, make: Callable[[SummaryRow], TableCell]) -> Ta
         return TableCell(UNKNOWN)
     cell = make(row)
     return cell if row.guarantee != WRONG else TableCell(f"{cell.text} {WRONG}", bad=True)
-
-
-def _step(row: SummaryRow) -> TableCell:
-    cell = tables.step_length(row)
-    if tables.kind_of_step(row) == "accepted" or cell.text == UNKNOWN:
-        return cell
-    value, gap, ends = cell.text.partition(" [")
-    return replace(cell, text=f"{value}*{gap}{ends}")
 
 
 def _machines(members: Members) -> str:

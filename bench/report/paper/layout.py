@@ -61,7 +61,7 @@ COLUMNS: Mapping[str, Column] = {
     ),
     "speedup_decode": Column("Decode", "speed-up from the first token on"),
     "tokens_per_call": Column("Tok./call", "emitted tokens per target call"),
-    "acceptance_length": Column("Tok./step", "emitted tokens per step after prefill"),
+    "acceptance_length": Column("Tok./step", "tokens per step after prefill"),
     "acceptance_rate": Column("Acc.", "accepted drafts in per cent", ".1f", 100),
     "rows_per_token": Column("Rows/tok.", "target rows per emitted token", best="least"),
     "ttft_s": Column("TTFT", "ms to the first token", ".1f", 1e3, best="least"),

@@ -17,7 +17,6 @@ from bench.report.tables.table import (
     guarantee_label,
     interval,
     is_number,
-    kind_of_step,
     number,
     speed,
     without_wrong,
@@ -93,6 +92,9 @@ def _of_lossy(rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow]) -> str
         for row in everyone:
             if row.decoder == BASELINE and is_number(row.quality):
                 text += f" ({BASELINE}: {percent(row.quality, '')} %)"
+    if (lost := best.nll_over_ar) is not None:
+        nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
+        text += f"; the target finds a token {nats} than {BASELINE}'s"
     return f"{text}."
 
 
@@ -122,7 +124,7 @@ def sentence(row: SummaryRow) -> str:
         text += f" (no difference shown: {why})"
     text += (
         f", {number(row.tokens_per_call)} tokens per target call, "
-        f"{number(row.acceptance_length)} {kind_of_step(row)} tokens per step of "
+        f"{number(row.acceptance_length)} tokens per step of "
         f"{number(row.calls_per_step)} calls"
     )
     if row.quality is not None:

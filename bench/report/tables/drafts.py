@@ -18,7 +18,6 @@ from bench.report.tables.table import (
     is_number,
     number,
     step_length,
-    verifies,
 )
 from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
 from bench.stats.intervals import LEVEL
@@ -42,18 +41,18 @@ _ROUNDS: Columns = {
 
 
 def acceptance(table: pd.DataFrame) -> Table | None:
-    """Make the table of joint and conditional acceptance by position over all families."""
+    """Make the table of three kinds of acceptance by position over all families."""
     overall = table[table["family"] == ALL].astype({"position": int})
     positions = sorted(overall["position"].unique())[:_MOST_POSITIONS]
     rows = [
         (decoder, kind, mine.set_index("position"))
         for decoder, mine in overall.groupby("decoder", sort=False)
-        for kind in ("joint", "conditional")
+        for kind in ("unconditional", "joint", "conditional")
     ]
     columns: Columns = {
         "decoder": lambda row: str(row[0]),
         "probability": lambda row: row[1],
-        "n": lambda row: str(row[2].loc[1, "steps"]),
+        "n": lambda row: str(row[2].loc[1, "later_steps" if row[1][0] == "u" else "steps"]),
     }
 
     def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:
@@ -62,11 +61,12 @@ def acceptance(table: pd.DataFrame) -> Table | None:
     for position in positions:
         columns[str(position)] = partial(probability, position=position)
     note = (
-        "Conditional: P(draft j accepted | drafts before it accepted), among steps that drafted at "
-        "least j; joint: P(drafts 1..j all accepted), the product of the conditionals up to j, so "
-        "that drafts of unequal length count as far as they go; '-': no step got that far. n (of "
-        "position 1) counts steps; counts for every position and family: "
-        "tables/acceptance_by_position.csv."
+        "Unconditional: P(a step emits more than j tokens), among all steps after the prefill's: "
+        "1 + its sum is the tokens per step. Conditional: P(draft j accepted | drafts before it "
+        "accepted), among steps that drafted at least j; joint: P(drafts 1..j all accepted), the "
+        "product of the conditionals up to j, so that drafts of unequal length count as far as "
+        "they go; '-': no step got that far. n (of position 1) counts steps; counts for every "
+        "position and family: tables/acceptance_by_position.csv."
     )
     return Table.of("Draft acceptance by position", note, columns, rows)
 
@@ -103,25 +103,16 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     return Table.of("Rounds and passes", note, _ROUNDS, rows)
 
 
-def step_lengths(summary: pd.DataFrame, timed: str) -> list[Table]:
-    """Make the tables of accepted, and of emitted, tokens per step by family, with the entropy."""
-    verifying, known = verifies(summary), entropies(summary)
-    made = []
-    for name, chosen, aside in (
-        ("Accepted", verifying, ""),
-        ("Emitted", ~verifying, "; of decoders that verify nothing"),
-    ):
-        note = (
-            f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} jackknife "
-            f"interval over conversations{aside}. {timed} First row: mean entropy of ar's next "
-            "token along its answers; the lower, the easier a draft."
-        )
-        if not chosen.any():
-            continue
-        table = by_family(summary[chosen], f"{name} tokens per step by family", note, step_length)
-        if known:
-            texts = (number(known.get(family), ".2g") for family in table.headings[1:])
-            first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
-            table = replace(table, rows=(first, *table.rows))
-        made.append(table)
-    return made
+def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
+    """Make the table of tokens per step by family, with the entropy where it is known."""
+    note = (
+        f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} jackknife interval "
+        f"over conversations. {timed} First row: mean entropy of ar's next token along its "
+        "answers; the lower, the easier a draft."
+    )
+    table = by_family(summary, "Tokens per step by family", note, step_length)
+    if not (known := entropies(summary)):
+        return table
+    texts = (number(known.get(family), ".2g") for family in table.headings[1:])
+    first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
+    return replace(table, rows=(first, *table.rows))

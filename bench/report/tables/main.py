@@ -12,7 +12,6 @@ from bench.report.tables.table import (
     estimated,
     guarantee_label,
     is_number,
-    kind_of_step,
     number,
     quality,
     speed,
@@ -21,12 +20,11 @@ from bench.report.tables.table import (
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import UNKNOWN, counted, factor, percent
+from bench.text import counted, factor, percent
 
 DETERMINED = 0.1
 """Mean entropy (nats) below which a reader is told that the text is nearly determined."""
-ACCEPTED, EMITTED = f"accepted tokens per step [{LEVEL}]", f"emitted tokens per step [{LEVEL}]"
-"""The headings of one number: whose tokens are verified, and whose are not."""
+PER_STEP = f"tokens per step [{LEVEL}]"
 _HEADLINE: Columns = {
     "decoder": lambda r: r.decoder,
     "guarantee": guarantee_label,
@@ -35,8 +33,7 @@ _HEADLINE: Columns = {
     "ratio of totals": lambda r: factor(r.speedup_total),
     "specbench_compat": lambda r: factor(r.specbench_compat),
     "tokens per call": lambda r: number(r.tokens_per_call),
-    ACCEPTED: lambda r: step_length(r) if kind_of_step(r) == "accepted" else UNKNOWN,
-    EMITTED: lambda r: step_length(r) if kind_of_step(r) == "emitted" else UNKNOWN,
+    PER_STEP: step_length,
     "calls per step": lambda r: number(r.calls_per_step),
     "draft acceptance %": lambda r: percent(r.acceptance_rate, ""),
     "rows per token": lambda r: number(r.rows_per_token),
@@ -65,17 +62,14 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"{SESSIONS} Ratio of totals and specbench_compat are other estimators of it, with "
         "intervals in 'Speed-up by estimator'. Guarantee: what a decoder claims of its answers, "
         "ar's very tokens, tokens of ar's distribution, or nothing (lossy). Calls are target "
-        "calls, per step those after the prefill. Tokens of a step are accepted where they are "
-        "verified, else only emitted. Counters and times are pooled (sum / sum); the interval of "
+        "calls, per step those after the prefill. A step's tokens are all it emits, the target's "
+        "own included. Counters and times are pooled (sum / sum); the interval of "
         "tokens per step is a jackknife over conversations. "
         f"{entropy_sentence(summary)} {'; '.join(bases)}. Model: {model}. "
         f"Verdict of the run: {verdict}."
     )
-    columns = dict(_HEADLINE)
-    if all(kind_of_step(row) == "accepted" for row in rows):
-        columns.pop(EMITTED)
-    made = Table.of("All families", note, columns, rows)
-    return made or Table(title="All families", note=note, headings=tuple(columns), rows=())
+    made = Table.of("All families", note, _HEADLINE, rows)
+    return made or Table(title="All families", note=note, headings=tuple(_HEADLINE), rows=())
 
 
 def basis(row: SummaryRow) -> str:

@@ -10,7 +10,16 @@ from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
 from bench.records.vocabulary import pieces_of
 from bench.report.tables import table as tables
-from bench.report.tables.table import Table, TableCell, by_family, is_number, number, of_cells
+from bench.report.tables.table import (
+    Table,
+    TableCell,
+    by_family,
+    interval,
+    is_number,
+    number,
+    of_cells,
+    with_interval,
+)
 from bench.stats.ceilings import holds, mean_ceiling, on_lists
 from bench.stats.counters import group_by
 from bench.stats.intervals import LEVEL
@@ -19,8 +28,8 @@ from bench.stats.parallel_counters import (
     LOOP_SHARE,
     accuracy_under_parallelism,
     curves,
-    degradation,
 )
+from bench.stats.quality import FLOOR
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, change, percent
@@ -36,6 +45,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     if scored.empty:
         return None
     metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
+    metrics |= {ALL: "mean of families, less those in brackets"}
     named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
     note = (
         f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
@@ -60,6 +70,13 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
     unscored = [f for f in family_order(set(summary["family"]) - {ALL}) if f not in families]
     if unscored and families:
         lines.append(f"No gold answers in {', '.join(unscored)}: agreement with ar says how near.")
+    floored = summary[(summary["decoder"] == BASELINE) & summary["quality_tells"].eq(False)]
+    if names := ", ".join(floored.loc[floored["family"] != ALL, "family"]):
+        lines.append(
+            f"Scores of {names} cannot tell a loss: ar's are at their floor (below "
+            f"{percent(FLOOR)}, or within two standard errors of 0). They stand in brackets and "
+            "enter no mean; 'Likelihood lost against ar' tells."
+        )
     for decoder, counts in scored.items():
         if missing := ", ".join(family for family in families if family not in counts):
             lines.append(
@@ -94,7 +111,9 @@ def agreement(summary: pd.DataFrame) -> Table | None:
 def lost_quality(summary: pd.DataFrame) -> Table | None:
     """Make the table of the quality lost against ar, in points and relatively."""
     rows = rows_of(summary, None)
-    baseline = {row.family: row.quality for row in rows if row.decoder == BASELINE}
+    baseline = {
+        r.family: r.quality for r in rows if r.decoder == BASELINE and r.quality_tells is not False
+    }
     others = summary[(summary["decoder"] != BASELINE) & summary["quality"].notna()]
     if not any(map(is_number, baseline.values())) or others.empty:
         return None
@@ -103,9 +122,8 @@ def lost_quality(summary: pd.DataFrame) -> Table | None:
         reference = baseline.get(row.family)
         if row.quality is None or reference is None:
             return UNKNOWN
-        relative = degradation(row.quality, reference)
-        text = change(row.quality - reference, "")
-        return text if relative is None else f"{text} ({change(0 - relative / 100)})"
+        lost = row.quality - reference
+        return f"{change(lost, '')} ({change(lost / reference)})" if reference else change(lost, "")
 
     note = "Quality less ar's, in points of per cent, and relative to ar's."
     return by_family(others, "Quality against ar by family", note, lost)
@@ -148,21 +166,44 @@ def text(summary: pd.DataFrame) -> Table | None:
     note = (
         "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
         "target / mean entropy of its distributions there, both in nats / tokens that repeat the "
-        "one before them, % / tokens that are the target's likeliest, %. A loop is likely: read "
-        "the first with the third."
+        "one before them, % / tokens that are the target's likeliest, % / different 3-grams of all "
+        "answers together / 3-grams, % / tokens of an answer. A loop is likely: read the first "
+        "with the third and the fifth."
     )
 
     def cell(row: SummaryRow) -> str:
-        shares = (percent(share, "") for share in (row.repetition, row.base_agreement))
-        return " / ".join((number(row.base_nll), number(row.base_entropy), *shares))
+        of = (row.repetition, row.base_agreement, row.distinct_trigrams)
+        shares = (percent(share, "") for share in of)
+        nats = (number(row.base_nll), number(row.base_entropy))
+        return " / ".join((*nats, *shares, number(row.answer_tokens, ".0f")))
 
     return by_family(scored, "What the target says of the answers", note, cell)
+
+
+def likelihood(summary: pd.DataFrame) -> Table | None:
+    """Make the table of what the target finds less likely than ar's answers; None without any."""
+    others = summary[(summary["decoder"] != BASELINE) & summary["nll_over_ar"].notna()]
+    note = (
+        "Negative log-likelihood of a token of the quality pass's answers under the target "
+        "(teacher-forced, temperature 1) less that of ar's answers to the same prompts, in nats; "
+        f"{LEVEL} jackknife interval over conversations, bold where it excludes 0. It needs no "
+        "gold answer and has no floor. A loop is likely: read it with the repetition."
+    )
+
+    def lost(row: SummaryRow) -> TableCell:
+        low, high = row.nll_over_ar_low or 0.0, row.nll_over_ar_high or 0.0
+        ends = interval(row.nll_over_ar_low, row.nll_over_ar_high)
+        text = with_interval(number(row.nll_over_ar, "+.2f"), ends)
+        return TableCell(text, bold=low > 0 or high < 0)
+
+    title = "Likelihood lost against ar by family"
+    return None if others.empty else by_family(others, title, note, lost)
 
 
 def area(summary: pd.DataFrame) -> Table | None:
     """Make the table of accuracy under parallelism, of methods run with several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
-    scored = scored[scored["guarantee"] != WRONG]
+    scored = scored[(scored["guarantee"] != WRONG) & scored["quality_tells"].fillna(True)]
     methods = curves(str(cell) for cell in scored["decoder"].unique())
     if all(len(cells) == 1 for cells in methods.values()):
         return None

@@ -185,7 +185,8 @@ _NOTE = (
     "Other engines, with loops, caches, kernels and weights of their own, on this run's prompts "
     "one at a time; measured apart from the run, so no row is paired with ar and none has a "
     "speed-up or an interval. Tokens/s: emitted tokens / end-to-end seconds, summed. Tokens per "
-    "call: emitted tokens / forward passes, the prompt's included, from the engine's own counters. "
+    "call: emitted tokens / forward passes, the prompt's included, from the engine's own counters; "
+    "per step: 1 + accepted drafts / steps that verified some. "
     "Same ids as ar: share of the prompts that ar answered in this run."
 )
 _COLUMNS: Columns = {
@@ -197,6 +198,7 @@ _COLUMNS: Columns = {
     "prompts": lambda s: str(s.prompts),
     "tokens/s": lambda s: number(s.tokens_per_s, ".1f"),
     "tokens per call": lambda s: number(s.tokens_per_call),
+    "tokens per step": lambda s: number(s.tokens_per_step),
     "accepted %": lambda s: percent(s.acceptance_rate, ""),
     "same ids as ar %": lambda s: (
         percent(s.identical, "") + f" (n = {s.compared})" * (s.compared > 0)

@@ -269,7 +269,9 @@ def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
 
 
 def quality(row: SummaryRow) -> TableCell:
-    """Format a quality as a percentage, with its interval."""
+    """Format a quality as a percentage, with its interval; in brackets what can tell no loss."""
+    if row.quality_tells is False and row.quality is not None:
+        return TableCell(f"({percent(row.quality, '')})")
     low, high = (percent(end, "") for end in (row.quality_low, row.quality_high))
     ends = UNKNOWN if UNKNOWN in (low, high) else f"[{low}, {high}]"
     return TableCell(with_interval(percent(row.quality, ""), ends))
@@ -284,16 +286,3 @@ def step_length(row: SummaryRow) -> TableCell:
 def guarantee_label(row: SummaryRow) -> str:
     """Return what a decoder guarantees of its answers, or "-"."""
     return row.guarantee or UNKNOWN
-
-
-def verifies(summary: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows whose decoder verifies drafts, or is ar."""
-    overall = summary[(summary["family"] == ALL) & summary["acceptance_rate"].notna()]
-    mask: pd.Series = summary["decoder"].isin([BASELINE, *overall["decoder"]])
-    return mask
-
-
-def kind_of_step(row: SummaryRow) -> str:
-    """Return what tokens of a step are: accepted, or emitted where nothing is verified."""
-    verified = row.decoder == BASELINE or is_number(row.acceptance_rate)
-    return "accepted" if verified else "emitted"

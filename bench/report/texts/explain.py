@@ -20,7 +20,6 @@ from bench.report.tables.table import (
     Columns,
     Table,
     guarantee_label,
-    kind_of_step,
     number,
     speed,
 )
@@ -67,7 +66,7 @@ class _Facts:
     @property
     def words(self) -> Mapping[str, str]:
         """Names of phases; a decoder that verifies nothing predicts."""
-        verified = kind_of_step(self.row) == "accepted"
+        verified = self.row.decoder == BASELINE or self.row.acceptance_rate is not None
         return _WORDS if verified else _WORDS | {"verify": "predicting"}
 
     def share(self, *phases: str) -> float | None:

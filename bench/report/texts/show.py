@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from bench.errors import UsageError, did_you_mean
-from bench.records.plan import BASELINE, WRONG, Plan
+from bench.records.plan import WRONG, Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
@@ -108,8 +108,7 @@ def _show_answer(
     tally, emitted = Tally.of(record), record.steps.emitted
     facts = [counted(tally.emitted, "token"), counted(tally.target_calls, "target call")]
     if tally.acceptance_length is not None:
-        accepted = "accepted" if tally.drafted or record.decoder == BASELINE else "emitted"
-        facts.append(f"{tally.acceptance_length:.2f} {accepted} tokens per step")
+        facts.append(f"{tally.acceptance_length:.2f} tokens per step")
     facts += [f"stopped by {record.stop}"] if record.stop else []
     console.print(head.append("  " + ", ".join(facts), style="not bold dim"))
     console.print(Padding(coloured(record, pieces, bars=colourless(console)), _INDENT))

@@ -102,6 +102,7 @@ def test_later_columns_of_another_form_are_refused(
         ({"rejected": ((1,), (), ())}, "rejected more"),
         ({"decided": ((1, 2), (), ())}, "which pass"),
         ({"ended_s": (0.1, 0.3, 0.2)}, "ended before"),
+        ({"emitted": (3, 0, 0), "drafted": (0, 2, 0)}, "verified drafts and emitted nothing"),
     ],
 )
 def test_later_columns_that_contradict_the_others_break_an_invariant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -123,11 +124,23 @@ def test_joint_acceptance_does_not_rise_where_long_drafts_are_the_good_ones(reco
 
 def test_acceptance_by_position_counts_joint_and_conditional(spec: SampleRecord) -> None:
     first, second, third = counters.acceptance_by_position([spec])
-    assert first == PositionCount(position=1, steps=3, reached=3, accepted=2, joint=2 / 3)
-    assert second == PositionCount(position=2, steps=3, reached=2, accepted=2, joint=2 / 3)
-    assert third == PositionCount(position=3, steps=2, reached=1, accepted=0, joint=0.0)
+    count = partial(PositionCount, later_steps=3)
+    assert first == count(position=1, steps=3, reached=3, accepted=2, joint=2 / 3, added=2)
+    assert second == count(position=2, steps=3, reached=2, accepted=2, joint=2 / 3, added=2)
+    assert third == count(position=3, steps=2, reached=1, accepted=0, joint=0.0, added=0)
     assert (second.joint, second.conditional) == (2 / 3, 1.0)
     assert (third.joint, third.conditional) == (0.0, 0.0)
+
+
+def test_1_and_the_unconditional_rates_are_the_tokens_per_step(record: Make) -> None:
+    """A cold step, a short draft, one cut behind two drafts that stood, one led by a token."""
+    drafted, accepted = (0, 4, 0, 1, 4, 4), (0, 1, 0, 1, 2, 2)
+    answer = record("ptp", (1, 2, 1, 2, 2, 4), drafted=drafted, accepted=accepted)
+    rates = [count.unconditional for count in counters.acceptance_by_position([answer])]
+    assert rates == [4 / 5, 1 / 5, 1 / 5, 0.0]
+    assert Tally.of(answer).acceptance_length == pytest.approx(1 + sum(rates))
+    joint = [count.joint for count in counters.acceptance_by_position([answer])]
+    assert joint[:2] == [1.0, pytest.approx(2 / 3)]  # of steps that drafted: far above
 
 
 def test_positions_end_where_no_step_got_past(record: Make) -> None:

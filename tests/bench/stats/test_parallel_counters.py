@@ -80,6 +80,35 @@ def test_a_trigram_is_repeated_where_it_stands_earlier_in_the_same_answer(record
     assert share([record(tokens=(1, 2)), record(tokens=None, error="x")]) is None
 
 
+def test_likelihood_is_paired_by_prompt_and_weighed_by_tokens(record: Make) -> None:
+    def answer(decoder: str, name: str, nll: float | None, num: int) -> SampleRecord:
+        fields = {"conversation": name, "tokens": tuple(range(num)), "nll": nll}
+        return record(decoder, kind="quality", **fields)
+
+    ar = [answer("ar", "a", 1.0, 4), answer("ar", "b", 0.5, 2), answer("ar", "c", 9.0, 9)]
+    nar = [answer("nar", "a", 2.0, 1), answer("nar", "b", 3.0, 3), answer("nar", "d", 9.0, 9)]
+    found = parallel_counters.nll_over(nar, ar)
+    assert found.value == pytest.approx((2 * 1 + 3 * 3) / 4 - (1 * 4 + 0.5 * 2) / 6)
+    assert found.clusters == 2
+    assert found.low is not None
+    assert found.low < found.value < (found.high or 0)
+    assert parallel_counters.nll_over(ar, ar).columns("x") == {
+        "x": 0,
+        "x_low": None,
+        "x_high": None,
+    }
+    assert parallel_counters.nll_over([answer("nar", "a", None, 3)], ar).value is None
+
+
+def test_distinct_trigrams_are_counted_over_all_answers_and_lengths_are_means(record: Make) -> None:
+    one, other = ((1, 2, 3, 4), (1, 2, 3, 1, 2, 3))
+    rows = [record(kind="quality", tokens=tokens) for tokens in (one, other)]
+    found = parallel_counters.columns([*rows, record()], [])
+    assert found["distinct_trigrams"] == 4 / 6  # 123 234 / 123 231 312 123
+    assert found["answer_tokens"] == 5
+    assert parallel_counters.columns([record()], [])["answer_tokens"] is None
+
+
 @pytest.mark.parametrize(
     ("mine", "baseline", "expected"),
     [(0.5, 0.5, False), (0.51, 0.51, True), (0.3, 0.2, False), (0.31, 0.2, True),
@@ -188,8 +217,6 @@ def test_repetition_and_what_the_target_says_are_weighted_by_tokens(record: Make
     assert parallel_counters.per_token(records, "agreement") == pytest.approx(4 / 6)
     assert parallel_counters.per_token(records, "entropy") == pytest.approx(1.0)
     assert parallel_counters.per_token([record()], "nll") is None
-    assert parallel_counters.degradation(0.6, 0.8) == pytest.approx(25.0)
-    assert parallel_counters.degradation(0.0, 0.0) is None
 
 
 # Accuracy under parallelism.
@@ -269,7 +296,7 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
     assert cells(rounds)[2][3] == "25.0"
     text = quality_tables.text(found)
     assert text is not None
-    assert cells(text) == [["ar", "0.50 / - / 1.0 / -"]]
+    assert cells(text) == [["ar", "0.50 / - / 1.0 / - / - / -"]]
     area = quality_tables.area(found)
     assert area is not None
     weighed = 76 * math.exp(-3 * (1 - 76 / 80))

@@ -36,10 +36,30 @@ def test_a_familys_quality_is_the_mean_of_its_primary_score(record: Make) -> Non
     assert quality.estimate.num == 2
 
 
+@pytest.mark.parametrize(
+    ("scores", "tells"),
+    [
+        ((1.0, 1.0), True),
+        ((0.5, 0.55, 0.6), True),
+        ((0.0, 0.0), False),
+        ((0.85, 0.95), True),  # few answers, and far from 0
+        ((0.0, 1.0), False),  # within two standard errors of 0
+        ((0.0,) * 7 + (1.0,), False),
+        ((0.0018, 0.0019, 0.0020), False),  # BLEU of a model that translates nothing
+    ],
+)
+def test_a_score_at_its_floor_can_tell_no_loss(
+    record: Make, scores: tuple[float, ...], tells: bool
+) -> None:
+    rows = [scored(record, str(n), "qa", contains_answer=s) for n, s in enumerate(scores)]
+    assert family_quality("qa", rows, {}).tells is tells
+
+
 def test_an_unscored_family_is_unknown(record: Make) -> None:
     quality = family_quality("qa", [record()], {})
     assert quality.estimate.value is None
     assert quality.metric is None
+    assert not quality.tells
     assert overall_quality([quality]).estimate.value is None
 
 

@@ -13,7 +13,7 @@ from bench.plan.select import build_decoder
 from bench.records.plan import Cell, Plan
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.stats import estimates, summary
+from bench.stats import estimates, summary, summary_row
 from bench.stats.intervals import ratio_of_sums
 from decoders.core.types import Sampling
 from tests.bench.conftest import PRIMARY
@@ -299,6 +299,35 @@ def test_built_in_decoders_guarantee_what_their_options_and_the_temperature_allo
     assert [promise("nar", t) for t in (0.0, 0.7)] == ["none"] * 2
     assert [promise("idlm", 0.0), promise("idlm", 0.7, mode="isd")] == ["none", "same distribution"]
     assert promise("idlm", 0.0, mode="isd", verify="relaxed") == "none"
+
+
+def test_the_mean_of_scores_that_tell_leaves_out_those_at_ars_floor(record: Make) -> None:
+    """The contract's column does not: its lossy 0.55 is above ar's 0.5."""
+
+    def scored(decoder: str, qa: float, rag: float) -> list[SampleRecord]:
+        of = {"kind": "quality", "total_s": None}
+        return [
+            record(decoder, family=f, conversation=f"{f}{n}", scores={"contains_answer": s}, **of)
+            for f, s in (("qa", qa), ("rag", rag))
+            for n in range(3)
+        ]
+
+    rows = [*scored("ar", 0.0, 1.0), *scored("nar", 0.2, 0.9), record(), record("nar")]
+    frame = summary.summarise(rows, PLAN)
+    assert [row(frame, "nar", f)["quality_tells"] for f in ("qa", "rag", "all")] == [
+        False, True, True,
+    ]  # fmt: skip
+    assert row(frame, "nar")["quality"] == pytest.approx(0.55)
+    assert row(frame, "nar")["telling_quality"] == pytest.approx(0.9)
+    assert row(frame, "ar")["telling_quality"] == 1
+    assert pd.isna(row(frame, "nar", "qa")["telling_quality"])
+    judged = summary_row.judged(frame)
+    assert row(judged, "nar")["quality"] == pytest.approx(0.9)
+    assert row(judged, "nar", "qa")["quality"] == pytest.approx(0.2)
+    older = frame.drop(columns="quality_tells")
+    assert summary_row.judged(older) is older
+    untold = summary.summarise(scored("nar", 0.2, 0.9), PLAN)
+    assert pd.isna(row(untold, "nar")["quality_tells"])  # no ar: nobody knows its floor
 
 
 def test_calls_per_step_are_target_calls_after_the_prefill_over_steps(record: Make) -> None:

@@ -12,8 +12,11 @@ import pytest
 from rich.console import Console
 
 from bench.records.run_folder import load_run
+from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
 from bench.report.write import print_summary, write_report
+from bench.stats.summary_row import rows_of
+from bench.text import percent
 
 Write = Callable[..., Path]
 
@@ -38,9 +41,7 @@ def looping(synthetic_run: Write) -> Path:
 def test_every_table_of_accepted_tokens_says_how_open_the_text_is(looping: Path) -> None:
     findings = Findings(load_run(looping))
     assert "mean entropy of 0.54 nats" in findings.headline.note  # (2 + 5 x 0.25) / 6
-    (table,) = [
-        t for t in findings.tables["families"] if t.title == "Accepted tokens per step by family"
-    ]
+    (table,) = [t for t in findings.tables["families"] if t.title == "Tokens per step by family"]
     first = dict(zip(table.headings, (cell.text for cell in table.rows[0]), strict=True))
     assert first["decoder"] == "ar's entropy, nats"
     assert (first["qa"], first["translation"], first["all"]) == ("2", "0.25", "0.54")
@@ -61,6 +62,51 @@ def test_without_a_quality_pass_the_entropy_is_said_to_be_unknown(synthetic_run:
     findings = Findings(load_run(synthetic_run(quality=0)))
     assert "entropy of ar's next token was not measured" in findings.headline.note
     assert not any(t.rows[0][0].text.startswith("ar's") for t in findings.tables["families"])
+
+
+@pytest.fixture
+def floored(looping: Path) -> Path:
+    """A run whose ar scores 0 in qa, where `spec`, lossy here, scores 1 by chance."""
+    lines = []
+    for line in map(json.loads, (looping / "samples.jsonl").read_text().splitlines()):
+        if (line.get("kind"), line["family"]) == ("quality", "qa"):
+            line["scores"] = {"contains_answer": float(line["decoder"] == "spec")}
+        if line.get("kind") == "quality" and line["decoder"] == "spec":
+            line["nll"] = 1.5 + 0.1 * (line["conversation"][-1] == "1")
+        lines.append(json.dumps(line))
+    (looping / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    manifest = json.loads((looping / "manifest.json").read_text())
+    for cell in manifest["cells"]:
+        cell["lossless"] = cell["cell"] != "spec"
+    (looping / "manifest.json").write_text(json.dumps(manifest))
+    return looping
+
+
+def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floored: Path) -> None:
+    findings = Findings(load_run(floored))
+    (line,) = [line for line in findings.caveats if "cannot tell a loss" in line]
+    assert line.startswith("Scores of qa cannot tell a loss: ar's are at their floor")
+    (table,) = findings.tables["quality"]
+    cells = {row[0].text: row for row in table.rows}
+    place, last = table.headings.index("qa"), table.headings.index("all")
+    assert [cells[name][place].text for name in ("ar", "spec")] == ["(0.0)", "(100.0)"]
+    (spec,) = rows_of(findings.summary[findings.summary["decoder"] == "spec"], "all")
+    assert spec.quality is not None
+    assert spec.telling_quality is not None
+    assert spec.quality > spec.telling_quality + 0.01
+    shown = percent(spec.telling_quality, "")
+    assert cells["spec"][last].text.startswith(shown)
+    assert f"at quality {shown} %" in findings.conclusion
+    assert "the target finds a token 0.5" in findings.conclusion
+    front = draw_all(findings).drawn["quality_speed"][1].set_index("decoder")
+    assert front.loc["spec", "quality"] == pytest.approx(spec.telling_quality)
+    (likelihood,) = [
+        t for t in findings.tables["parallel"] if t.title == "Likelihood lost against ar by family"
+    ]
+    of_spec = next(row for row in likelihood.rows if row[0].text == "spec")
+    assert of_spec[-1].text.startswith("+0.5")
+    assert of_spec[-1].bold
+    assert not any(cell.bold for row in likelihood.rows for cell in row if row is not of_spec)
 
 
 @pytest.mark.usefixtures("undrawn")

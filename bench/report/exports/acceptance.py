@@ -1,0 +1,128 @@
+"""`bench export --to acceptance`: what was accepted, in the words of serving engines.
+
+``synthetic.json`` makes vLLM (vllm-project/vllm#41035: by rates or by the length) and llama.cpp
+(ggml-org/llama.cpp#27711) accept drafts as often as here; ``requests/DECODER.jsonl`` has vLLM's
+metrics of each answer (vllm-project/vllm#48915, level ``detailed``), as AIPerf reads them
+(ai-dynamo/aiperf#1167); ``DECODER/speculation_profile.json`` is NVIDIA's profile 1.0
+(NVIDIA/Model-Optimizer#2247). Rates are unconditional (`bench.stats.counters.PositionCount`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from bench.errors import UnavailableError
+from bench.records.record import SampleRecord
+from bench.report.findings import Findings
+from bench.stats import counters
+from bench.stats.counters import Tally, group_by, ratio
+from bench.text import portable
+
+
+def acceptance(findings: Findings) -> dict[str, bytes]:
+    """Return the files of every decoder that drafted; a WRONG one has none (exit 5: nobody)."""
+    target = portable(str(findings.run.config.get("model") or "zoo"))
+    synthetic, files = {}, {}
+    for decoder, answers in group_by(counters.timed(findings.run.records)).items():
+        positions = counters.acceptance_by_position(answers)
+        if decoder in findings.wrong or not positions:
+            continue
+        deepest = max(max(answer.steps.depths) for answer in answers if answer.steps)
+        name, most = re.sub(r"[^\w.@-]", "-", decoder), max(deepest, len(positions))
+        rates = [round(count.unconditional or 0.0, 6) for count in positions]
+        rates += [0.0] * (most - len(rates))  # no step got there
+        vllm = {"rejection_sample_method": "synthetic", "num_speculative_tokens": most}
+        length, line = round(1 + sum(rates), 6), f"--spec-draft-n-max {most}"
+        synthetic[decoder] = {
+            "vllm": vllm | {"synthetic_acceptance_rates": rates},
+            "vllm_length": vllm | {"synthetic_acceptance_length": length},
+            "llama_cpp": f"{line} --spec-synth-rates {','.join(f'{rate:g}' for rate in rates)}",
+            "llama_cpp_length": f"{line} --spec-synth-len {length:g}",
+        }
+        lines = [json.dumps(_response(answer, target, most)) + "\n" for answer in answers]
+        files[f"requests/{name}.jsonl"] = "".join(lines).encode()
+        profile = _profile(findings, answers, rates) | {"target_model": {"id": target}}
+        files[f"{name}/speculation_profile.json"] = json.dumps(profile, indent=2).encode()
+    if not files:
+        raise UnavailableError(f"{findings.name} has no decoder that drafted; choose a run of one")
+    return {"synthetic.json": json.dumps(synthetic, indent=2).encode(), **files}
+
+
+def _response(answer: SampleRecord, model: str, most: int) -> dict[str, Any]:
+    """Return an answer as vLLM responds, less its text; like vLLM, less steps without drafts."""
+    steps = answer.steps
+    assert steps is not None
+    each = zip(steps.accepted[1:], steps.drafted[1:], strict=True)
+    pairs = [(accepted, drafted) for accepted, drafted in each if drafted]
+    accepted, drafted = (sum(pair[i] for pair in pairs) for i in (0, 1))
+    histogram = Counter(pair[0] for pair in pairs)
+    of = {
+        "mean_acceptance_length": 1 + (ratio(accepted, len(pairs)) or 0.0),
+        "draft_acceptance_rate": ratio(accepted, drafted) or 0.0,
+        "acceptance_histogram": [histogram[j] for j in range(most + 1)],
+        "num_spec_steps": len(pairs),
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "num_spec_tokens": most,
+        "per_step_accepted": [pair[0] for pair in pairs],
+        "per_step_drafted": [pair[1] for pair in pairs],
+    }
+    usage = {"prompt_tokens": answer.num_prompt_tokens, "completion_tokens": sum(steps.emitted)}
+    return {
+        "id": f"{answer.decoder}/{answer.prompt}/{answer.repeat}",
+        "object": "text_completion",
+        "model": model,
+        "choices": [],
+        "usage": usage | {"total_tokens": sum(usage.values())},
+        "metrics": {"speculative_decoding": of},
+    }
+
+
+def _profile(
+    findings: Findings, answers: Sequence[SampleRecord], rates: Sequence[float]
+) -> dict[str, Any]:
+    """Return NVIDIA's profile: lengths are tokens of a step, conditionals ratios of marginals."""
+    parts = {"": answers, **group_by(answers, lambda answer: answer.family)}
+    means = {f: round(Tally.pool(of).acceptance_length or 0.0, 6) for f, of in parts.items()}
+    mean, implied, most = means.pop(""), round(1 + sum(rates), 6), len(rates)
+    each = [length for a in answers if (length := Tally.of(a).acceptance_length) is not None]
+    asked = ("temperature", "top_p", "top_k", "max_new_tokens", "dtype")
+    conditions = {"run": findings.name, "num_samples": len(answers)}
+    consistency = {
+        "implied_mean_accept_length": implied,
+        "reported_mean_accept_length": mean,
+        "abs_delta": round(abs(implied - mean), 6),
+        "tolerance": 0.02,  # the one of its producer
+        "passed": abs(implied - mean) <= 0.02,
+    }
+    return {
+        "schema_version": "1.0",
+        "measured": True,
+        "method": answers[0].decoder,
+        "draft_checkpoint": None,
+        "block_size": None,
+        "num_speculative_tokens": most,
+        "max_supported_k": most,
+        "verification_method": "longest_prefix",
+        "conditional_accept_rates": [
+            round(ratio(rate, before) or 0.0, 6) for before, rate in itertools.pairwise((1, *rates))
+        ],
+        "marginal_accept_rates": rates,
+        "mean_accept_length": mean,
+        "mean_accept_length_per_request": round(fmean(each or [mean]), 6),
+        "accept_length_model": "measured_per_k",
+        "accept_length_by_k": {str(most): mean},
+        "acceptance_length_histogram": counters.step_lengths(answers),
+        "per_category": {f: {"mean_accept_length": length} for f, length in means.items()},
+        "measurement_conditions": conditions | {k: findings.run.config.get(k) for k in asked},
+        "validation": {
+            "mean_consistency": consistency,
+            "marginal_monotonicity": {"passed": rates == sorted(rates)[::-1], "violations": []},
+        },
+    }

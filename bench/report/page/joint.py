@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.errors import Exit, UsageError
@@ -130,15 +129,8 @@ def _frame(members: Members) -> pd.DataFrame:
 def print_joint(members: Members, console: Console) -> Exit:
     """Print speed-ups by decoder and run, and the differences; return the worst verdict's code."""
     table = matrices(members)["speedup"]
-    printed = RichTable(box=None, pad_edge=False, header_style="bold")
-    for column, heading in enumerate(table.headings):
-        side: Literal["left", "right"] = "right" if column else "left"
-        printed.add_column(Text(heading), justify=side, vertical="bottom", overflow="fold")
-    for row in table.rows:
-        style = ["bold red" if cell.bad else "bold" * cell.bold for cell in row]
-        printed.add_row(*(Text(c.text, style=s) for c, s in zip(row, style, strict=True)))
     console.print(Text(table.title, style="bold"))
-    console.print(printed)
+    console.print(table.to_rich({heading: heading for heading in table.headings}))
     for key, values in differences(members):
         console.print(Text(f"{key}: {', '.join(value or '-' for value in values)}", style="dim"))
     console.print(Text(_machines(members), style="dim"))

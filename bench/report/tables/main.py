@@ -73,8 +73,7 @@ def headline(summary: pd.DataFrame, verdict: str) -> Table:
     columns = dict(_HEADLINE)
     if all(kind_of_step(row) == "accepted" for row in rows):
         columns.pop(EMITTED)
-    made = Table.of("All families", note, columns, rows)
-    return made or Table(title="All families", note=note, headings=tuple(columns), rows=())
+    return Table.made("All families", note, columns, rows)
 
 
 def basis(row: SummaryRow) -> str:

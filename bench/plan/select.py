@@ -40,7 +40,8 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
 
     Raises:
         UsageError: an unknown decoder or option, an unmet need of a named one, a given adapter
-            that none of them takes, ``auto`` without a cost folder that knows.
+            that none of them takes, a primary one that is not among them, ``auto`` without a cost
+            folder that knows.
         InvalidRunError: the cost folder is damaged.
     """
     given = tuple(config.adapters)
@@ -76,7 +77,11 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
             line = f"none of {', '.join(chosen)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
     used = {name: source for name, source in config.adapters.items() if name in taken}
-    return config.with_values(decoders=chosen, adapters=used)
+    first = next((cell for cell in chosen if named and cell != BASELINE), None)
+    primary = config.primary or first
+    if primary not in {first, *chosen} - {BASELINE}:
+        raise UsageError(f"--primary {primary}: name one of {', '.join(chosen)} other than ar")
+    return config.with_values(decoders=chosen, adapters=used, primary=primary)
 
 
 def resolve_auto(config: RunConfig, note: Note) -> RunConfig:

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _NUMBER = re.compile(r"[-+(\[]?\d")
-SESSIONS = (
-    "Intervals cover the choice of prompts, not sessions of the machine: another run of the same "
-    "job can differ by more."
-)
+SESSIONS = "Intervals: over prompts, this session (`bench pool` covers sessions)."
 """The note below every interval of a speed-up; figures in docs/metrics.md."""
+EXPLORATORY = "Exploratory: not adjusted for the number of comparisons."
+"""The note below comparisons that are not the run's primary one."""
 
 
 @dataclass(frozen=True, slots=True)

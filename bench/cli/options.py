@@ -68,7 +68,7 @@ def option(kind: Any, about: str, *names: str, **more: Any) -> Any:
 
 OPTIONS: dict[str, Any] = {
     "decoders": option(str, "NAME[@LABEL][:option=value]…, comma-separated.", "--decoders", "-d"),
-    "primary": option(str, "The one comparison with ar that counts. [default: the first named]"),
+    "primary": option(str, "Decoder not exploratory, or none. [default: the first named]"),
     "model": option(str, "Folder, file.gguf, hub id or name. [default: zoo]", "--model", "-m"),
     "draft": option(str, "Draft model. [default: the zoo's, for the zoo]"),
     "adapter": option(list[str], "NAME=PATH; repeatable."),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from bench.stats.cost_curve import Cost
 
 AUTO = "auto"
+NO_PRIMARY = "none"
+"""The primary comparison where every one is exploratory."""
 _MEASURED = ("row_cost", "k")
 Note = Callable[[str], None]
 
@@ -77,10 +79,10 @@ def choose_decoders(config: RunConfig, note: Note) -> RunConfig:
             line = f"none of {', '.join(chosen)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
     used = {name: source for name, source in config.adapters.items() if name in taken}
-    first = next((cell for cell in chosen if named and cell != BASELINE), None)
-    primary = config.primary or first
-    if primary not in {first, *chosen} - {BASELINE}:
-        raise UsageError(f"--primary {primary}: name one of {', '.join(chosen)} other than ar")
+    rivals = [cell for cell in chosen if cell != BASELINE]
+    primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
+    if primary not in (*rivals, NO_PRIMARY):
+        raise UsageError(f"--primary {primary}: allowed are {', '.join([*rivals, NO_PRIMARY])}")
     return config.with_values(decoders=chosen, adapters=used, primary=primary)
 
 

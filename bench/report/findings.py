@@ -230,7 +230,7 @@ class Findings:
         """List the limits of the main table, the most important first: noise, resolution, width."""
         wide = speed.needs(without_wrong(self.summary))
         primary = conclusion.primary_sentence(self.summary, self.run.config.get("primary"))
-        return [line for line in (primary, self.floor_sentence, self.resolution, wide) if line]
+        return [line for line in (self.floor_sentence, self.resolution, wide, primary) if line]
 
     @property
     def setting(self) -> list[tuple[str, str]]:

@@ -56,7 +56,9 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
 def _primary(members: Sequence[NamedRun], layout: Layout) -> str:
     """Name the primary comparisons; empty where none was named."""
     named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
-    cells = ", ".join(escaped(layout.labels.get(name, name)) for name in named if name)
+    cells = ", ".join(
+        escaped(layout.labels.get(name, name)) for name in named if name not in ("", "none")
+    )
     return f" Primary comparison: {cells}; all others are exploratory." if cells else ""
 
 

@@ -1,4 +1,4 @@
-"""The verbs that gather runs: `bench merge` and `bench index`."""
+"""The verbs that gather runs: `bench pool`, `bench merge` and `bench index`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ from typing import Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.read import PANEL, print_run
+from bench.cli.read import PANEL, TOGETHER, print_pool, print_run
 
 app = typer.Typer()
+
+
+@app.command(rich_help_panel=PANEL)
+def pool(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Runs of one job, or folders of them.")
+    ],
+    folder: Annotated[
+        Path | None, typer.Option(help="[default: a folder of runs; of several OUTPUT/together]")
+    ] = None,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Pool sessions of one job, of any day and machine: the mean, and the next session's range."""
+    held = [path for path in (Path(runs[0]), output / runs[0]) if path.is_dir()]
+    own = held[0] if held and len(runs) == 1 else output / TOGETHER
+    raise typer.Exit(print_pool(runs, output, folder or own))
 
 
 @app.command(rich_help_panel=PANEL)

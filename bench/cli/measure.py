@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from bench.cli import options
 from bench.cli.group import Verb
-from bench.cli.read import print_run
+from bench.cli.read import print_pool, print_run
 from bench.errors import BenchError, UsageError
 from bench.plan.follow import is_rank_zero
-from bench.settings.spread import spread_of
+from bench.settings.spread import ALONE, spread_of
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
+    from bench.sessions import Sessions
 
 app = typer.Typer()
 PANEL = "Measure"
+_SPACED = "Several sessions"
 
 
 @app.command(cls=Verb, rich_help_panel=PANEL)
@@ -38,6 +40,18 @@ def run(
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
     part: options.Part = None,
+    sessions: Annotated[
+        int,
+        typer.Option(
+            help="Fresh processes that measure it, and their pool.", rich_help_panel=_SPACED
+        ),
+    ] = 1,
+    every: Annotated[
+        float,
+        typer.Option(
+            metavar="MINUTES", help="From one's begin to the next's.", rich_help_panel=_SPACED
+        ),
+    ] = 0,
     progress: options.Progressing = options.ProgressStyle.auto,
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
@@ -51,6 +65,12 @@ def run(
 
             typer.echo("\n".join(plan_only(chosen, shown)))
             return
+        if sessions != 1 or every:
+            if part is not None or spread != ALONE:
+                raise UsageError("--sessions measures by itself: leave out --part and --workers")
+            from bench.sessions import plan_sessions
+
+            _measure_sessions(plan_sessions(chosen, sessions, every, output), progress)
         from bench import runs
 
         ended = runs.run(chosen, output, shown, spread=spread, part=part)
@@ -69,8 +89,12 @@ def resume(
     """Complete a run that was interrupted or killed; nothing is measured twice."""
     from bench import runs
     from bench.records.run_folder import CONFIG, find_run
+    from bench.sessions import load_sessions
     from bench.settings.config import load_config
 
+    for folder in (Path(run_dir), output / run_dir):
+        if (plan := load_sessions(folder)) is not None:
+            _measure_sessions(plan, progress)
     spread = spread_of(executor, workers, executor_option)
     with options.display(progress) as shown:
         folder = find_run(run_dir, output)
@@ -199,6 +223,16 @@ def sweep(
         typer.echo(f"left out: {line}")
     typer.echo(f"{made / 'sweep.md'}  {made / 'summary.csv'}  {made / 'figures'}")
     raise typer.Exit(ended.exit_code)
+
+
+def _measure_sessions(plan: Sessions, progress: options.ProgressStyle) -> NoReturn:
+    from bench.sessions import measure_sessions
+
+    with options.display(progress) as shown:
+        code = int(measure_sessions(plan, shown, progress.value))
+    if not plan.missing:
+        code = max(code, print_pool([str(plan.folder)], plan.folder, plan.folder))
+    raise typer.Exit(code)
 
 
 def _conclude(ended: RunResult) -> None:

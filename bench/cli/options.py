@@ -68,6 +68,7 @@ def option(kind: Any, about: str, *names: str, **more: Any) -> Any:
 
 OPTIONS: dict[str, Any] = {
     "decoders": option(str, "NAME[@LABEL][:option=value]…, comma-separated.", "--decoders", "-d"),
+    "primary": option(str, "Decoder not exploratory, or none. [default: the first named]"),
     "model": option(str, "Folder, file.gguf, hub id or name. [default: zoo]", "--model", "-m"),
     "draft": option(str, "Draft model. [default: the zoo's, for the zoo]"),
     "adapter": option(list[str], "NAME=PATH; repeatable."),
@@ -129,7 +130,7 @@ OPTIONS: dict[str, Any] = {
 }
 """The options of a configuration."""
 _PANELS: Mapping[str, tuple[str, ...]] = {
-    "What is compared": ("decoders", "model", "draft", "adapter", "tasks", "config"),
+    "What is compared": ("decoders", "primary", "model", "draft", "adapter", "tasks", "config"),
     "How much is measured": (
         *("limit", "quality_limit", "phase_limit", "repeats", "batch_size", "timeout"),
         *("overlong", "prompt_tokens", "fixed_length"),

@@ -14,7 +14,7 @@ from bench.cli import options
 
 app = typer.Typer()
 PANEL = "Read results"
-_TOGETHER = "together"
+TOGETHER = "together"
 """The folder, beside runs, of reports and papers of several of them."""
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
 _Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "peft"]
@@ -68,7 +68,7 @@ def _report_together(
     if reference is not None:
         line = "--reference stands beneath the rows of one run: bench report RUN --reference NAME"
         raise UsageError(line)
-    folder, members = folder or output / _TOGETHER, load_members(names, output)
+    folder, members = folder or output / TOGETHER, load_members(names, output)
     write_joint(members, folder)
     code = print_joint(members, options.console())
     _say_where(folder)
@@ -202,7 +202,7 @@ def paper(
 
     layout = parse_layout(venue, label or [], columns, bold)
     members = load_members(runs, output)
-    own = members[0].side.path if len(members) == 1 else output / _TOGETHER
+    own = members[0].side.path if len(members) == 1 else output / TOGETHER
     note = partial(typer.echo, err=True)
     for file in write_paper(members, folder or own / "paper", layout, note):
         typer.echo(file)
@@ -255,6 +255,17 @@ def print_run(run_dir: Path) -> int:
 
     code = print_summary(run_dir, options.console())
     _say_where(run_dir)
+    return int(code)
+
+
+def print_pool(runs: list[str], parent: Path, folder: Path) -> int:
+    """Pool runs, write the table to a folder and print it; return the exit code."""
+    from bench.report import pooled
+
+    found = pooled.load_pool(runs, parent)
+    files = pooled.write_pool(found, folder)
+    code = pooled.print_pool(found, options.console())
+    typer.echo("  ".join(map(str, files)))
     return int(code)
 
 

@@ -21,7 +21,7 @@ _PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
 """Settings that choose the prompts."""
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Facts that a run records of a model beside the hash of its weights."""
-_NOT_SETTINGS = ("decoders", "run_name", "adapters")
+_NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from bench.stats.cost_curve import Cost
 
 AUTO = "auto"
+NO_PRIMARY = "none"
+"""The primary comparison where every one is exploratory."""
 _MEASURED = ("row_cost", "k")
 Note = Callable[[str], None]
 
@@ -64,7 +66,8 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
 
     Raises:
         UsageError: an unknown decoder or option, an unmet need of a named one, a given adapter
-            that none of them takes, ``auto`` without a cost folder that knows.
+            that none of them takes, a primary one that is not among them, ``auto`` without a cost
+            folder that knows.
         InvalidRunError: the cost folder is damaged.
     """
     shelf = shelf_of(config.model)
@@ -101,7 +104,12 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
             line = f"none of {', '.join(chosen)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
     used = {name: source for name, source in adapters.items() if name in taken}
-    config = config.with_values(draft=draft, decoders=chosen, adapters=used)
+    rivals = [cell for cell in chosen if cell != BASELINE]
+    named = config.decoders is not None
+    primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
+    if primary not in (*rivals, NO_PRIMARY):
+        raise UsageError(f"--primary {primary}: allowed are {', '.join([*rivals, NO_PRIMARY])}")
+    config = config.with_values(draft=draft, decoders=chosen, adapters=used, primary=primary)
     return ResolvedRun(config=config, decoders=decoders)
 
 

@@ -235,7 +235,8 @@ class Findings:
     def footnotes(self) -> list[str]:
         """List the limits of the main table, the most important first: noise, resolution, width."""
         wide = speed.needs(without_wrong(self.summary))
-        return [line for line in (self.floor_sentence, self.resolution, wide) if line]
+        primary = conclusion.primary_sentence(self.summary, self.run.config.get("primary"))
+        return [line for line in (self.floor_sentence, self.resolution, wide, primary) if line]
 
     @property
     def setting(self) -> list[tuple[str, str]]:

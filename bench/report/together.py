@@ -36,9 +36,15 @@ _LATER = {"reuse_prefix": False}
 _SETTINGS = (
     *("tasks", "limit", "prompt_tokens", "quality_limit", "repeats", "batch_size"),
     *("max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype", "attention"),
-    *("protocol", "fixed_length"),
+    *("protocol", "fixed_length", "compile", "quantize", "numerics", "tile", "reuse_prefix"),
+    *("overlong", "prompt_tokens"),
 )
 _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
+CIRCUMSTANCES = {
+    *("hardware", "threads", "GPU driver", "comparability key", "system", "Python", *_PACKAGES),
+    *("commit", "started", "verdict"),
+}
+"""Facts of an identity that say where, when and with which code, and not what was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +82,10 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
     sides = [load_side(name, parent) for name in names]
     for i, side in enumerate(sides):
         if len(sides) > 1:
-            _refuse_invalid(side)
+            refuse_invalid(side)
         _refuse_empty(side)
         for before in sides[:i]:
-            _refuse_twice(before, side)
+            refuse_twice(before, side)
         if i:
             _refuse_unlike(sides[0], side)
     return members_of(sides)
@@ -134,7 +140,8 @@ def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
 # ---------------------------------------------------------------- what cannot stand together
 
 
-def _refuse_invalid(side: RunSnapshot) -> None:
+def refuse_invalid(side: RunSnapshot) -> None:
+    """Refuse a run whose numbers mean nothing (exit 4)."""
     if side.verdict in (DAMAGED, INVALID):
         why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
@@ -147,7 +154,7 @@ def _refuse_empty(side: RunSnapshot) -> None:
         raise UnavailableError(f"{side.name} measured no speed-up over {BASELINE}")
 
 
-def _refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
+def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
     """Refuse one run under two names: the same folder, or a reference that was stored of it."""
     times = [
         (s.status.started_utc, s.status.finished_utc, s.status.revision, s.config)

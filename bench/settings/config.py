@@ -41,25 +41,28 @@ class RunConfig(BaseModel):
 
     `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded one of that
     name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
-    decoder whose needs are met. `limit` counts conversations to time, `quality_limit` held-out
-    prompts per family to score (0: no quality pass), `phase_limit` prompts whose time is split by
-    phase once all are timed (0: none). `timeout` is how many seconds an answer may take (None: a
-    limit that no honest decoder meets, see `bench.machine.deadline`). `prompt_tokens` makes every
-    prompt so long (`bench.plan.tokenise.to_length`): of context lengths, times and counts can be
-    compared then, and scores mean nothing. `columns` maps what a prompt needs to the columns of a
-    file or a dataset; a configuration may say it as ``[tasks.jsonl]`` with ``path``. `cost` is a
-    folder of `bench cost`: options that are ``auto`` are read off it, and ar's share of the
-    machine's limit is printed. `protocol` sets what is not set otherwise
-    (`bench.settings.protocol`); `reference` names published numbers that the report prints beside
-    the run's own (`bench.report.references`). `self_check` has every model compared with
-    transformers' own forward when it is opened (`decoders.core.hf.self_check`). `numerics` says how
-    rows are computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
-    (`bench.plan.numerics`). `compile` None: runs compile where they can (`bench.plan.compiling`).
+    decoder whose needs are met. `primary` is the cell whose speed-up over the baseline is not
+    exploratory, or ``none`` (None: the first named). `limit` counts conversations to time,
+    `quality_limit` held-out prompts per family to score (0: no quality pass), `phase_limit` prompts
+    whose time is split by phase once all are timed (0: none). `timeout` is how many seconds an
+    answer may take (None: what no honest decoder needs, see `bench.machine.deadline`).
+    `prompt_tokens` makes every prompt so long (`bench.plan.tokenise.to_length`): of context
+    lengths, times and counts can be compared then, and scores mean nothing. `columns` maps what a
+    prompt needs to the columns of a file or a dataset; a configuration may say it as
+    ``[tasks.jsonl]`` with ``path``. `cost` is a folder of `bench cost`: options that are ``auto``
+    are read off it, and ar's share of the machine's limit is printed. `protocol` sets what is not
+    set otherwise (`bench.settings.protocol`); `reference` names published numbers that the report
+    prints beside the run's own (`bench.report.references`). `self_check` has every model compared
+    with transformers' own forward when it is opened (`decoders.core.hf.self_check`). `numerics`
+    says how rows are computed (None: ``fast``), and `tile` how many at once in ``invariant``
+    numerics (`bench.plan.numerics`). `compile` None: runs compile where they can
+    (`bench.plan.compiling`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     decoders: dict[bounds.Text, Options] | None = None
+    primary: bounds.Text | None = None
     model: bounds.Text = ZOO
     draft: bounds.Text | None = None
     adapters: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)

@@ -119,7 +119,7 @@ def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimat
     if min(sum(a > 0 for a, _ in pairs), sum(b > 0 for _, b in pairs)) < 2:
         return Estimate(value=value, num=len(pairs), clusters=len(pairs))
     logs = jackknife(sums, lambda some: math.log(sum(a for a, _ in some) / sum(b for _, b in some)))
-    return replace(logs, value=value, low=_exp(logs.low), high=_exp(logs.high))
+    return replace(exponential(logs), value=value)
 
 
 def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
@@ -134,11 +134,19 @@ def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
         clusters=sum(e.clusters for e in known),
     )
     parts = [((e.error / count) ** 2, e.df) for e in known if e.error is not None and e.df]
+    return total if len(parts) < count else satterthwaite(total, parts)
+
+
+def satterthwaite(estimate: Estimate, parts: Sequence[tuple[float, float]]) -> Estimate:
+    """Return it with the t-interval of a variance that is a sum of `parts` with their df.
+
+    Degrees of freedom after Satterthwaite (1946). No interval where the variance is 0.
+    """
     variance = sum(part for part, _ in parts)
-    if len(parts) < count or variance == 0:
-        return total
+    if variance <= 0:
+        return estimate
     df = variance**2 / sum(part**2 / df for part, df in parts)
-    return _with_interval(total, math.sqrt(variance), df)
+    return _with_interval(estimate, math.sqrt(variance), df)
 
 
 def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple[float, float]]:
@@ -232,10 +240,7 @@ def paired_speedup(
 
 def geometric_mean(pairs: Pairs) -> Estimate:
     """Return exp(mean of the log ratios), with exp of the t-interval on their clusters."""
-    estimate = replace(cluster_mean(pairs.logs, pairs.clusters), dropped=pairs.dropped)
-    return replace(
-        estimate, value=_exp(estimate.value), low=_exp(estimate.low), high=_exp(estimate.high)
-    )
+    return exponential(replace(cluster_mean(pairs.logs, pairs.clusters), dropped=pairs.dropped))
 
 
 def pair_up(
@@ -260,8 +265,12 @@ def pair_up(
     return Pairs(logs=logs, clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
 
 
-def _exp(value: float | None) -> float | None:
-    return None if value is None else math.exp(value)
+def exponential(logs: Estimate) -> Estimate:
+    """Return an estimate of logs as one of factors."""
+    value, low, high = (
+        None if end is None else math.exp(end) for end in (logs.value, logs.low, logs.high)
+    )
+    return replace(logs, value=value, low=low, high=high)
 
 
 def _t_interval(value: float, pseudo: Sequence[float]) -> Estimate:

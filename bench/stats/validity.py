@@ -11,7 +11,8 @@ VALID       all that was planned was measured, and nothing is broken
 Of several the first in this order stands. A run is judged again whenever it is read. Noise makes no
 verdict but a warning. *Drift* is how much slower the baseline became from the first to the last
 third of the blocks: the median, over prompts timed in both, of the log ratio of its times per token
-(both arms pooled). Of a run with workers it is the largest of any of theirs.
+(both arms pooled); with one repeat it is the trend over the blocks. Of a run with workers it is the
+largest of any of theirs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run
 from bench.records.status import Difference, RunStatus
 from bench.stats.adapter_fit import training_warnings
-from bench.stats.workers import Part, prompts_of, seconds_per_token, workers
+from bench.stats.workers import Part, prompts_of, seconds_per_token, trend, workers
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -138,7 +139,7 @@ def clock_drift(run: Run) -> float | None:
         if before and after
     ]
     if len(ratios) < _MIN_DRIFT_PROMPTS:
-        return None
+        return trend(run.records)
     return round(math.expm1(median(ratios)), 4)
 
 

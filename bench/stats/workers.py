@@ -5,7 +5,7 @@ divides out of every paired ratio, and ratios of all workers may be pooled.
 
 *Drift* of a worker is how much slower the baseline became from the first to the last third of its
 blocks: the difference of the medians of the logs of its times per token, each less the median of
-its prompt over all workers. A prompt that was measured in one block only says nothing.
+its prompt over all workers. Where every prompt was measured in one block only, it is a `trend`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
+
+from scipy import stats
 
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
@@ -24,6 +26,8 @@ from bench.stats.times import timed_units
 
 _MIN_BLOCKS = 9
 """Blocks below which a worker's drift is not known: three in each third."""
+_LEVEL = 0.01
+"""Significance from which on a trend is no chance."""
 Of = Callable[[SampleRecord], str | None]
 
 
@@ -69,7 +73,7 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], of: Of) -> 
             num_blocks=len({record.block for record in mine}),
             floor=_speedup(mine, SECOND_BASELINE),
             speedups={cell: _speedup(mine, cell) for cell in decoders if cell != BASELINE},
-            drift=drifting.get(name),
+            drift=drifting.get(name, trend(mine)),
         )
         for name, mine in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0]))
     ]
@@ -98,6 +102,32 @@ def drifts(records: Iterable[SampleRecord], of: Of) -> dict[str, float]:
         for name, attempt, block, log in of_prompt:
             rest[name].setdefault((attempt, block), []).append(log - usual)
     return {name: _change(blocks) for name, blocks in rest.items() if len(blocks) >= _MIN_BLOCKS}
+
+
+def trend(records: Iterable[SampleRecord]) -> float | None:
+    """Return the drift of different prompts in random order, by Theil's slope over two thirds.
+
+    0 unless Kendall's rank correlation of time per token and block is significant at `_LEVEL`; None
+    with fewer than `_MIN_BLOCKS` blocks. After the first token, where that is known: the share of
+    the prompt differs from answer to answer.
+    """
+    groups: defaultdict[tuple[int, int, str], list[SampleRecord]] = defaultdict(list)
+    for r in records:
+        if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing":
+            groups[r.attempt, r.block, r.decoder].append(r)
+    paces: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+    for (attempt, block, _), group in groups.items():
+        for unit in timed_units(group):
+            if pace := unit.decode_time_per_token or unit.time_per_token:
+                paces[attempt, block].append(math.log(pace))
+    logs = [fmean(paces[key]) for key in sorted(paces)]
+    if len(logs) < _MIN_BLOCKS:
+        return None
+    places = range(len(logs))
+    if not stats.kendalltau(places, logs).pvalue < _LEVEL:
+        return 0.0
+    slope = float(stats.theilslopes(logs, places).slope)
+    return round(math.expm1(slope * 2 / 3 * len(logs)), 4)
 
 
 def seconds_per_token(group: Sequence[SampleRecord]) -> float | None:

@@ -45,7 +45,7 @@ def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None
     progress, taken = choose("none"), LineCollector()
     values = {"tasks": "translation,math_reasoning", "quality_limit": 20, "limit": 1}
     values |= {"dtype": "float32", "device": "cpu", "threads": 1, "max_new_tokens": 64}
-    chosen = {"decoders": {"nar": {}, "idlm": {}, "lookup": {}}}
+    chosen: dict[str, Any] = {"decoders": {"nar": {}, "idlm": {}, "lookup": {}}}
     config = choose_decoders(load_config(None, values | chosen), progress.note)
     setup = open_setup(config)
     plan, prompts = make_plan(setup, "quality", progress)
@@ -57,4 +57,5 @@ def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None
     assert (lost["lookup"].value, lost["lookup"].low) == (0, None)
     assert (lost["nar"].low or 0) > 5
     assert 0 < (lost["idlm"].low or 0) < (lost["idlm"].high or 0) < (lost["nar"].low or 0)
+    assert lost["idlm"].value is not None
     assert rows["ar"].base_nll == pytest.approx((rows["idlm"].base_nll or 0) - lost["idlm"].value)

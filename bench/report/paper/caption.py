@@ -34,7 +34,7 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
         bold += ", a time or quality where its interval shows it."
         if "speedup" in made.columns:
             bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
-    estimated = f"{_setting(members)}: {'; '.join(words)}."
+    estimated = f"{_setting(members)}: {'; '.join(words)}.{_primary(members, layout)}"
     return f"{estimated}{bold}{_floors(members)}{_qualified(members, layout)}"
 
 
@@ -51,6 +51,15 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
     names = ", ".join(escaped(layout.labels.get(name, name)) for name in (best.decoder, *tied))
     of = f" of {escaped(member.label)}" if several else ""
     return f" The fastest {len(tied) + 1}{of} cannot be told apart: {names}."
+
+
+def _primary(members: Sequence[NamedRun], layout: Layout) -> str:
+    """Name the primary comparisons; empty where none was named."""
+    named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
+    cells = ", ".join(
+        escaped(layout.labels.get(name, name)) for name in named if name not in ("", "none")
+    )
+    return f" Primary comparison: {cells}; all others are exploratory." if cells else ""
 
 
 def _floors(members: Sequence[NamedRun]) -> str:

@@ -277,7 +277,7 @@ def statistics(members: Members) -> str:
 
 def limits(members: Members) -> str:
     """State what intervals do not cover, and what qualifies the runs."""
-    text = "Intervals cover the choice of prompts and not another session of the machine."
+    text = "Intervals are over prompts, this session; another can differ by more."
     for member in members:
         side = member.side
         lines = [f"{side.verdict}: {line}" for line in side.reasons]

@@ -57,7 +57,7 @@ COLUMNS: Mapping[str, Column] = {
     "speedup": Column(
         r"Speed-up",
         "speed-up over autoregressive decoding (geometric mean over prompts of paired end-to-end "
-        "time per token, 95\\,\\% t-interval clustered by conversation)",
+        "time per token, 95\\,\\% t-interval over prompts, this session)",
     ),
     "speedup_decode": Column("Decode", "speed-up from the first token on"),
     "tokens_per_call": Column("Tok./call", "emitted tokens per target call"),

@@ -134,6 +134,19 @@ def sentence(row: SummaryRow) -> str:
     return f"{text}, {row.errors} error(s)." if row.errors else f"{text}."
 
 
+def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
+    """Name the run's primary comparison, and count those that are exploratory."""
+    rows = [r for r in rows_of(summary, None) if r.decoder != BASELINE and r.speedup is not None]
+    there = any(row.decoder == primary and row.family == ALL for row in rows)
+    others = counted(len(rows) - there, "comparison")
+    named = (
+        f"Primary comparison: {primary} over {BASELINE}, all families"
+        if there
+        else ("No primary comparison was named")
+    )
+    return f"{named}; {others} by decoder and family are exploratory, unadjusted for their number."
+
+
 # ---------------------------------------------------------------- resolution
 
 

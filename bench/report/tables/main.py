@@ -68,8 +68,7 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"{entropy_sentence(summary)} {'; '.join(bases)}. Model: {model}. "
         f"Verdict of the run: {verdict}."
     )
-    made = Table.of("All families", note, _HEADLINE, rows)
-    return made or Table(title="All families", note=note, headings=tuple(_HEADLINE), rows=())
+    return Table.made("All families", note, _HEADLINE, rows)
 
 
 def basis(row: SummaryRow) -> str:

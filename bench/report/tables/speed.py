@@ -13,6 +13,7 @@ from bench.records.external import ExternalAnswer
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.report.tables.table import (
+    EXPLORATORY,
     SESSIONS,
     Columns,
     Table,
@@ -116,7 +117,8 @@ def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
         "How many times as fast the row's decoder is as the column's: geometric mean over "
         f"prompts of paired ratios of time per emitted token, end to end, {LEVEL} t-interval "
         "over conversations; bold where it excludes 1 and the A/A floor is exceeded. Of "
-        f"decoders with other guarantees or other quality this compares speed alone. {SESSIONS}"
+        f"decoders with other guarantees or other quality this compares speed alone. "
+        f"{EXPLORATORY} {SESSIONS}"
     )
 
     def cell(row: str, column: str) -> TableCell | str:
@@ -132,7 +134,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     for column, (name, definition) in _FAMILY_TABLES.items():
         note = (
             f"{definition} over conversations; end to end; bold where it excludes 1 and the A/A "
-            f"floor is exceeded. {SESSIONS} {sizes} prompts."
+            f"floor is exceeded. {EXPLORATORY} {SESSIONS} {sizes} prompts."
         )
         cell = partial(speed, column=column)
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))

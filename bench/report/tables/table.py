@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _NUMBER = re.compile(r"[-+(\[]?\d")
-SESSIONS = (
-    "Intervals cover the choice of prompts, not sessions of the machine: another run of the same "
-    "job can differ by more."
-)
+SESSIONS = "Intervals: over prompts, this session (`bench pool` covers sessions)."
 """The note below every interval of a speed-up; figures in docs/metrics.md."""
+EXPLORATORY = "Exploratory: not adjusted for the number of comparisons."
+"""The note below comparisons that are not the run's primary one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,16 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
 
     @classmethod
+    def made(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
+        """Make the table of a row per object."""
+        cells = tuple(tuple(_cell(make(row)) for make in columns.values()) for row in rows)
+        return cls(title=title, note=note, headings=tuple(columns), rows=cells)
+
+    @classmethod
     def of(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table | None:
         """Make the table of a row per object; None where there are no objects."""
-        cells = tuple(tuple(_cell(make(row)) for make in columns.values()) for row in rows)
-        return cls(title=title, note=note, headings=tuple(columns), rows=cells) if cells else None
+        table = cls.made(title, note, columns, rows)
+        return table if table.rows else None
 
     @property
     def words(self) -> tuple[bool, ...]:
@@ -200,8 +205,7 @@ def of_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note:
         return cells.get((decoder, family), UNKNOWN)
 
     columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
-    made = Table.of(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
-    return made or Table(title=title, note=note, headings=tuple(columns), rows=())
+    return Table.made(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
 
 
 def mark_wrong(table: Table, wrong: Collection[str]) -> Table:

@@ -39,6 +39,21 @@ def test_the_baseline_is_added_and_comes_first(small: Any) -> None:
 def test_chosen_decoders_choose_themselves_again(small: Any) -> None:
     run = choose_decoders(small(), print)
     assert choose_decoders(run.config, print) == stored_decoders(run.config) == run
+    unnamed = choose_decoders(small(decoders=None), print)
+    assert unnamed.config.primary == "none"  # nobody named one
+    assert choose_decoders(unnamed.config, print) == unnamed
+
+
+def test_the_primary_comparison_is_the_first_named_or_the_one_asked_for(small: Any) -> None:
+    def primary(**given: Any) -> str | None:
+        chosen = choose_decoders(small(decoders="ar,spec@a,spec@b", **given), print)
+        return chosen.config.primary
+
+    assert (primary(), primary(primary="spec@b"), primary(primary="none")) == (
+        *("spec@a", "spec@b", "none"),
+    )
+    with pytest.raises(BenchError, match="--primary ar: allowed are spec@a, spec@b, none"):
+        primary(primary="ar")
 
 
 @pytest.mark.parametrize(("name", "code"), [("banana", 2), ("mps", 2), ("cuda:99", 5)])

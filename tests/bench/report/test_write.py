@@ -391,7 +391,20 @@ def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> N
     text = " ".join(printed(synthetic_run(conversations=6, repeats=1, quality=0)).split())
     (needed,) = re.findall(r"Wide intervals: ±5 % needs (\d+) more prompts for (\w+)", text)
     assert needed[1] in ("spec", "ptp")
-    assert "Intervals cover the choice of prompts, not sessions of the machine" in text
+    assert "Intervals: over prompts, this session (`bench pool` covers sessions)." in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_one_comparison_is_primary_and_all_others_are_exploratory(synthetic_run: Write) -> None:
+    run = synthetic_run(conversations=6, repeats=1, quality=0)
+    text = " ".join(printed(run).split())
+    assert "No primary comparison was named; 14 comparisons by decoder and family" in text
+    (run / "config.toml").write_text('model = "zoo"\nmax_new_tokens = 256\nprimary = "ptp"\n')
+    text = " ".join(printed(run).split())
+    assert "Primary comparison: ptp over ar, all families; 13 comparisons" in text
+    tables = Findings(load_run(run)).tables
+    for part in ("rivals", "families"):
+        assert "Exploratory: not adjusted" in tables[part][0].note
 
 
 # ---------------------------------------------------------------- what may be believed

@@ -138,7 +138,7 @@ def test_1_and_the_unconditional_rates_are_the_tokens_per_step(record: Make) -> 
     answer = record("ptp", (1, 2, 1, 2, 2, 4), drafted=drafted, accepted=accepted)
     rates = [count.unconditional for count in counters.acceptance_by_position([answer])]
     assert rates == [4 / 5, 1 / 5, 1 / 5, 0.0]
-    assert Tally.of(answer).acceptance_length == pytest.approx(1 + sum(rates))
+    assert Tally.of(answer).acceptance_length == pytest.approx(1 + sum(rate or 0 for rate in rates))
     joint = [count.joint for count in counters.acceptance_by_position([answer])]
     assert joint[:2] == [1.0, pytest.approx(2 / 3)]  # of steps that drafted: far above
 

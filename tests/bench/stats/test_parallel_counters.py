@@ -91,6 +91,7 @@ def test_likelihood_is_paired_by_prompt_and_weighed_by_tokens(record: Make) -> N
     assert found.value == pytest.approx((2 * 1 + 3 * 3) / 4 - (1 * 4 + 0.5 * 2) / 6)
     assert found.clusters == 2
     assert found.low is not None
+    assert found.value is not None
     assert found.low < found.value < (found.high or 0)
     assert parallel_counters.nll_over(ar, ar).columns("x") == {
         "x": 0,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bench.records.environment import Environment
@@ -160,6 +162,33 @@ def test_drift_needs_enough_prompts_and_blocks(record: Make) -> None:
     assert clock_drift(run_of(baseline(record, [1.0, 1.0, 1.2], prompts=2))) is None
     assert clock_drift(run_of(baseline(record, [1.0], prompts=2))) is None
     assert clock_drift(run_of([])) is None
+
+
+def once(record: Make, end: float, seed: int = 0) -> list[SampleRecord]:
+    """30 prompts of 2 to 8 tokens, each timed once, that take `end` times as long at the end."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for block in range(30):
+        slow = end ** (block / 29) * math.exp(rng.normal(0, 0.05))
+        tokens = int(rng.integers(2, 9))
+        for arm in ("ar", "ar@aa"):
+            place = {"conversation": f"c{block}", "block": block, "emitted": (1,) * tokens}
+            made.append(
+                record(arm, **place, ttft_s=0.03, total_s=0.03 + 0.01 * slow * (tokens - 1))
+            )
+    return made
+
+
+@pytest.mark.parametrize("end", [3.31, 1.5, 0.5])
+def test_with_one_repeat_drift_is_a_trend_over_the_blocks(record: Make, end: float) -> None:
+    validity = judge(run_of(once(record, end)))
+    assert validity.drift == pytest.approx(end ** (2 / 3) - 1, rel=0.2)
+    assert "the machine's speed drifted" in validity.warnings[0]
+
+
+def test_prompts_of_all_lengths_on_a_steady_machine_are_no_trend(record: Make) -> None:
+    alarms = [bool(judge(run_of(once(record, 1.0, seed))).drift) for seed in range(200)]
+    assert sum(alarms) <= 6  # 1 % are expected
 
 
 def test_drift_of_groups_uses_their_makespan(record: Make) -> None:

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.report.paper.caption import caption_of
 from bench.report.paper.layout import VENUES, Layout
+from bench.report.paper.table import grid
 from bench.report.paper.write import write_paper
 from bench.report.together import NamedRun, load_members
 from tests.bench.report.paper.test_table import stored
@@ -128,3 +130,18 @@ def test_an_unfinished_run_is_called_so(synthetic_run: Write, tmp_path: Path) ->
     run = synthetic_run(status={"status": "interrupted", "verdict": None})
     text = written(load_members([str(run)], tmp_path), tmp_path / "p")["main.tex"].decode()
     assert "The run is INCOMPLETE." in text
+
+
+def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: Path) -> None:
+    run = synthetic_run(quality=0)
+    layout = Layout(venue="icml", labels={"ptp": "PTP"})
+
+    def caption(config: str) -> str:
+        (run / "config.toml").write_text(f'model = "zoo"\n{config}', encoding="utf-8")
+        members = load_members([str(run)], tmp_path)
+        return caption_of(members, layout, grid(members, layout, ["speedup"]))
+
+    text = caption('primary = "ptp"\n')
+    assert "Primary comparison: PTP; all others are exploratory." in text
+    assert "t-interval over prompts, this session" in text
+    assert "rimary" not in caption('primary = "none"\n')

@@ -1,0 +1,311 @@
+"""`bench pool RUN…`: sessions of one job as one estimate: pool.csv, pool.md and a table.
+
+A session is a run folder, or a stored reference with its ``tables/by_prompt.csv``. Sessions may be
+of any day, machine and commit, and must have measured the same thing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from bench.errors import Exit, UnavailableError
+from bench.records.files import write_files
+from bench.records.frames import csv_bytes
+from bench.records.plan import BASELINE, SECOND_BASELINE, guarantee_rank
+from bench.records.status import STATUS
+from bench.report.tables.setting import hardware
+from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
+from bench.report.together import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
+from bench.settings.config import RunConfig
+from bench.stats.estimates import prompt_table
+from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.pool import FEWEST, Pooled, pool
+from bench.stats.side import RunSnapshot, load_side
+from bench.stats.summary import ALL
+from bench.stats.summary_row import rows_of
+from bench.stats.validity import INCOMPLETE
+from bench.text import UNKNOWN, counted, factor, markdown, portable
+
+_UNTIMED = {"quality limit"}
+"""Facts of a job that its times do not depend on."""
+_SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
+"""Circumstances that stand in the tables, or follow from others."""
+_NOTE = (
+    "Speed-up over ar: geometric mean of paired, end-to-end time per token; its interval is over "
+    "prompts and sessions, bold where it excludes 1 and exceeds the A/A floor. Next session: where "
+    "one more, of these prompts, is to be expected. SD: of sessions, as a factor. Predicted: "
+    "sessions inside the interval that all others predict."
+)
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run among those pooled."""
+
+    side: RunSnapshot
+
+    @cached_property
+    def by_prompt(self) -> pd.DataFrame:
+        """The speed-ups by decoder and prompt, see `bench.stats.estimates.prompt_table`."""
+        if self.side.records is not None:
+            return prompt_table(self.side.records, list(self.side.cells))
+        try:
+            return pd.read_csv(self.side.path / "tables" / "by_prompt.csv")
+        except (OSError, ValueError) as error:
+            line = f"{self.side.name} cannot be pooled: it has no readable tables/by_prompt.csv"
+            raise UnavailableError(line) from error
+
+    @property
+    def machine(self) -> str:
+        """The processor or GPU, and threads: machines alike in both count as one."""
+        return portable(f"{hardware(self.side)}, {self.side.env.torch.threads} threads")
+
+    @property
+    def began(self) -> str:
+        """The minute (UTC) in which it began."""
+        return (self.side.status.started_utc or UNKNOWN)[:16].replace("T", " ")
+
+    def mean(self, decoder: str, column: str) -> float:
+        """Return the geometric mean of a column of `by_prompt`."""
+        rows = self.by_prompt[self.by_prompt["decoder"] == decoder]
+        return float(np.exp(np.log(rows[column]).mean()))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Sessions that may be pooled; `left_out` says what else was named and is not used."""
+
+    sessions: Sequence[Session]
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def decoders(self) -> dict[str, tuple[str | None, Pooled]]:
+        """Guarantee and estimate of each decoder that all measured, the strongest first."""
+        side = self.sessions[0].side
+        found = {each.cell: each.guarantee for each in side.planned}
+        if side.summary is not None:
+            found = {row.decoder: row.guarantee for row in rows_of(side.summary, ALL)}
+        kept = [name for name in found if self._everywhere(name) and name not in self.wrong]
+        kept.sort(key=lambda name: guarantee_rank(found[name]))
+        return {name: (found[name], self._pooled(name)) for name in kept}
+
+    @cached_property
+    def floor(self) -> Estimate:
+        """The A/A floor over all sessions."""
+        there = self._everywhere(SECOND_BASELINE)
+        return self._pooled(SECOND_BASELINE).mean if there else Estimate()
+
+    @cached_property
+    def wrong(self) -> set[str]:
+        """Decoders that claim to be lossless and were found not to be, in any session."""
+        return {cell for session in self.sessions for cell in session.side.wrong}
+
+    @property
+    def machines(self) -> list[str]:
+        """The machines, in the order of their first sessions."""
+        return list(dict.fromkeys(session.machine for session in self.sessions))
+
+    @property
+    def days(self) -> set[str]:
+        """The days (UTC) on which sessions began."""
+        return {session.began[:10] for session in self.sessions}
+
+    @property
+    def title(self) -> str:
+        """Count the sessions, days, machines and prompts, and name the machines."""
+        prompts = max(pooled.mean.num for _, pooled in self.decoders.values())
+        counts = zip(
+            (len(self.sessions), prompts, len(self.days), len(self.machines)),
+            ("session", "prompt", "UTC date", "machine"),
+            strict=True,
+        )
+        return f"{', '.join(counted(*each) for each in counts)}: {'; '.join(self.machines)}"
+
+    @property
+    def notes(self) -> list[str]:
+        """State the A/A floor, what differs between the sessions, and what is left out."""
+        facts = [identity(session.side) for session in self.sessions]
+        told = {key: dict.fromkeys(str(each.get(key)) for each in facts) for key in facts[0]}
+        floor = [f"A/A noise floor: {estimated(self.floor)}."] if self.floor.value else []
+        differing = [
+            f"{key}: {', '.join(values)}"
+            for key, values in told.items()
+            if len(values) > 1 and key in CIRCUMSTANCES - _SHOWN
+        ]
+        return [*floor, *differing, *self.left_out]
+
+    def _everywhere(self, decoder: str) -> bool:
+        return all((session.by_prompt["decoder"] == decoder).any() for session in self.sessions)
+
+    def _pooled(self, decoder: str) -> Pooled:
+        """Pool one decoder over the prompts that every session answered."""
+        rows = pd.concat([s.by_prompt.assign(session=i) for i, s in enumerate(self.sessions)])
+        rows = rows[(rows["decoder"] == decoder) & (rows["speedup"] > 0)]
+        ratios = rows.pivot(index="session", columns="prompt", values="speedup").dropna(axis=1)
+        if ratios.empty or len(ratios) < len(self.sessions):
+            raise UnavailableError(f"{decoder} has no prompt that every session answered")
+        conversations = rows.drop_duplicates("prompt").set_index("prompt")["conversation"]
+        machines = [session.machine for session in self.sessions]
+        return pool(np.log(ratios.to_numpy()), machines, list(conversations[ratios.columns]))
+
+
+# ---------------------------------------------------------------- what may be pooled
+
+
+def load_pool(names: Sequence[str], parent: Path) -> Pool:
+    """Read runs, or folders of runs; those that did not end are left out.
+
+    Raises:
+        BenchError: one is no run, or there twice (exit 2); damaged or invalid (4); of another job
+            than the first, or fewer than two are left (5).
+    """
+    sides = [load_side(str(run), parent) for name in names for run in _runs_of(name, parent)]
+    told = [f"{side.name} did not end" for side in sides if side.verdict == INCOMPLETE]
+    ended = [side for side in sides if side.verdict != INCOMPLETE]
+    ended.sort(key=lambda side: side.status.started_utc or "")
+    for i, side in enumerate(ended):
+        refuse_invalid(side)
+        for before in ended[:i]:
+            refuse_twice(before, side)
+        if i and (unlike := list(_unlike(ended[0], side))):
+            line = f"{ended[0].name} and {side.name} cannot be pooled: {'; '.join(unlike)}"
+            raise UnavailableError(portable(line))
+    if len(ended) < FEWEST:
+        line = f"pooling takes {FEWEST} sessions or more that ended, and there is {len(ended)}"
+        raise UnavailableError("; ".join([line, *told]))
+    found = Pool([Session(side) for side in ended])
+    if not set(found.decoders) - {BASELINE}:
+        raise UnavailableError(f"no decoder beside {BASELINE} is in all {len(ended)} sessions")
+    for cell in dict.fromkeys(cell for side in ended for cell in side.cells):
+        if cell in found.wrong:
+            told.append(f"{cell} claims to be lossless and is not")
+        elif cell not in (BASELINE, *found.decoders):
+            told.append(f"{cell} is not in every session")
+    return Pool(found.sessions, tuple(f"Left out: {line}." for line in told))
+
+
+def _runs_of(name: str, parent: Path) -> list[str]:
+    """Return the runs in a folder that is no run itself, or the name as it is."""
+    for folder in (Path(name), parent / name):
+        if folder.is_dir() and not (folder / STATUS).is_file():
+            runs = [run for run in sorted(folder.iterdir()) if (run / STATUS).is_file()]
+            if held := [str(run) for run in runs if not run.is_symlink()]:
+                return held
+    return [name]
+
+
+def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
+    """Say what two sessions did not both measure; what an older version does not state is usual."""
+    fields = RunConfig.model_fields.items()
+    usual = {name.replace("_", " "): str(field.default) for name, field in fields}
+    for key in dict.fromkeys([*(ours := _job(first, other)), *(theirs := _job(other, first))]):
+        one, two = (facts.get(key, usual.get(key)) for facts in (ours, theirs))
+        if one != two and None not in (one, two):
+            yield f"{key} is {one} in one and {two} in the other"
+    asked = [
+        {r.prompt: r.prompt_hash for r in s.records or () if r.kind == "timing"}
+        for s in (first, other)
+    ]
+    if all(asked) and asked[0] != asked[1]:
+        yield "their prompts are not the same"
+
+
+def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
+    """Return what a run measured: its identity less the circumstances, and options of decoders."""
+    less = CIRCUMSTANCES | _UNTIMED
+    facts = {key: value for key, value in identity(side).items() if key not in less}
+    if side.env.device:
+        facts["kind of device"] = side.env.device.partition(":")[0]
+    for cell in side.cells.keys() & other.cells.keys():
+        facts |= {f"{key} of {cell}": value for key, value in side.cells[cell].items()}
+    return facts
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def write_pool(found: Pool, folder: Path) -> list[Path]:
+    """Write pool.csv and pool.md into a folder (`BenchError` where it cannot be written to)."""
+    tables = [f"{made.to_markdown()}\n\n{made.note}" for made in (table(found), sessions(found))]
+    texts = [f"# {found.title}", *tables, *(f"* {markdown(line)}" for line in found.notes)]
+    made = {"pool.csv": csv_bytes(frame(found)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
+    return write_files(folder, made)
+
+
+def print_pool(found: Pool, console: Console) -> Exit:
+    """Print the decoders over all sessions; return the exit code (3 where one is wrong)."""
+    made = table(found)
+    console.print(Text(found.title, style="bold"))
+    console.print(made.to_rich({name: name.replace(" ", "\n", 1) for name in made.headings}))
+    for line in (made.note, *found.notes):
+        console.print(Text(line, style="yellow" if line in found.left_out else "dim"))
+    return Exit.REGRESSION if found.wrong else Exit.DONE
+
+
+def frame(found: Pool) -> pd.DataFrame:
+    """Return a row per decoder."""
+    return pd.DataFrame(
+        {
+            "decoder": name,
+            "guarantee": guarantee,
+            "sessions": len(found.sessions),
+            "days": len(found.days),
+            "machines": len(found.machines),
+            "prompts": pooled.mean.num,
+            "conversations": pooled.mean.clusters,
+            **pooled.mean.columns("speedup"),
+            "next_low": pooled.next.low,
+            "next_high": pooled.next.high,
+            "session_sd": pooled.spread,
+            "predicted": pooled.held_out,
+            "predicted_inside": pooled.inside,
+        }
+        for name, (guarantee, pooled) in found.decoders.items()
+    )
+
+
+def table(found: Pool) -> Table:
+    """Make the table of the decoders over all sessions."""
+    columns: Columns = {
+        "decoder": lambda name: name,
+        "guarantee": lambda name: found.decoders[name][0] or UNKNOWN,
+        f"speed-up [{LEVEL}]": lambda name: against_floor(of(name).mean, found.floor),
+        f"next session [{LEVEL}]": lambda name: interval(of(name).next.low, of(name).next.high),
+        "sessions' SD": lambda name: factor(math.exp(of(name).spread), ""),
+        "predicted": lambda name: f"{of(name).inside} of {of(name).held_out}",
+    }
+
+    def of(decoder: str) -> Pooled:
+        return found.decoders[decoder][1]
+
+    return Table.made("Pooled", _NOTE, columns, found.decoders)
+
+
+def sessions(found: Pool) -> Table:
+    """Make the table of every session's own speed-ups."""
+    any_decoder = next(iter(found.decoders))
+    columns: Columns = {
+        "session": lambda each: each.side.name,
+        "began": lambda each: each.began,
+        "machine": lambda each: each.machine,
+        "ar ms per token": lambda each: number(
+            each.mean(any_decoder, "ar_time_per_token_s"), scale=1e3
+        ),
+    }
+    for name in found.decoders:
+        columns[name] = partial(_speedup, decoder=name)
+    note = "Geometric means over a session's prompts."
+    return Table.made("Sessions", note, columns, found.sessions)
+
+
+def _speedup(session: Session, decoder: str) -> str:
+    return factor(session.mean(decoder, "speedup"))

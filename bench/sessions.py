@@ -1,0 +1,123 @@
+"""`bench run --sessions N`: one job in N fresh processes, one after another, and their pool.
+
+``FOLDER/config.toml`` is the job, ``FOLDER/sessions.toml`` how often and how far apart it is
+measured; its run folders lie beside them, and pool.csv and pool.md once all have ended.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import tomli_w
+
+from bench.errors import Exit, InvalidRunError, UsageError
+from bench.plan.select import choose_decoders
+from bench.progress import Progress
+from bench.records.files import only_writer
+from bench.records.run_folder import CONFIG, create_run_dir
+from bench.records.status import STATUS, RunStatus, read_status
+from bench.settings.config import RunConfig, read_toml
+from bench.stats.pool import FEWEST
+
+SESSIONS = "sessions.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """The plan of a folder: `num` sessions that begin at least `every` minutes apart."""
+
+    folder: Path
+    num: int
+    every: float
+
+    @property
+    def runs(self) -> dict[Path, RunStatus]:
+        """The runs that were begun, in order, with their status."""
+        paths = [path for path in sorted(self.folder.iterdir()) if (path / STATUS).is_file()]
+        return {path: read_status(path) for path in paths if not path.is_symlink()}
+
+    @property
+    def missing(self) -> int:
+        """The number of sessions that have not ended."""
+        return self.num - sum(status.complete for status in self.runs.values())
+
+
+def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
+    """Make the folder of sessions to be measured (`UsageError` for a job that cannot be)."""
+    if num < FEWEST or not 0 <= every < float("inf"):
+        line = f"--sessions {num} --every {every:g}: {FEWEST} or more, 0 minutes or more apart"
+        raise UsageError(line)
+    if config.tensor_parallel > 1:
+        raise UsageError("--sessions begins processes itself, and torchrun does for its model")
+    choose_decoders(config, lambda _: None)  # a mistake is told before there is a folder
+    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
+    plan = tomli_w.dumps({"sessions": num, "every_minutes": every})
+    folder = create_run_dir(parent, stem, {CONFIG: config.to_toml(), SESSIONS: plan})
+    return Sessions(folder=folder, num=num, every=every)
+
+
+def load_sessions(folder: Path) -> Sessions | None:
+    """Return the plan of a folder; None where it is no folder of sessions."""
+    if not (folder / SESSIONS).is_file():
+        return None
+    values = read_toml(folder / SESSIONS)
+    try:
+        return Sessions(folder=folder, num=values["sessions"], every=values["every_minutes"])
+    except KeyError as error:
+        raise InvalidRunError(f"{folder / SESSIONS} is damaged: it has no {error}") from error
+
+
+def measure_sessions(plan: Sessions, progress: Progress, style: str) -> Exit:
+    """Measure the sessions that are missing, a process each; return the worst exit code.
+
+    One that stopped half-way is resumed first. Ctrl-C, or a session without a result, ends it; what
+    was measured is kept.
+    """
+    worst = Exit.DONE
+    with only_writer(plan.folder):
+        while missing := plan.missing:
+            progress.note(f"session {plan.num - missing + 1} of {plan.num} in {plan.folder}")
+            half = [path for path, status in plan.runs.items() if not status.complete]
+            try:
+                if half:
+                    code = _process("resume", half[0], "--progress", style)
+                else:
+                    _wait(plan, progress)
+                    job = ("--config", plan.folder / CONFIG, "--output", plan.folder)
+                    code = _process("run", *job, "--progress", style)
+            except KeyboardInterrupt:
+                code = Exit.INTERRUPTED
+            worst = max(worst, code)
+            if code == Exit.INTERRUPTED or plan.missing == missing:
+                progress.note(f"all that was measured is kept. Go on: bench resume {plan.folder}")
+                return worst or Exit.FAILED
+    return worst
+
+
+def _wait(plan: Sessions, progress: Progress) -> None:
+    """Sleep until the last session's begin is `every` minutes ago."""
+    begun = [status.started_utc for status in plan.runs.values() if status.started_utc]
+    if not begun:
+        return
+    due = datetime.fromisoformat(max(begun)) + timedelta(minutes=plan.every)
+    if (left_s := (due - datetime.now(UTC)).total_seconds()) > 0:
+        progress.note(f"the next session begins at {due:%Y-%m-%d %H:%M} UTC")
+        time.sleep(left_s)
+
+
+def _process(*arguments: object) -> Exit:
+    """Run a verb in a process of its own, and wait for its end also where Ctrl-C reaches both."""
+    command = [sys.executable, "-m", "bench", *map(str, arguments)]
+    child, stopped = subprocess.Popen(command), False
+    while True:
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            stopped = True
+            continue
+        return Exit.INTERRUPTED if stopped else Exit(code) if code in {*Exit} else Exit.FAILED

@@ -1,0 +1,140 @@
+"""Sessions of one job: which may be pooled, what is written of them, and how the command ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.report.pooled import load_pool
+from tests.bench.report.test_together import configured, with_options
+from tests.command_line import bench
+
+ROOT = Path(__file__).parents[3]
+Write = Callable[..., Path]
+MACHINE = {"device": "cpu", "machine": {"cpu": "EPYC", "affinity": 2}, "torch": {"threads": 2}}
+
+
+def session(write: Write, number: int, **options: Any) -> Path:
+    status = {"status": "complete", "verdict": "VALID", "reasons": [], "warnings": []}
+    status["started_utc"] = f"2026-11-2{number // 2}T1{number % 2}:00:00+00:00"
+    cells = {"spec": 3.0, "nar": 6.0}
+    chosen: dict[str, Any] = {"env": MACHINE, "status": status, "lossy": ["nar"], "quality": 0}
+    return write(cells, name=f"runs/s{number}", seed=number, **chosen | options)
+
+
+def refused(*runs: Path) -> BenchError:
+    with pytest.raises(BenchError) as told:
+        load_pool([str(run) for run in runs], Path("nowhere"))
+    assert "\n" not in told.value.message
+    return told.value
+
+
+def test_a_folder_of_sessions_becomes_one_table(synthetic_run: Write) -> None:
+    *_, last = (session(synthetic_run, number) for number in range(4))
+    folder = last.parent
+    (folder / "latest").symlink_to(folder / "s3")
+    ended = bench("pool", folder)
+    assert ended.code == 0, ended.err
+    assert "4 sessions, 14 prompts, 2 UTC dates, 1 machine: EPYC, 2 cores, 2 threads" in ended.out
+    table = pd.read_csv(folder / "pool.csv").set_index("decoder")
+    assert list(table.index) == ["spec", "nar"]
+    assert list(table["guarantee"]) == ["same tokens", "none"]
+    assert set(table["sessions"]) == {4}
+    assert set(table["days"]) == {2}
+    spec = table.loc["spec"]
+    assert spec["speedup_low"] < spec["speedup"] < spec["speedup_high"]
+    assert spec["next_low"] < spec["speedup"] < spec["next_high"]
+    assert spec["predicted"] == 4
+    page = (folder / "pool.md").read_text()
+    assert "over prompts and sessions" in page
+    assert "| s3 | 2026-11-21 11:00 | EPYC, 2 cores, 2 threads |" in page
+    assert bench("pool", folder).out == ended.out  # and again the same, its own files beside them
+
+
+def test_the_pooled_mean_is_that_of_the_sessions(synthetic_run: Write) -> None:
+    runs = [session(synthetic_run, number) for number in range(3)]
+    found = load_pool([*map(str, runs)], runs[0])
+    _, spec = found.decoders["spec"]
+    product = 1.0
+    for each in found.sessions:
+        product *= each.mean("spec", "speedup")
+    assert spec.mean.value == pytest.approx(product ** (1 / 3))
+    assert found.floor.value == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": 0.7}, "temperature is 0.0 in one and 0.7 in the other"),
+        ({"compile": True}, "compile is False in one and True in the other"),
+        ({"model": "other"}, "model is zoo in one and other in the other"),
+    ],
+)
+def test_another_job_is_refused_with_what_differs(
+    settings: dict[str, Any], said: str, synthetic_run: Write
+) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    configured(two, **{"model": "zoo", "max_new_tokens": 256} | settings)
+    told = refused(one, two)
+    assert told.exit_code == Exit.UNAVAILABLE
+    assert f"s0 and s1 cannot be pooled: {said}" in told.message
+
+
+def test_other_options_prompts_and_devices_are_refused(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    with_options(one, "spec", k=4)
+    with_options(two, "spec", k=8)
+    assert "k of spec is 4 in one and 8 in the other" in refused(one, two).message
+    fewer = session(synthetic_run, 2, conversations=6)
+    assert "their prompts are not the same" in refused(two, fewer).message
+    gpu = session(synthetic_run, 3, env=MACHINE | {"device": "cuda:0"})
+    assert "kind of device is cpu in one and cuda in the other" in refused(two, gpu).message
+
+
+def test_one_session_is_not_pooled_and_one_that_did_not_end_is_left_out(
+    synthetic_run: Write,
+) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    assert "takes 2 sessions or more that ended, and there is 1" in refused(one).message
+    assert refused(one, one).exit_code == Exit.USAGE
+    stopped = session(synthetic_run, 2, status={"status": "interrupted"})
+    found = load_pool([str(one), str(two), str(stopped)], one)
+    assert len(found.sessions) == 2
+    assert found.left_out == ("Left out: s2 did not end.",)
+
+
+def test_wrong_decoders_and_those_of_some_sessions_are_left_out(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    status = json.loads((two / "run.json").read_text())
+    wrong = {"cell": "spec", "num_answers": 3, "num_compared": 8, "num_wrong": 2, "example": "x"}
+    (two / "run.json").write_text(json.dumps(status | {"differences": [wrong]}))
+    ended = bench("pool", one, two, "--folder", one.parent / "pooled")
+    assert ended.code == Exit.REGRESSION, ended.err
+    assert "Left out: spec claims to be lossless and is not." in ended.out
+    assert list(pd.read_csv(one.parent / "pooled" / "pool.csv")["decoder"]) == ["nar"]
+    three = synthetic_run({"nar": 6.0}, name="runs/s7", env=MACHINE, lossy=["nar"])
+    found = load_pool([str(one), str(three)], one)
+    assert found.left_out == ("Left out: spec is not in every session.",)
+
+
+def test_stored_references_pool_by_their_prompts(tmp_path: Path) -> None:
+    stored = ROOT / "results" / "reference" / "cpu-zoo"
+    copies = [shutil.copytree(stored, tmp_path / name) for name in ("a", "b")]
+    status = json.loads((copies[1] / "run.json").read_text())
+    later = status | {"started_utc": "2026-11-24T11:34:57+00:00"}
+    (copies[1] / "run.json").write_text(json.dumps(later))
+    found = load_pool([*map(str, copies)], tmp_path)
+    summary = pd.read_csv(stored / "summary.csv").set_index(["decoder", "family"])
+    for decoder, (_, pooled) in found.decoders.items():
+        assert pooled.mean.value == pytest.approx(
+            summary.loc[(decoder, "all"), "speedup"], rel=1e-4
+        )
+    shutil.rmtree(copies[1] / "tables")
+    assert "no readable tables/by_prompt.csv" in refused(*copies).message

@@ -1,0 +1,137 @@
+"""Pooled sessions: both intervals, their coverage by simulation, and what statsmodels finds."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench.stats.intervals import Floats
+from bench.stats.pool import Pooled, pool
+
+PROMPTS = 28
+NAMES = [str(i) for i in range(PROMPTS)]
+
+
+def drawn(
+    rng: np.random.Generator, per_machine: int, machines: int = 1, of_machine: float = 0.0
+) -> tuple[Floats, list[str], float]:
+    """Logs of sessions, their machines, and the next session's mean: prompts are common to all."""
+    names = np.repeat(np.arange(machines), per_machine)
+    prompts, effects = rng.normal(0, 0.3, PROMPTS), rng.normal(0, of_machine, machines)
+    levels = effects[names] + rng.normal(0, 0.05, len(names))
+    logs = prompts + levels[:, None] + rng.normal(0, 0.08, (len(names), PROMPTS))
+    following = rng.normal(0, of_machine) + rng.normal(0, 0.05) + rng.normal(0, 0.08, PROMPTS)
+    return logs, [str(name) for name in names], float((prompts + following).mean())
+
+
+def pooled(logs: Floats, machines: list[str] | None = None) -> Pooled:
+    return pool(logs, machines or ["one"] * len(logs), NAMES)
+
+
+def test_the_next_session_is_predicted_as_a_new_value_of_the_sessions_means() -> None:
+    logs, *_ = drawn(np.random.default_rng(1), 5)
+    means = logs.mean(1)
+    half = stats.t.ppf(0.975, 4) * means.std(ddof=1) * math.sqrt(1 + 1 / 5)
+    found = pooled(logs)
+    assert found.mean.value == pytest.approx(math.exp(means.mean()))
+    assert found.next.low == pytest.approx(math.exp(means.mean() - half))
+    assert found.next.high == pytest.approx(math.exp(means.mean() + half))
+    assert found.spread == pytest.approx(means.std(ddof=1))
+
+
+def test_more_sessions_of_the_same_prompts_do_not_narrow_what_the_prompts_leave_open() -> None:
+    logs, *_ = drawn(np.random.default_rng(2), 200)
+    prompts = logs.mean(0)
+    half = stats.t.ppf(0.975, PROMPTS - 1) * prompts.std(ddof=1) / math.sqrt(PROMPTS)
+    found = pooled(logs)
+    assert found.mean.high is not None
+    assert math.log(found.mean.high / (found.mean.value or 0)) == pytest.approx(half, rel=0.02)
+
+
+def test_a_session_that_the_others_do_not_predict_is_counted() -> None:
+    logs = np.linspace(0, 1, PROMPTS) + np.array([0.1, 0.2, 0.12, 0.18, 0.15, 0.16])[:, None]
+    usual = pooled(logs)
+    assert (usual.inside, usual.held_out) == (6, 6)
+    logs[2] += 1.0
+    assert (pooled(logs).inside, pooled(logs).held_out) == (5, 6)
+    two = pooled(logs[:2])
+    assert (two.inside, two.held_out) == (0, 0)
+    with pytest.raises(ValueError, match="takes 2 or more"):
+        pooled(logs[:1])
+
+
+def test_sessions_without_any_spread_have_no_interval_of_the_next() -> None:
+    found = pooled(np.tile(np.linspace(0, 1, PROMPTS), (3, 1)))
+    assert found.next.low is None
+    assert found.mean.low is not None  # of the prompts
+    assert (found.spread, found.held_out) == (0, 0)
+
+
+def test_machines_that_differ_weigh_alike_and_widen_the_prediction() -> None:
+    logs = np.zeros((6, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
+    logs += np.array([0.50, 0.51, 0.49, 0.505, 0.90, 0.91])[:, None]
+    found = pooled(logs, ["a"] * 4 + ["b"] * 2)
+    assert math.log(found.mean.value or 0) == pytest.approx((0.50125 + 0.905) / 2, abs=1e-3)
+    alone = pooled(logs[:4])
+    assert (found.next.high or 0) / (found.next.low or 1) > 10
+    assert (alone.next.high or 0) / (alone.next.low or 1) < 1.1
+    as_sessions = pooled(logs, list("abcdef"))  # no machine twice: nothing to nest
+    assert math.log(as_sessions.mean.value or 0) == pytest.approx(logs.mean())
+
+
+def test_machines_that_do_not_differ_pool_as_sessions_of_one() -> None:
+    logs = np.zeros((4, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
+    logs += np.array([0.1, 0.2, 0.11, 0.19])[:, None]
+    assert pooled(logs, ["a", "a", "b", "b"]) == pooled(logs)
+
+
+def test_statsmodels_gives_the_same_effects() -> None:
+    """Its REML of balanced machines, and its meta-analysis (Paule-Mandel, HKSJ) of one machine."""
+    pytest.importorskip("statsmodels", reason="statsmodels is of `pip install -e .[dev]`")
+    from statsmodels.regression.mixed_linear_model import MixedLM
+    from statsmodels.stats.meta_analysis import combine_effects
+
+    logs, machines, _ = drawn(np.random.default_rng(5), 4, machines=5, of_machine=0.2)
+    found, means = pooled(logs, machines), logs.mean(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = MixedLM(means, np.ones((20, 1)), groups=machines).fit(reml=True)
+        meta = combine_effects(means[:4], np.full(4, 1e-9), method_re="iterated")
+    assert math.log(found.mean.value or 0) == pytest.approx(fitted.fe_params[0], abs=1e-6)
+    variance = float(fitted.cov_re[0, 0] if isinstance(fitted.cov_re, np.ndarray) else 0)
+    variance = variance or float(fitted.cov_re.iloc[0, 0])
+    assert found.spread**2 == pytest.approx(variance + fitted.scale, rel=1e-3)
+    one = pooled(logs[:4])
+    assert math.log(one.mean.value or 0) == pytest.approx(meta.mean_effect_re)
+    assert one.spread / math.sqrt(4) == pytest.approx(meta.sd_eff_w_re_hksj, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sessions", "machines", "of_machine", "least"),
+    [
+        *((num, 1, 0, 0.93) for num in (2, 3, 5, 10)),
+        *((3, 2, 0, 0.93), (3, 2, 0.1, 0.88), (3, 3, 0.1, 0.91)),
+    ],
+)
+def test_both_intervals_cover_what_they_claim(
+    sessions: int, machines: int, of_machine: float, least: float
+) -> None:
+    rng, trials = np.random.default_rng(0), 1000
+    hits = [0, 0]
+    for _ in range(trials):
+        logs, names, following = drawn(rng, sessions, machines, of_machine)
+        found = pooled(logs, names)
+        for i, (interval, truth) in enumerate(
+            ((found.mean, 1.0), (found.next, math.exp(following)))
+        ):
+            hits[i] += (interval.low or 0) <= truth <= (interval.high or 0)
+    shares = [hit / trials for hit in hits]
+    what = f"{machines} machine(s) x {sessions} sessions, machines' SD {of_machine}"
+    sys.stdout.write(f"{what}: mean {shares[0]:.1%}, next session {shares[1]:.1%}\n")
+    assert all(least <= share <= 0.975 for share in shares)

@@ -1,33 +1,26 @@
 """The summary of ``make gpu``, step by step: summary.json and summary.md, small enough to commit.
 
-Read from the cost and run folders that its steps left, whatever became of them.
+Read from the lines and run folders that its steps left, whatever became of them, by the standard
+library alone.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.errors import BenchError
-from bench.records.environment import Environment, read_environment
-from bench.records.files import write_json, write_text
-from bench.records.run_folder import find_run, load_run
-from bench.report.findings import Findings
-from bench.report.tables import table as tables
-from bench.stats.cost_curve import limits, load_cost
-from bench.stats.limit import ar_limit, mismatch
-from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
-from bench.text import UNKNOWN, factor, markdown, percent
+from bench.text import UNKNOWN, markdown
 
-_SCHEMA = 1
-_LATEST = "latest"
+_SCHEMA = 2
+_ALL = "all"
 _COLUMNS = (
     *("decoder", "guarantee", "speedup", "speedup_low", "speedup_high", "tokens_per_call"),
-    *("acceptance_length", "decode_time_per_token_s", "identical_to_ar", "quality", "errors"),
+    *("decode_time_per_token_s", "energy_per_token_j", "identical_to_ar", "quality", "errors"),
 )
 """Columns of a run's summary."""
 
@@ -35,6 +28,7 @@ _COLUMNS = (
 class Status(Enum):
     """End of a step."""
 
+    RUNNING = "running"
     PASSED = "passed"
     FAILED = "failed"
     OUT_OF_TIME = "out of time"
@@ -47,16 +41,14 @@ class Step:
     """A command (`words` of ``python -m``), and what is read from its results.
 
     It may take `budget_s` seconds, its start and its end included. `aim` is the share of the
-    bandwidth limit that one row is to reach; `against` names the step whose cost folder says how
-    near the run's ar is to the limit; `left_out` says why it is not run.
+    bandwidth limit that its first line is to reach; `left_out` says why it is not run.
     """
 
     name: str
-    kind: Literal["tests", "cost", "run"]
+    kind: Literal["tests", "lines", "run"]
     words: tuple[str, ...]
     budget_s: float
     aim: float | None = None
-    against: str | None = None
     left_out: str | None = None
 
     def command(self, folder: Path) -> str:
@@ -82,89 +74,52 @@ class Outcome:
 
 
 def read_outcome(
-    step: Step, folder: Path, status: Status, exit_code: int | None, seconds: float
+    step: Step, folder: Path, status: Status, exit_code: int | None = None, seconds: float = 0.0
 ) -> Outcome:
     """Read what a step left in `folder`; one that passed and left nothing has failed."""
     log = (folder / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
-    reason = None if status is Status.PASSED else last.replace(str(folder), "OUT") or None
-    figures: dict[str, Any] = {"last_line": last} if step.kind == "tests" else {}
-    try:
-        if step.kind == "cost":
-            figures = _cost_figures(folder / step.name, step.aim)
-        elif step.kind == "run":
-            cost = None if step.against is None else folder / step.against
-            figures = _run_figures(folder / step.name, cost)
-    except BenchError as error:
-        if status is Status.PASSED:
-            status, reason = Status.FAILED, error.message.replace(str(folder), "OUT")
-    return Outcome(step, status, exit_code, seconds, reason, figures)
+    reason = None if status in (Status.PASSED, Status.RUNNING) else last
+    figures: dict[str, Any] = {"last_line": last}
+    if step.kind == "lines":
+        figures = _figures_of(read_lines(folder / f"{step.name}.jsonl"), step.aim)
+    elif step.kind == "run":
+        figures = _figures_of_run(folder / step.name)
+    if status is Status.PASSED and not figures:
+        status, reason = Status.FAILED, "it left no result in its folder"
+    reason = reason and reason.replace(str(folder), "OUT")
+    return Outcome(step, status, exit_code, seconds, reason or None, figures)
 
 
-def _cost_figures(folder: Path, aim: float | None) -> dict[str, Any]:
-    """Return one row against the limit, called and replayed, and the time of every cell."""
-    cost = load_cost(folder)
-    facts = cost.facts
-    cell = facts.replayed or min(cost.curve.points)
-    bound_s = limits(facts, cell).memory_s
-    called_s = facts.beside_replay.value if facts.beside_replay else cost.curve.points.get(cell)
-    replay_s = facts.replay.value if facts.replay else None
-    best_s = min((s for s in (called_s, replay_s) if s is not None), default=None)
-    share = bound_s / best_s if bound_s and best_s else None
-    return {
-        "model": facts.name,
-        "dtype": cost.env.dtype,
-        "weight_bytes": facts.work.weight_bytes,
-        "bandwidth_bytes_per_s": facts.bandwidth.value if facts.bandwidth else None,
-        "matrix_rate_flops_per_s": facts.matrix_rate.value if facts.matrix_rate else None,
-        "context": cell.context,
-        "one_row": {
-            "called_s": called_s,
-            "replay_s": replay_s,
-            "replay_by": facts.replay_by,
-            "no_replay": facts.no_replay,
-            "bandwidth_limit_s": bound_s,
-            "share_of_limit": share,
-            "aim": aim,
-            "aim_met": None if aim is None or share is None else share >= aim,
-        },
-        "calls": [
-            {**asdict(cell), "seconds": seconds}
-            for cell, seconds in sorted(cost.curve.points.items())
-        ],
-        "left_out": [f"{each.cell}: {each.reason}" for each in cost.left_out],
-        "complete": facts.complete,
-    }
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines that are whole; of a killed process the last may be torn."""
+    text = path.read_bytes() if path.exists() else b""
+    return [json.loads(line) for line in text.split(b"\n")[:-1]]
 
 
-def _run_figures(folder: Path, cost: Path | None) -> dict[str, Any]:
-    run = load_run(find_run(_LATEST, folder))
-    findings = Findings(run)
-    rows = rows_of(findings.summary, ALL)
-    return {
-        "verdict": findings.verdict,
-        "reasons": list(findings.validity.reasons),
-        "decoders": [{name: getattr(row, name) for name in _COLUMNS} for row in rows],
-        "ar": None if cost is None else _ar_figures(cost, run),
-    }
+def _figures_of(lines: Sequence[dict[str, Any]], aim: float | None) -> dict[str, Any]:
+    machine, found = [each for each in lines if "machine" in each], lines[1:]
+    if not found:
+        return {}
+    share = found[0].get("share_of_limit")
+    met = None if aim is None or share is None else share >= aim
+    return {**machine[0], "aim": aim, "aim_met": met, "lines": found}
 
 
-def _ar_figures(folder: Path, run: Any) -> dict[str, Any]:
-    try:
-        cost = load_cost(folder)
-    except BenchError:
-        return {"unknown": "the step that measures calls left no cost folder"}
-    why = mismatch(cost, run.env)
-    limit = None if why else ar_limit(cost, run)
-    return {"unknown": why} if limit is None else asdict(limit)
-
-
-# ---------------------------------------------------------------- writing
+def _figures_of_run(folder: Path) -> dict[str, Any]:
+    for path in sorted(folder.glob("*/summary.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["family"] == _ALL]
+        run = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
+        lines = [{name: row.get(name) or None for name in _COLUMNS} for row in rows]
+        return {"verdict": run.get("verdict"), "reasons": run.get("reasons"), "lines": lines}
+    return {}
 
 
 def write_summary(folder: Path, outcomes: Sequence[Outcome], *, rehearsal: bool) -> None:
     """Replace summary.json and summary.md."""
-    machine = _machine(folder, outcomes)
+    known = [each.figures["machine"] for each in outcomes if "machine" in each.figures]
+    machine = known[0] if known else {}
     steps = [
         {
             "name": each.step.name,
@@ -179,33 +134,15 @@ def write_summary(folder: Path, outcomes: Sequence[Outcome], *, rehearsal: bool)
         for each in outcomes
     ]
     data = {"schema": _SCHEMA, "rehearsal": rehearsal, "machine": machine, "steps": steps}
-    write_json(folder / "summary.json", data)
-    write_text(folder / "summary.md", "\n".join(_page(outcomes, machine, rehearsal)) + "\n")
+    _replace(folder / "summary.json", json.dumps(data, ensure_ascii=False, indent=1))
+    _replace(folder / "summary.md", "\n".join(_page(outcomes, machine, rehearsal)))
 
 
-def _machine(folder: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Describe the first step that says where it ran."""
-    for outcome in outcomes:
-        if not outcome.figures or outcome.step.kind == "tests":
-            continue
-        where = folder / outcome.step.name
-        where = find_run(_LATEST, where) if outcome.step.kind == "run" else where
-        return _described(read_environment(where))
-    return {}
-
-
-def _described(env: Environment) -> dict[str, Any]:
-    return {
-        "gpu": env.gpu_name,
-        "driver": env.gpu_driver,
-        "cuda": env.torch.cuda,
-        "torch": env.packages.get("torch"),
-        "transformers": env.packages.get("transformers"),
-        "python": env.python,
-        "cpu": env.machine.cpu,
-        "commit": env.git.commit,
-        "dirty": env.git.dirty,
-    }
+def _replace(path: Path, text: str) -> None:
+    """Write a file, which is whole at every moment."""
+    part = path.with_suffix(".part")
+    part.write_text(text + "\n", encoding="utf-8")
+    part.replace(path)
 
 
 def _page(outcomes: Sequence[Outcome], machine: Mapping[str, Any], rehearsal: bool) -> list[str]:
@@ -213,73 +150,37 @@ def _page(outcomes: Sequence[Outcome], machine: Mapping[str, Any], rehearsal: bo
     lines = ["# One GPU, everything once", ""]
     if rehearsal:
         lines += ["**A rehearsal on a CPU: tiny sizes, and no figure of it says anything.**", ""]
-    head = ("step", "status", "seconds", "of", "why")
     ended = [
-        (o.step.name, o.status.value, f"{o.seconds:.0f}", f"{o.step.budget_s:.0f}", o.reason or "")
-        for o in outcomes
+        {
+            "step": each.step.name,
+            "status": each.status.value,
+            "seconds": round(each.seconds),
+            "of": round(each.step.budget_s),
+            "aim met": {None: UNKNOWN, True: "yes", False: "no"}[each.figures.get("aim_met")],
+            "why": each.reason or "",
+        }
+        for each in outcomes
     ]
-    lines += [markdown(facts or "no step said where it ran"), "", _table(head, ended)]
-    costs = [each for each in outcomes if each.step.kind == "cost" and each.figures]
-    if costs:
-        limited = ("called ms", "replayed ms", "limit ms", "share", "aim", "aim met")
-        rows = [_limit_row(each.step.name, each.figures) for each in costs]
-        table = _table(("step", "model", *limited), rows)
-        lines += ["", "## One row, and what memory allows", "", table]
-    for each in costs:
-        lines += ["", f"## Calls of {markdown(each.step.name)}, ms", "", _grid(each.figures)]
+    lines += [markdown(facts or "no step said where it ran"), "", *_table(ended)]
     for each in outcomes:
-        if each.step.kind == "run" and each.figures:
-            lines += ["", f"## Run {markdown(each.step.name)}", "", *_run_lines(each.figures)]
+        if each.figures.get("lines"):
+            lines += ["", f"## {markdown(each.step.name)}", ""]
+            if "verdict" in each.figures:
+                reasons = each.figures["reasons"] or ()
+                lines += [markdown(" ".join([f"{each.figures['verdict']}.", *reasons])), ""]
+            lines += _table(each.figures["lines"])
     return lines
 
 
-def _limit_row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
-    one = figures["one_row"]
-    times = [_ms(one[key]) for key in ("called_s", "replay_s", "bandwidth_limit_s")]
-    shares = [percent(one[key]) for key in ("share_of_limit", "aim")]
-    met = {None: UNKNOWN, True: "yes", False: "no"}[one["aim_met"]]
-    return (name, f"{figures['model']}, {figures['dtype']}", *times, *shares, met)
+def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    head = list(rows[0])
+    cells = [[_cell(row.get(name)) for name in head] for row in rows]
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *cells)]
 
 
-def _grid(figures: Mapping[str, Any]) -> str:
-    calls = {(call["rows"], call["sequences"]): call["seconds"] for call in figures["calls"]}
-    across = sorted({sequences for _, sequences in calls})
-    head = ("rows", *(f"batch {sequences}" for sequences in across))
-    down = sorted({rows for rows, _ in calls})
-    return _table(head, [(str(r), *(_ms(calls.get((r, s))) for s in across)) for r in down])
-
-
-def _run_lines(figures: Mapping[str, Any]) -> list[str]:
-    lines = [f"{figures['verdict']}. {' '.join(map(markdown, figures['reasons']))}".strip(), ""]
-    ar = figures["ar"]
-    if ar is not None and "token_s" in ar:
-        share = ar["memory_s"] / ar["token_s"] if ar["memory_s"] else None
-        times = f"{_ms(ar['token_s'])} ms a token, {_ms(ar['call_s'])} ms a call of the model alone"
-        lines += [f"AR takes {times}: {percent(share)} of the bandwidth limit.", ""]
-    head = ("decoder", "guarantee", "speed-up", "tokens per call", "ms per token", "as ar")
-    rows = [
-        (
-            str(row["decoder"]),
-            row["guarantee"] or UNKNOWN,
-            _speedup(row["speedup"], row["speedup_low"], row["speedup_high"]),
-            tables.number(row["tokens_per_call"]),
-            _ms(row["decode_time_per_token_s"]),
-            percent(row["identical_to_ar"]),
-        )
-        for row in figures["decoders"]
-    ]
-    return [*lines, _table(head, rows)]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = tuple(tuple(map(tables.TableCell, row)) for row in rows)
-    return tables.Table(title="", note="", headings=tuple(head), rows=cells).to_markdown()
-
-
-def _speedup(value: float | None, low: float | None, high: float | None) -> str:
-    known = low is not None and high is not None
-    return factor(value) + (f" {tables.interval(low, high)}" if known else "")
-
-
-def _ms(seconds: float | None) -> str:
-    return tables.number(seconds, ".3g", 1e3)
+def _cell(value: Any) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, Mapping):
+        return "; ".join(f"{markdown(key)}: {_cell(each)}" for key, each in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else markdown(str(value))

@@ -219,8 +219,13 @@ ABSENT = {"typer", "rich", "pydantic", "pydantic-core"}
 
 @pytest.fixture(scope="module")
 def bare_site(tmp_path_factory):
-    """A folder of torch, transformers, numpy, safetensors, tokenizers and what these need."""
+    """A folder of torch, transformers, numpy, safetensors, tokenizers and what these need.
+
+    On PYTHONPATH it hides all that is installed, from child processes too.
+    """
     folder = tmp_path_factory.mktemp("site")
+    hide = "import sys\nsys.path[:] = [p for p in sys.path if not p.endswith('-packages')]\n"
+    (folder / "sitecustomize.py").write_text(hide, encoding="utf-8")
     left, seen = ["torch", "transformers", "numpy", "safetensors", "tokenizers"], set(ABSENT)
     while left:
         name = re.sub(r"[-_.]+", "-", left.pop()).lower()
@@ -252,7 +257,7 @@ def test_the_script_and_its_first_step_run_with_torch_and_transformers_alone(tmp
         print('loaded', *loaded & {'typer', 'rich', 'pydantic', 'pandas', 'scipy', 'psutil'})
         sys.exit(code)
     """
-    command = [sys.executable, "-S", "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(bare_site)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     logs = "".join(file.read_text(encoding="utf-8") for file in tmp_path.glob("*.log"))

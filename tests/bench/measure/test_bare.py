@@ -49,7 +49,7 @@ def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, nam
     for chance, stand in ((1.0, 4), (0.0, 0)):
         timing = bench.time(spec, CONTEXT, 1, reading=Scripted([chance]))
         (answer,) = timing.answers
-        for step in answer.steps[1:4]:  # the budget cuts the last ones
+        for step in answer.steps[2:4]:  # as the first has the slots of the prompt
             own = 1 + (name == "ptp")  # the call that proposes gives a token too
             assert (step.drafted, step.accepted) == (4, stand)
             assert (len(step.tokens), step.target_calls) == (stand + own, own)

@@ -67,7 +67,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         words = ("pytest", *options, *(("--collect-only",) if rehearse else ()), str(path))
         name = f"tests-{Path(file).name}"
         return Step(
-            name=name, kind="tests", words=words, budget_s=20.0, left_out=_missing("pytest")
+            name=name, kind="tests", words=words, budget_s=28.0, left_out=_missing("pytest")
         )
 
     def run(name: str, budget_s: float, model: str) -> Step:
@@ -80,13 +80,13 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
     not_here = "left to the GPU: its steps are those of the zoo" if rehearse else _missing_model()
     steps = [
         bare("ar", "llama-1b", 45.0, None if rehearse else 0.65),
-        bare("ar", "qwen3-8b", 75.0, None if rehearse else 0.80),
-        bare("scripted", "llama-1b", 75.0),
-        bare("scripted", "qwen3-8b", 90.0),
+        bare("ar", "qwen3-8b", 65.0, None if rehearse else 0.80),
+        bare("scripted", "llama-1b", 65.0),
+        bare("scripted", "qwen3-8b", 75.0),
         bare("invariant", "llama-1b", 40.0),
         *map(tests, GPU_TESTS),
         replace(smollm2, left_out=smollm2.left_out or not_here),
-        run("zoo", 65.0, "zoo"),
+        run("zoo", 60.0, "zoo"),
     ]
     slower = _CPU_SLOWER if rehearse else 1
     return [replace(step, budget_s=step.budget_s * slower) for step in steps]

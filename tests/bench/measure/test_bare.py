@@ -78,12 +78,12 @@ def test_a_projection_is_that_of_the_calls_times(
     steps = timing.answers[0].steps[1:]
     calls = sum(step.target_calls + step.draft_calls for step in steps)
     monkeypatch.setattr(bench, "clock", FakeClock(step_s=1.0))
-    even = [
+    first, second = [
         bare.Timing(each.answers, float(seconds), None)
         for each, seconds in ((base, TOKENS), (timing, calls))
     ]
     terms = terms_of(bench, "spec", CONTEXT, {})
-    assert projected(terms, "spec", *even, CONTEXT) == pytest.approx(TOKENS / calls)
+    assert projected(terms, "spec", first, second, CONTEXT) == pytest.approx(TOKENS / calls)
 
 
 def test_the_comparison_with_the_projection_is_a_table(

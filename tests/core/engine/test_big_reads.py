@@ -14,7 +14,7 @@ from decoders.core.drafting.tree import likeliest_candidates
 from decoders.core.engine.readout import Readout, read_out, readouts
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import AcceptanceRule, CallResult, Output, Sampling
+from decoders.core.types import EXACT, AcceptanceRule, CallResult, Output, Sampling
 from tests.pretended_cuda import PretendedCuda, place
 
 VOCAB, PROMPT, DRAFTS = 300, 5, (3, 1, 3, 0)
@@ -28,7 +28,8 @@ def rows_of(num: int, scale: float = 6.0) -> Tensor:
 
 def verifying(output: Output, *, lenient: bool = False, on: Any = lambda it: it) -> list[Readout]:
     """Readouts of four sequences that verify so many drafts, drawn from distributions."""
-    model, parts = TableModel(VOCAB), []
+    model, parts = TableModel(VOCAB), list[Readout]()
+    rule = AcceptanceRule(lenience=0.5, top=9) if lenient else EXACT
     model.reserve(len(DRAFTS), 100)
     for number, num_drafts in enumerate(DRAFTS):
         session = model.open()
@@ -41,7 +42,7 @@ def verifying(output: Output, *, lenient: bool = False, on: Any = lambda it: it)
             read=range(num_drafts + 1),
             drafts=drafts,
             draft_probs=tuple(on(probs[n]) for n in range(num_drafts)) or None,
-            **({"acceptance_rule": AcceptanceRule(lenience=0.5, top=9)} if lenient else {}),
+            acceptance_rule=rule,
         )
         parts += readouts(call, Uniforms(number, range(PROMPT)), PROMPT)
     return parts

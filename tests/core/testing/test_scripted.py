@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench.measure.bare import SPECS
@@ -32,7 +34,7 @@ def accepted(found: Generation) -> list[int]:
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}])
 @pytest.mark.parametrize("verify", ["rejection", "coupled"])
-def test_drafts_stand_as_the_script_says(verify: str, sampling: dict[str, float]) -> None:
+def test_drafts_stand_as_the_script_says(verify: str, sampling: dict[str, Any]) -> None:
     spec = f"spec:k=4:verify={verify}"
     assert set(accepted(answer(spec, 1.0, **sampling))) == {4}
     assert set(accepted(answer(spec, 0.0, **sampling))) == {0}

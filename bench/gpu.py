@@ -1,8 +1,9 @@
 """All measurements that a GPU is borrowed for, in under nine minutes: ``make gpu``.
 
-Every step is a command of its own (`bench cost`, `bench run`, pytest) with its own time: one that
-fails, hangs or takes the device down does not lose the others, and the summary is written again
-after each. ``--rehearse`` runs the same steps in small on the CPU. docs/gpu.md says the rest.
+Every step is a command of its own with its own time, the one of most worth first: one that fails,
+hangs or takes the device down does not lose the others, and the summary is written again before and
+after each. Nothing need be installed but torch, transformers and what these need; steps that need
+more are left out then. ``--rehearse`` runs the same steps in small on the CPU. See docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -17,60 +18,84 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from bench.errors import BenchError, Exit, UnavailableError
 from bench.gpu_summary import Outcome, Status, Step, read_outcome, write_summary
-from bench.machine.env import ROOT
 from bench.plan.named_models import fetch
 
+ROOT = Path(__file__).resolve().parents[1]
 TOTAL_S = 540.0
 """Seconds of all steps together, the start of each included."""
 _GRACE_S = 12.0
 """Seconds of a step's time to keep and report its results once it is interrupted."""
+_CPU_SLOWER = 4
 _SMOLLM2 = "smollm2-135m"
-_FULL = ("--rows", "1,8,16,32,64", "--sequences", "1,4,16,64", "--contexts", "512", "--rounds", "6")
-_SMALL = ("--rows", "1,8", "--sequences", "1,2", "--contexts", "32", "--rounds", "1", "--no-replay")
 _FEW = (
     *("--limit", "2", "--repeats", "1", "--quality-limit", "0", "--phase-limit", "1"),
     *("--max-new-tokens", "16"),
 )
+GPU_TESTS = (
+    *("core/hf/model", "core/hf/replay", "core/hf/tiles", "core/hf/placed"),
+    "bench/measure/cost_subject",
+)
+"""Tests marked `gpu`, the files in order of worth."""
+_NEEDED = (
+    *("datasets", "jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "rich"),
+    *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer", "yaml"),
+)
+"""Packages of `bench run`."""
 
 
 def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
-    """Return the steps in order; each has a folder of its own in `folder`."""
+    """Return the steps in order of worth; their results lie in `folder`."""
     device = ("--device", "cpu" if rehearse else "cuda", "--dtype", "bfloat16")
-    grid = _SMALL if rehearse else _FULL
 
-    def cost(name: str, budget_s: float, *model: str, aim: float | None = None) -> Step:
-        where = ("--folder", str(folder / name), "--progress", "plain")
-        words = ("bench", "cost", *model, *device, *grid, *where)
-        return Step(name=name, kind="cost", words=words, budget_s=budget_s, aim=aim)
+    def bare(part: str, shape: str, budget_s: float, aim: float | None = None) -> Step:
+        name = f"{part}-{shape}"
+        made = ("--shape", "zoo" if rehearse else shape, *device)
+        where = ("--output", str(folder / f"{name}.jsonl"))
+        words = ("bench.measure.bare", part, *made, *where, *(("--small",) if rehearse else ()))
+        return Step(name=name, kind="lines", words=words, budget_s=budget_s, aim=aim)
 
-    def run(name: str, budget_s: float, *given: str, against: str | None = None) -> Step:
+    def tests(file: str) -> Step:
+        path = Path("tests", file).parent / f"test_{Path(file).name}.py"
+        options = ("-q", "-m", "gpu", "-p", "no:cacheprovider")
+        words = ("pytest", *options, *(("--collect-only",) if rehearse else ()), str(path))
+        name = f"tests-{Path(file).name}"
+        return Step(
+            name=name, kind="tests", words=words, budget_s=28.0, left_out=_missing("pytest")
+        )
+
+    def run(name: str, budget_s: float, model: str) -> Step:
         where = ("--output", str(folder / name), "--progress", "plain")
-        words = ("bench", "run", *given, *device, *(_FEW if rehearse else ()), *where)
-        return Step(name=name, kind="run", words=words, budget_s=budget_s, against=against)
+        words = ("bench", "run", "--model", model, *device, *(_FEW if rehearse else ()), *where)
+        left_out = _missing(*_NEEDED)
+        return Step(name=name, kind="run", words=words, budget_s=budget_s, left_out=left_out)
 
-    collect = ("--collect-only",) if rehearse else ()
-    tests = ("pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *collect, "tests")
-    zoo = ("--model", "zoo")
-    real = ("--model", _SMOLLM2)
-    shapes = ("zoo", "zoo") if rehearse else ("llama-1b", "qwen3-8b")
-    no_graphs = "compiling for a CPU takes minutes; its own tests do it" if rehearse else None
+    smollm2 = run("smollm2", 45.0, _SMOLLM2)
     not_here = "left to the GPU: its steps are those of the zoo" if rehearse else _missing_model()
-    return [
-        Step(name="tests", kind="tests", words=tests, budget_s=75.0),
-        cost("llama-1b", 50.0, "--shape", shapes[0], aim=None if rehearse else 0.65),
-        cost("qwen3-8b", 90.0, "--shape", shapes[1], aim=None if rehearse else 0.80),
-        cost("zoo-cost", 35.0, *zoo),
-        run("zoo", 130.0, *zoo, against="zoo-cost"),
-        replace(run("zoo-graphs", 60.0, *zoo, "--compile"), left_out=no_graphs),
-        replace(cost("smollm2-cost", 25.0, *real), left_out=not_here),
-        replace(run("smollm2", 60.0, *real, against="smollm2-cost"), left_out=not_here),
+    steps = [
+        bare("ar", "llama-1b", 45.0, None if rehearse else 0.65),
+        bare("ar", "qwen3-8b", 65.0, None if rehearse else 0.80),
+        bare("scripted", "llama-1b", 65.0),
+        bare("scripted", "qwen3-8b", 75.0),
+        bare("invariant", "llama-1b", 40.0),
+        *map(tests, GPU_TESTS),
+        replace(smollm2, left_out=smollm2.left_out or not_here),
+        run("zoo", 60.0, "zoo"),
     ]
+    slower = _CPU_SLOWER if rehearse else 1
+    return [replace(step, budget_s=step.budget_s * slower) for step in steps]
+
+
+def _missing(*packages: str) -> str | None:
+    """Say which packages a step lacks, None where all are here."""
+    missing = ", ".join(name for name in packages if find_spec(name) is None)
+    return f"not installed: {missing}; `make install` brings all" if missing else None
 
 
 def _missing_model() -> str | None:
@@ -90,9 +115,10 @@ def measure(
     grace_s: float = _GRACE_S,
     say: Callable[[str], object] = print,
 ) -> Exit:
-    """Run the steps one after another, and write the summary after each (`BenchError`)."""
+    """Run the steps one after another, and write the summary before and after each."""
     outcomes: list[Outcome] = []
     for step in steps:
+        write_summary(folder, [*outcomes, Outcome(step, Status.RUNNING)], rehearsal=rehearsal)
         outcome = _run(step, folder, grace_s)
         outcomes.append(outcome)
         write_summary(folder, outcomes, rehearsal=rehearsal)

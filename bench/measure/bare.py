@@ -40,7 +40,7 @@ from decoders.core.hf import shapes
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.scripted import Scripted
-from decoders.core.types import Call, Generation, Sampling
+from decoders.core.types import Generation, Sampling
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = {
@@ -67,7 +67,6 @@ class Plan:
     chances: Sequence[float]
     num_tokens: int
     compile: bool
-    project: bool = False
 
     def cells(self) -> Iterator[tuple[int, int]]:
         """Yield contexts and numbers of sequences."""
@@ -80,8 +79,6 @@ class Timing:
 
     answers: Sequence[Generation]
     seconds: float
-    first_s: float
-    calls_s: float
     joules: float | None
 
     @property
@@ -104,32 +101,26 @@ class Bench:
     """Models of a shape, and the clock and meter beside them."""
 
     def __init__(self, plan: Plan) -> None:
-        """Make the target, a draft of an eighth of its layers, and fresh adapters."""
+        """Make the target, and a draft of an eighth of its layers."""
         self.plan = plan
         self.clock = WallClock.for_device(str(plan.device))
         self.meter = EnergyMeter(str(plan.device))
+        self.forward = forward
         self.sampling = Sampling(max_new_tokens=plan.num_tokens + 1)
         target = self._made()
-        config = target.module.config.get_text_config()
-        layers = max(1, config.num_hidden_layers // _DRAFT_SHARE)
+        layers = max(1, target.module.config.num_hidden_layers // _DRAFT_SHARE)
         self.models = Models(target=target, draft=self._made(num_hidden_layers=layers))
+
+    def attach(self) -> None:
+        """Attach fresh slots and a fresh draft layer to the target."""
+        target: Any = self.models.target
+        config = target.module.config
         width: int = config.hidden_size
-        slots = AdapterConfig(
-            layers=layer_shapes(target.module, 0),
-            width=width,
-            rank=min(_RANK, width),
-            num_slots=_MOST_K + 1,
-            greedy=True,
-        )
-        target.attach("ptp", SlotAdapter(slots))
-        layer = AdapterConfig(
-            variant="eagle",
-            code="constant",
-            layers={},
-            width=width,
-            rank=config.intermediate_size,
-            num_heads=config.num_attention_heads,
-        )
+        layers = layer_shapes(target.module, 0)
+        sizes: Any = {"rank": _RANK, "num_slots": _MOST_K + 1, "greedy": True}
+        target.attach("ptp", SlotAdapter(AdapterConfig(layers=layers, width=width, **sizes)))
+        sizes = {"rank": config.intermediate_size, "num_heads": config.num_attention_heads}
+        layer = AdapterConfig(variant="eagle", code="constant", layers={}, width=width, **sizes)
         target.attach("eagle", DraftLayer(layer))
 
     def _made(self, **changes: Any) -> HFModel:
@@ -170,14 +161,7 @@ class Bench:
     def _once(
         self, spec: str, models: Models, prompts: Sequence[Any], reading: Callable[..., Any]
     ) -> Timing:
-        clock, firsts, calls_s = self.clock, list[float](), 0.0
-
-        def watched(calls: Sequence[Call]) -> torch.Tensor:
-            nonlocal calls_s
-            is_prefill, start_s = not calls[0].session.length, clock.glance()
-            logits = forward(calls)
-            calls_s += 0.0 if is_prefill else clock.glance() - start_s
-            return logits
+        clock, firsts = self.clock, list[float]()
 
         def on_emit(_index: int, number: int) -> None:
             if number == 0:
@@ -189,17 +173,16 @@ class Bench:
             models,
             self.sampling,
             len(prompts),
-            forward=watched if self.plan.project else forward,
+            forward=self.forward,
             read_out=reading,
         )
-        start_s = clock.now()
         outcomes = scheduler.run(prompts, on_emit=on_emit)
         end_s, joules = clock.now(), self.meter.lap()
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
         answers = [each for each in outcomes if isinstance(each, Generation)]
-        return Timing(answers, end_s - max(firsts), max(firsts) - start_s, calls_s, joules)
+        return Timing(answers, end_s - max(firsts), joules)
 
 
 Lines = Iterator[dict[str, Any]]
@@ -239,13 +222,14 @@ def _facts(timing: Timing, context: int, batch: int) -> dict[str, Any]:
 
 def time_scripted(bench: Bench) -> Lines:
     """Time decoders whose drafts stand by each of the plan's chances against `ar`."""
+    bench.attach()
     for context, batch in bench.plan.cells():
         base = bench.time("ar", context, batch)
         for chance, k, name in product(bench.plan.chances, bench.plan.ks, SPECS):
             spec = SPECS[name].format(k=k, slots=k + 1)
             timing = bench.time(spec, context, batch, reading=Scripted([chance]))
             steps = [step for answer in timing.answers for step in answer.steps[1:]]
-            found = {
+            yield {
                 **_facts(timing, context, batch),
                 "decoder": name,
                 "k": k,
@@ -255,11 +239,6 @@ def time_scripted(bench: Bench) -> Lines:
                 "draft_calls": sum(step.draft_calls for step in steps),
                 "speedup": base.token_s / timing.token_s,
             }
-            if bench.plan.project and batch == 1:
-                from bench.measure.scripted import projected_speedup
-
-                found["projected"] = projected_speedup(bench, name, base, timing, context)
-            yield found
 
 
 def time_invariant(bench: Bench) -> Lines:
@@ -268,11 +247,10 @@ def time_invariant(bench: Bench) -> Lines:
     assert isinstance(models.target, HFModel)
     assert isinstance(models.draft, HFModel)
     tiled = Models(target=models.target.in_tiles(_TILE), draft=models.draft.in_tiles(_TILE))
-    context = bench.plan.contexts[0]
+    context, batch = bench.plan.contexts[0], min(4, max(bench.plan.batches))
     fast_s = bench.time("ar", context, 1).token_s
     for numerics, used in (("fast", models), ("invariant", tiled)):
         alone = bench.time("ar", context, 1, models=used)
-        batch = min(4, max(bench.plan.batches))
         others = {
             f"ar, {batch} at once": bench.time("ar", context, batch, models=used),
             "spec, k = 4": bench.time("spec:k=4", context, 1, models=used),
@@ -301,12 +279,6 @@ def write_lines(lines: Lines, output: Path | None) -> None:
                 os.fsync(file.fileno())
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines that are whole; of a killed process the last may be torn."""
-    text = path.read_bytes() if path.exists() else b""
-    return [json.loads(line) for line in text.split(b"\n")[:-1]]
-
-
 def _machine(device: torch.device) -> dict[str, Any]:
     return {
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
@@ -326,7 +298,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--output", type=Path, help="file that the lines are appended to")
     parser.add_argument("--small", action="store_true", help="few and short, to rehearse")
-    parser.add_argument("--project", action="store_true", help="beside `bench project`'s figure")
     given = parser.parse_args(arguments)
     device = torch.device(given.device)
     plan = Plan(
@@ -339,7 +310,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chances=(0.8,) if given.small else (0.8, 0.6, 0.9),
         num_tokens=12 if given.small else 64,
         compile=device.type == "cuda" or given.small,
-        project=given.project,
     )
     write_lines(iter([{"machine": _machine(device)}]), given.output)
     write_lines(PARTS[given.part](Bench(plan)), given.output)

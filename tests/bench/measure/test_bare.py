@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from bench.gpu_summary import read_lines
 from bench.measure import bare
-from bench.measure.scripted import projected_speedup, record_of
 from bench.records.record import broken_invariants
 from decoders.core.testing.scripted import Scripted
+from tests.benchmarks.scripted import main, projected, record_of, terms_of
 from tests.fake_clock import FakeClock
 
 ROOT = Path(__file__).parents[3]
@@ -36,9 +37,10 @@ def bench() -> bare.Bench:
         chances=(1.0,),
         num_tokens=TOKENS,
         compile=False,
-        project=True,
     )
-    return bare.Bench(plan)
+    made = bare.Bench(plan)
+    made.attach()
+    return made
 
 
 @pytest.mark.parametrize("name", bare.SPECS)
@@ -47,7 +49,7 @@ def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, nam
     for chance, stand in ((1.0, 4), (0.0, 0)):
         timing = bench.time(spec, CONTEXT, 1, reading=Scripted([chance]))
         (answer,) = timing.answers
-        for step in answer.steps[1:-2]:  # the budget cuts the last ones
+        for step in answer.steps[2:4]:  # as the first has the slots of the prompt
             own = 1 + (name == "ptp")  # the call that proposes gives a token too
             assert (step.drafted, step.accepted) == (4, stand)
             assert (len(step.tokens), step.target_calls) == (stand + own, own)
@@ -63,7 +65,6 @@ def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -
     ]
     for line in lines:
         assert line["speedup"] > 0
-        assert line["projected"] > 0
         assert line["tokens_per_step"] >= 4
         assert line["energy_per_token_j"] != 0
 
@@ -77,12 +78,21 @@ def test_a_projection_is_that_of_the_calls_times(
     steps = timing.answers[0].steps[1:]
     calls = sum(step.target_calls + step.draft_calls for step in steps)
     monkeypatch.setattr(bench, "clock", FakeClock(step_s=1.0))
-    even, ours = [
-        bare.Timing(each.answers, seconds, 1.0, seconds, None)
+    first, second = [
+        bare.Timing(each.answers, float(seconds), None)
         for each, seconds in ((base, TOKENS), (timing, calls))
     ]
-    found = projected_speedup(bench, "spec", even, ours, CONTEXT)
-    assert found == pytest.approx(TOKENS / calls)
+    terms = terms_of(bench, "spec", CONTEXT, {})
+    assert projected(terms, "spec", first, second, CONTEXT) == pytest.approx(TOKENS / calls)
+
+
+def test_the_comparison_with_the_projection_is_a_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["--ks", "2", "--chances", "0.5", "--context", "8", "--tokens", "6"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0].strip("| ") for row in rows] == list(bare.SPECS)
+    assert all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows)
 
 
 def test_a_part_that_is_killed_at_any_second_keeps_its_whole_lines(tmp_path: Path) -> None:
@@ -99,12 +109,12 @@ def test_a_part_that_is_killed_at_any_second_keeps_its_whole_lines(tmp_path: Pat
                 time.sleep(0.01)
             time.sleep(seconds)
             os.kill(process.pid, signal.SIGKILL)
-        found = bare.read_lines(path)
+        found = read_lines(path)
         assert [line["n"] for line in found] == list(range(1, len(found) + 1))
         assert found
     with path.open("a", encoding="utf-8") as file:
         file.write('{"n": ')  # torn
-    assert bare.read_lines(path) == found
+    assert read_lines(path) == found
 
 
 def test_row_invariant_numerics_give_equal_answers(bench: bare.Bench) -> None:
@@ -123,6 +133,6 @@ def test_the_command_shows_and_keeps_its_lines(
     path = tmp_path / "ar.jsonl"
     assert bare.main(["ar", "--small", "--output", str(path)]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert bare.read_lines(path) == shown
+    assert read_lines(path) == shown
     assert shown[0]["machine"]["torch"] == torch.__version__
     assert shown[1] == {"context": 1}

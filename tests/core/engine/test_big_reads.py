@@ -28,8 +28,8 @@ def rows_of(num: int, scale: float = 6.0) -> Tensor:
 
 def verifying(output: Output, *, lenient: bool = False, on: Any = lambda it: it) -> list[Readout]:
     """Readouts of four sequences that verify so many drafts, drawn from distributions."""
-    model = TableModel(VOCAB)
-    parts: list[Readout] = []
+    model, parts = TableModel(VOCAB), list[Readout]()
+    rule = AcceptanceRule(lenience=0.5, top=9) if lenient else EXACT
     model.reserve(len(DRAFTS), 100)
     for number, num_drafts in enumerate(DRAFTS):
         session = model.open()
@@ -42,7 +42,7 @@ def verifying(output: Output, *, lenient: bool = False, on: Any = lambda it: it)
             read=range(num_drafts + 1),
             drafts=drafts,
             draft_probs=tuple(on(probs[n]) for n in range(num_drafts)) or None,
-            acceptance_rule=AcceptanceRule(lenience=0.5, top=9) if lenient else EXACT,
+            acceptance_rule=rule,
         )
         parts += readouts(call, Uniforms(number, range(PROMPT)), PROMPT)
     return parts

@@ -468,7 +468,7 @@ def test_the_options_of_a_run_stand_under_headings() -> None:
     below = dict(re.findall(r"^(\S.*):\n((?:  .*\n)+)", shown, re.MULTILINE))
     assert list(below) == [
         *("What is compared", "How much is measured", "Sampling", "Precision and devices"),
-        *("Plan, progress and results", "Several workers", "Other options"),
+        *("Plan, progress and results", "Several workers", "Several sessions", "Other options"),
     ]
     assert "--tasks" in below["What is compared"]
     assert "--temperature" in below["Sampling"]

@@ -253,12 +253,12 @@ def test_verifying_with_another_distribution_than_the_specs_were_drawn_from_is_t
     assert distance(naive(stride=2), monkeypatch, ends=ENDS[:2]) > 0.02
 
 
-def untruncated(logits: Tensor, sampling: Sampling) -> Tensor:
+def untruncated(logits: Tensor, sampling: Sampling, **_: bool) -> Tensor:
     """Trap 2: temperature, but neither top-k nor top-p."""
     return tempered(logits, sampling.temperature, 0)
 
 
-def unscaled(logits: Tensor, sampling: Sampling) -> Tensor:
+def unscaled(logits: Tensor, sampling: Sampling, **_: bool) -> Tensor:
     """Trap 3: no temperature."""
     del sampling
     return torch.softmax(logits, -1)

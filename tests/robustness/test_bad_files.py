@@ -201,7 +201,9 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bench.runs.shutil.rmtree", lambda _: None)  # a kill takes nothing back
+    monkeypatch.setattr(
+        "bench.runs.shutil.rmtree", lambda *_, **__: None
+    )  # a kill takes nothing back
 
     def killed(_: Any) -> Any:
         raise error

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _NUMBER = re.compile(r"[-+(\[]?\d")
-SESSIONS = "Intervals: over prompts, this session (`bench pool` covers sessions)."
+SESSIONS = "Intervals: over prompts, this session (bench pool covers sessions)."
 """The note below every interval of a speed-up; figures in docs/metrics.md."""
 EXPLORATORY = "Exploratory: not adjusted for the number of comparisons."
 """The note below comparisons that are not the run's primary one."""

@@ -18,6 +18,7 @@ from bench.plan.numerics import uses_tiles
 from bench.plan.select import Note, ResolvedRun
 from bench.plan.setup import Setup
 from bench.progress import Progress
+from bench.text import counted
 from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.compiled import NoGraphError
@@ -92,5 +93,5 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
                 raise outcome
         if num := arm.models.num_graphs - before:
             made.append((cell, num, watch.total_s))
-        progress.step(f"{cell}: {num} graphs")
+        progress.step(f"{cell}: {counted(num, 'graph')}")
     return replace(setup, compiled=tuple(made))

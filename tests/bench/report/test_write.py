@@ -391,7 +391,7 @@ def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> N
     text = " ".join(printed(synthetic_run(conversations=6, repeats=1, quality=0)).split())
     (needed,) = re.findall(r"Wide intervals: ±5 % needs (\d+) more prompts for (\w+)", text)
     assert needed[1] in ("spec", "ptp")
-    assert "Intervals: over prompts, this session (`bench pool` covers sessions)." in text
+    assert "Intervals: over prompts, this session (bench pool covers sessions)." in text
 
 
 @pytest.mark.usefixtures("undrawn")

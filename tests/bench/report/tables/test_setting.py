@@ -13,11 +13,11 @@ REFERENCES = Path(__file__).parents[4] / "results" / "reference"
 def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> None:
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     assert setting(side, ["ar", "spec"]) == [
-        ("model", "zoo (2.2M parameters)"),
+        ("model", "zoo (2.2M parameters, compiled calls)"),
         ("tasks", "zoo, greedy, at most 256 new tokens, 3 repeats"),
         ("decoders", "ar, spec"),
         ("dtype", "float32"),
-        ("device", "cpu, AMD EPYC, 2 cores"),
+        ("device", "cpu, Intel(R) Xeon(R) Processor, 2 cores"),
         ("threads", str(side.env.torch.threads)),
         ("date", str(side.status.started_utc)[:16].replace("T", " ") + " UTC"),
     ]

@@ -95,6 +95,7 @@ def test_the_comparison_with_the_projection_is_a_table(
     assert all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_killed_at_any_second_keeps_its_whole_lines(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from bench.measure.bare import write_lines\n"

@@ -44,6 +44,7 @@ def config(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(missing_compiler() is not None, reason="no C++ compiler")
+@pytest.mark.slow
 def test_a_run_is_compiled_where_nobody_chose_its_table_says_so_and_the_cache_can_be_emptied(
     tmp_path: Path,
 ) -> None:

@@ -195,8 +195,11 @@ class _Session:
 
     def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
         """Open the models and write the plan: the manifest last, with which the run is planned."""
-        ready = partial(make_graphs, progress=self.progress)
-        setup = open_compiled(resolved, self.team.opener, ready, self.progress.note)
+
+        def opened(run: ResolvedRun) -> Setup:
+            return make_graphs(self.team.opener(run), self.progress)
+
+        setup = open_compiled(resolved, opened, self.progress.note)
         self.progress.note(computed_in(resolved.config, setup.config))
         plan, prompts = make_plan(setup, _name(resolved), self.progress)
         if part is not None:

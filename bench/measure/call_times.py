@@ -11,6 +11,7 @@ from typing import Self
 
 from bench.machine.clock import Clock, Stopwatch
 from bench.records.cost import CostCell
+from decoders.core.engine.models import Models
 from decoders.core.model import Model, Session
 from decoders.core.types import Call
 
@@ -69,10 +70,10 @@ class Sequences:
 
     def timed(self, cell: CostCell, clock: Clock) -> float:
         """Return seconds of one call, in which no graph was compiled."""
-        before, calls = getattr(self._model, "num_graphs", 0), self.calls(cell)
+        models, calls = Models(target=self._model), self.calls(cell)
+        before = models.num_graphs
         seconds = timed(lambda: self._model.forward(calls), clock)
-        compiled = getattr(self._model, "num_graphs", 0) > before
-        return self.timed(cell, clock) if compiled else seconds
+        return self.timed(cell, clock) if models.num_graphs > before else seconds
 
 
 def timed(work: Callable[[], object], clock: Clock) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import psutil
@@ -43,9 +42,12 @@ def open_subject(
     device = open_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    opener = partial(_random, shape=shape) if shape else partial(_loaded)
-    run = ResolvedRun(config=config, decoders={})
-    model = open_compiled(run, lambda run: opener(run.config, device=device), _tried, note)
+
+    def opened(run: ResolvedRun) -> HFModel:
+        made = _random(run.config, device, shape) if shape else _loaded(run.config, device)
+        return _tried(made)
+
+    model = open_compiled(ResolvedRun(config=config, decoders={}), opened, note)
     facts = {**model.facts, "random_weights": shape is not None}
     dtype = str(facts["dtype"])
     work = work_of(model)
@@ -89,7 +91,7 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
         raise UnavailableError(str(error)) from error
 
 
-def _random(config: RunConfig, *, device: torch.device, shape: str) -> HFModel:
+def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
     from decoders.core.hf import shapes
 
     folder = ROOT / ZOO / "target"

@@ -32,13 +32,8 @@ _NUM_TOKENS = 32
 Opened = TypeVar("Opened")
 
 
-def open_compiled(
-    run: ResolvedRun,
-    opener: Callable[[ResolvedRun], Opened],
-    ready: Callable[[Opened], Opened],
-    note: Note,
-) -> Opened:
-    """Open a run and make it ready: compiled if asked, or if nobody chose and it can be.
+def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Opened], note: Note) -> Opened:
+    """Open a run: compiled if asked, or if nobody chose and `opener`, which makes graphs, can.
 
     Raises:
         UnavailableError: no graph can be made, and --compile asked for them.
@@ -48,12 +43,12 @@ def open_compiled(
         why = _eager_because(run)
         try:
             if why is None:
-                return ready(opener(run.with_values(compile=True)))
+                return opener(run.with_values(compile=True))
         except NoGraphError as error:
             why = str(error)
         note(f"calls run eagerly, at up to four times the time of compiled ones: {why}")
     try:
-        return ready(opener(run.with_values(compile=bool(asked))))
+        return opener(run.with_values(compile=bool(asked)))
     except NoGraphError as error:
         raise UnavailableError(f"{error}; take --no-compile") from error
 

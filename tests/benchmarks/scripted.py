@@ -20,13 +20,14 @@ from bench.measure.bare import SPECS, Bench, Plan, Timing
 from bench.measure.call_times import Sequences
 from bench.records.cost import CostCell
 from bench.records.plan import BASELINE
-from bench.records.record import SampleRecord, StepColumns
+from bench.records.record import SampleRecord
 from bench.stats.cost_curve import CostCurve
 from bench.stats.project import Terms, project
 from decoders.core.engine.forward import forward
 from decoders.core.model import Model
 from decoders.core.testing.scripted import Scripted
 from decoders.core.types import Call
+from tests.answer_records import record_of
 
 ROWS = (1, 2, 3, 5, 9, 17, 34)
 CALLS = 9
@@ -79,36 +80,16 @@ def terms_of(bench: Bench, name: str, context: int, overhead_s: dict[str, float]
 
 
 def projected(terms: Terms, name: str, base: Timing, timing: Timing, context: int) -> float:
-    records = [record_of(BASELINE, base, context), record_of(name, timing, context)]
+    records = [scripted_record(BASELINE, base, context), scripted_record(name, timing, context)]
     (found,) = project(records, terms, [name])
     assert found.speedup.value is not None
     return found.speedup.value
 
 
-def record_of(decoder: str, timing: Timing, context: int) -> SampleRecord:
-    """The record of a scripted answer."""
+def scripted_record(decoder: str, timing: Timing, context: int) -> SampleRecord:
     (answer,) = timing.answers
-    return SampleRecord(
-        kind="timing",
-        decoder=decoder,
-        family="scripted",
-        conversation="scripted",
-        turn=1,
-        prompt_hash="",
-        repeat=0,
-        seed=0,
-        block=0,
-        order=0,
-        attempt=0,
-        batch_size=1,
-        num_prompt_tokens=context,
-        tokens=answer.tokens,
-        text="",
-        stop=answer.stop,
-        steps=StepColumns.of(answer),
-        ttft_s=1.0,
-        total_s=1.0 + timing.seconds,
-    )
+    total_s = 1.0 + timing.seconds
+    return record_of(decoder, answer, num_prompt_tokens=context, ttft_s=1.0, total_s=total_s)
 
 
 def numbers(text: str) -> list[float]:

@@ -13,11 +13,11 @@ from bench.plan.make import make_plan
 from bench.plan.select import built_in_cells, choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.progress import Silent
-from bench.records.record import SampleRecord, StepColumns
 from bench.settings.config import load_config
 from bench.stats.counters import Tally
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation
+from tests.answer_records import record_of
 
 BUDGET = 32
 
@@ -45,7 +45,7 @@ def test_a_whole_generation(
     outcomes = benchmark(scheduler.run, prompts)
     answers = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
     assert len(answers) == len(prompts) == 6, outcomes
-    tally = Tally.pool(_record(name, answer) for answer in answers)
+    tally = Tally.pool(record_of(name, answer) for answer in answers)
     benchmark.extra_info |= {
         "emitted": tally.emitted,
         "target_calls": tally.target_calls,
@@ -55,23 +55,3 @@ def test_a_whole_generation(
         "acceptance_length": tally.acceptance_length,
     }
     assert 0 < tally.target_calls <= tally.emitted <= 6 * BUDGET
-
-
-def _record(name: str, answer: Generation) -> SampleRecord:
-    return SampleRecord(
-        kind="timing",
-        decoder=name,
-        family="",
-        conversation="",
-        turn=1,
-        prompt_hash="",
-        repeat=0,
-        seed=0,
-        block=0,
-        order=0,
-        attempt=0,
-        batch_size=1,
-        num_prompt_tokens=0,
-        tokens=answer.tokens,
-        steps=StepColumns.of(answer),
-    )

@@ -26,6 +26,7 @@ from decoders.core.testing.table_model import TableDrafter, TableModel
 from decoders.core.types import MOST_DRAFTS, Generation, Sampling
 from decoders.hybrid import FirstMatch, Hybrid, Merge
 from tests import recording
+from tests.answer_records import record_of
 from tests.zoo.conftest import ROOT
 
 PROMPT = [1, 2, 3, 1, 2]
@@ -189,25 +190,9 @@ def test_what_cannot_be_combined_is_refused_in_one_line(spec: str, message: str)
         build(parse_spec(spec))
 
 
-def record_of(answer: Generation, steps: StepColumns) -> SampleRecord:
-    place: dict[str, Any] = dict.fromkeys(
-        ("turn", "repeat", "seed", "block", "order", "attempt", "batch_size", "num_prompt_tokens"),
-        1,
-    )
-    names: dict[str, Any] = dict.fromkeys(("decoder", "family", "conversation", "prompt_hash"), "x")
-    return SampleRecord(
-        kind="timing",
-        **place,
-        **names,
-        tokens=answer.tokens,
-        steps=steps,
-        drafters=drafters_of(answer),
-    )
-
-
 def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
     answer = answer_of(build(parse_spec("hybrid")))
-    record = record_of(answer, StepColumns.of(answer))
+    record = record_of("hybrid", answer, drafters=drafters_of(answer))
     again = SampleRecord.from_dict(json.loads(record.to_json()))
     assert again == record
     assert not broken_invariants(again, WARM.max_new_tokens)
@@ -241,5 +226,10 @@ def test_a_record_whose_trees_do_not_add_up_breaks_an_invariant(changes: Any, li
     ((name, (wrong,)),) = changes.items()
     column = [*getattr(steps, name)]
     column[place] = wrong
-    record = record_of(answer, dataclasses.replace(steps, **{name: tuple(column)}))
+    record = record_of(
+        "hybrid",
+        answer,
+        steps=dataclasses.replace(steps, **{name: tuple(column)}),
+        drafters=drafters_of(answer),
+    )
     assert line in broken_invariants(record, WARM.max_new_tokens)

@@ -59,27 +59,25 @@ class LayerJob(HiddenJob):
         index[self.heads.words] = torch.arange(len(self.heads.words), device=index.device)
         return index[targets.clamp(min=0)].where(targets != NONE, NONE)
 
-    def _states(self, rows: Sequence[Row]) -> Tensor:
-        """Return the target's last states ``[B, T, D]``; what padding has is arbitrary."""
+    def _states(self, rows: Sequence[Row], ids: Tensor) -> Tensor:
+        """Return the target's last states ``[B, T, D]`` of rows; what padding has is arbitrary."""
         if not self.run.keep_states:
-            ids, _ = self._batch(rows)
             states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
             return states.float()
-        device = next(self.heads.parameters()).device
-        for row in rows:
+        for row, padded in zip(rows, ids, strict=True):
             if (key := tuple(row.ids)) not in self._kept:
-                ids = torch.tensor([row.ids], device=device)
-                base = self.module.base_model(input_ids=ids, use_cache=False)
+                own = padded[None, : len(row.ids)]
+                base = self.module.base_model(input_ids=own, use_cache=False)
                 self._kept[key] = base.last_hidden_state[0].half().cpu()
         kept = [self._kept[tuple(row.ids)] for row in rows]
-        return pad_sequence(kept, batch_first=True).to(device).float()
+        return pad_sequence(kept, batch_first=True).to(ids.device).float()
 
     def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         depths = self.heads.config.num_slots
         ids, targets = self._batch(rows)
         counts = (targets != NONE).any(-1)
         with torch.no_grad():
-            hidden = self._states(rows)
+            hidden = self._states(rows, ids)
             embedded = self.module.get_input_embeddings()(ids).float()
             read = self._read(hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)

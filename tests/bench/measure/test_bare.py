@@ -18,7 +18,7 @@ from bench.gpu_summary import read_lines
 from bench.measure import bare
 from bench.records.record import broken_invariants
 from decoders.core.testing.scripted import Scripted
-from tests.benchmarks.scripted import main, projected, record_of, terms_of
+from tests.benchmarks.scripted import main, projected, scripted_record, terms_of
 from tests.fake_clock import FakeClock
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, nam
             assert (len(step.tokens), step.target_calls) == (stand + own, own)
             assert step.draft_calls == {"spec": 4, "ptp": 0, "eagle": 4}[name]
         assert timing.tokens == TOKENS
-        assert broken_invariants(record_of(name, timing, CONTEXT), TOKENS + 1) == ()
+        assert broken_invariants(scripted_record(name, timing, CONTEXT), TOKENS + 1) == ()
 
 
 def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -> None:

@@ -100,7 +100,7 @@ def undecided(**values: Any) -> ResolvedRun:
 def test_what_has_no_graphs_yet_is_eager_by_default(values: dict[str, Any], why: str) -> None:
     said: list[str] = []
     chosen = undecided(**values)
-    assert not open_compiled(chosen, lambda c: c, lambda c: c, said.append).config.compile
+    assert not open_compiled(chosen, lambda c: c, said.append).config.compile
     assert len(said) == 1
     assert why in said[0]
 
@@ -114,19 +114,19 @@ def test_a_model_of_which_no_graph_can_be_made_is_eager_unless_graphs_were_asked
         return opened
 
     plain = undecided()
-    assert not open_compiled(plain, lambda c: c, ready, said.append).config.compile
+    assert not open_compiled(plain, ready, said.append).config.compile
     assert len(said) == 1
     assert "it is odd" in said[0]
     asked = plain.with_values(compile=True)
     with pytest.raises(UnavailableError, match="it is odd; take --no-compile"):
-        open_compiled(asked, lambda c: c, ready, said.append)
+        open_compiled(asked, ready, said.append)
 
 
 def test_torchs_own_switch_and_no_compile_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     refused = undecided(compile=False)
-    assert open_compiled(refused, lambda c: c, lambda c: c, said.append).config.compile is False
+    assert open_compiled(refused, lambda c: c, said.append).config.compile is False
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     plain = undecided()
-    assert open_compiled(plain, lambda c: c, lambda c: c, said.append).config.compile is False
+    assert open_compiled(plain, lambda c: c, said.append).config.compile is False
     assert not said

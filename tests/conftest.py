@@ -102,6 +102,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def saved() -> None:
+    """Let figures be saved: for tests of what is in their files."""
+
+
+@pytest.fixture(autouse=True)
+def _unsaved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw figures and save none unless a test is `saved`: that takes most of a report's time."""
+    if "saved" not in request.fixturenames:
+        monkeypatch.setattr("bench.report.figures.canvas.render", unsaved)
+
+
+def unsaved(_figure: object, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict[str, bytes]:
+    return {kind: b"<svg></svg>" for kind in kinds}
+
+
+@pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let reports be written without drawing their figures: for tests of what is around them."""
     from bench.report.figures import gallery

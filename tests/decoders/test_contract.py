@@ -75,12 +75,21 @@ SPECS = [
     f"{EXAMPLES / 'recycle.py'}:Recycle",
     f"{EXAMPLES / 'recycle.py'}:Recycle@k1:k=1",
 ]
-CASES = [(spec, check) for spec in SPECS for check in checks_for(build(parse_spec(spec)))]
+ENUMERATED = {"eagle@strict:verify=strict", "medusa@strict:verify=strict"}
+"""Trees whose law `test_laws.py` has by enumeration, and a wide one's stays with the others."""
+CASES = [
+    pytest.param(
+        spec,
+        check,
+        id=f"{Path(spec).name}-{check.__name__}",
+        marks=pytest.mark.slow if check is check_distribution and spec in ENUMERATED else (),
+    )
+    for spec in SPECS
+    for check in checks_for(build(parse_spec(spec)))
+]
 
 
-@pytest.mark.parametrize(
-    ("spec", "check"), CASES, ids=[f"{Path(s).name}-{c.__name__}" for s, c in CASES]
-)
+@pytest.mark.parametrize(("spec", "check"), CASES)
 def test_decoder_meets_the_contract(spec: str, check: Check) -> None:
     check(build(parse_spec(spec)))
 

@@ -323,7 +323,7 @@ def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apa
 def test_coupled_tokens_are_ars_for_every_seed(stride: int, proposal: str, branches: str) -> None:
     decoder = isd(stride=stride, verify="coupled", proposal=proposal, branches=branches)
     models, accepted = Models(target=table(0.1)), 0
-    for seed, temperature in itertools.product(range(4), (0.5, 0.9, 1.3)):
+    for seed, temperature in itertools.product(range(2), (0.5, 0.9, 1.3)):
         sampling = Sampling(temperature=temperature, top_p=0.9, max_new_tokens=24, seed=seed)
         expected = Scheduler(Autoregressive(), models, sampling, 5).run(PROMPTS)
         for one, other in zip(
@@ -509,7 +509,7 @@ class Coins(TableModel):
         return torch.eye(8)[torch.tensor(tokens)]
 
 
-@pytest.mark.parametrize(("stride", "chance"), [(2, 0.8), (3, 0.7), (4, 0.5), (4, 0.9), (8, 0.95)])
+@pytest.mark.parametrize(("stride", "chance"), [(2, 0.8), (4, 0.5), (8, 0.95)])
 def test_tokens_per_call_follow_the_closed_form(stride: int, chance: float) -> None:
     """TPF(N, p) = (2 + p + ... + p^(N-2)) / (2 - p^(N-1))."""
     num_answers, num_tokens = 64, 700

@@ -1,5 +1,6 @@
 """Medusa: trees from hidden states, AR's tokens, what calls ask for, and who refuses what."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -110,6 +111,7 @@ def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, ve
     model.attach("medusa", heads)
     models, decoder = Models(target=model), Medusa(verify=verify)
     prompts = [[4, 5, 6], [7, 8], [9, 10, 11, 12]]
+    sampling = dataclasses.replace(sampling, max_new_tokens=16)
     together = Scheduler(decoder, models, sampling, batch_size=3).run(prompts)
     for prompt, outcome in zip(prompts, together, strict=True):
         assert isinstance(outcome, Generation)

@@ -1,7 +1,6 @@
 """PTP on a small draft model: AR's tokens, one draft call a step that proposes them all."""
 
 import dataclasses
-import itertools
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def test_tokens_are_ars_whatever_the_draft_model_proposes(
     kind: str, agreement: float, error: float
 ) -> None:
     models = models_of(kind, agreement=agreement, error=error)
-    for temperature, length in itertools.product((0.0, 0.7, 1.0), (1, 2, 3, 9, 24)):
+    for temperature, length in ((0.0, 24), (0.0, 3), (0.7, 24), (0.7, 1), (1.0, 9), (1.0, 2)):
         sampling = dataclasses.replace(SAMPLING, temperature=temperature, max_new_tokens=length)
         expected = Scheduler(Autoregressive(), models, sampling, 4).run(PROMPTS)
         together = Scheduler(FREE, models, sampling, 4).run(PROMPTS)

@@ -39,19 +39,21 @@ def styled(size: float = 9) -> AbstractContextManager[None]:
     return mpl.rc_context(dict(STYLE) | {"font.size": size})  # type: ignore[arg-type]
 
 
-def render(figure: Figure) -> dict[str, bytes]:
-    """Return a figure as png (200 dpi), pdf and svg, without dates."""
+def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict[str, bytes]:
+    """Return a figure as png (200 dpi), pdf and svg, or as some `kinds` of them, without dates."""
     undated: dict[str, dict[str, object]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     files = {}
     with styled():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, the same in every format
         _round_positions(figure)
-        for kind in ("png", "pdf", "svg"):
+        for kind in kinds:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=200, metadata=undated.get(kind))
             files[kind] = buffer.getvalue()
-    return files | {"png": palette_png(files["png"])}
+    if "png" in files:
+        files["png"] = palette_png(files["png"])
+    return files
 
 
 def palette_png(png: bytes) -> bytes:

@@ -103,7 +103,7 @@ def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
     for name, what in shown.items():
         drawn = dots.dots_figure(members, what, VENUES[layout.venue].width, layout.labels)
         if drawn is not None:
-            made[f"{name}.pdf"] = canvas.render(drawn[0])["pdf"]
+            made[f"{name}.pdf"] = canvas.render(drawn[0], ["pdf"])["pdf"]
             made[f"{name}.csv"] = csv_bytes(drawn[1])
     return made
 

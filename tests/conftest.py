@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,18 @@ def _unsaved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def unsaved(_figure: object, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict[str, bytes]:
-    return {kind: b"<svg></svg>" for kind in kinds}
+    return dict.fromkeys(kinds, b"<svg></svg>")
+
+
+@contextmanager
+def only_svg() -> Iterator[None]:
+    """Save figures as a page holds them and in no other kind: for fixtures of many tests."""
+    from bench.report.figures import canvas
+
+    render = canvas.render
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(canvas, "render", lambda figure: unsaved(figure) | render(figure, ["svg"]))
+        yield
 
 
 @pytest.fixture

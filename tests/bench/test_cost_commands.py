@@ -23,6 +23,7 @@ SMALL = ("--rows", "2,4", "--sequences", "2", "--contexts", "8,100", "--rounds",
 TARGET = {"architecture": "L", "layers": 1, "hidden_size": 2, "vocab_size": 3, "parameters": 4}
 
 
+@pytest.mark.usefixtures("saved")
 def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     fresh("llama-gqa").config.save_pretrained(tmp_path / "tiny")
     where = ("--shape", tmp_path / "tiny", "--device", "cpu", "--output", tmp_path / "results")

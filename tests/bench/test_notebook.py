@@ -16,6 +16,7 @@ import bench
 from bench.errors import BenchError, Exit
 from bench.notebook import Drawing, Results, load_run
 
+pytestmark = pytest.mark.usefixtures("saved")
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
 CELLS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -33,6 +33,7 @@ from bench.text import latex, markdown, printable
 from decoders.core.hf.model import HFModel, load_tokenizer
 from tests import unreported as bench_run
 from tests.bench.conftest import make_record, write_run
+from tests.conftest import only_svg
 
 HOSTILE = (
     "spec@<script>alert(1)</script>",
@@ -94,7 +95,8 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "config.toml").write_text("max_new_tokens = 256\n" + "\n".join(lines) + "\n")
     status = {"status": "complete", "verdict": HOSTILE[0], "reasons": [HOSTILE[1] + "\n- x"]}
     (path / "run.json").write_text(json.dumps(status | {"warnings": [*HOSTILE, ESCAPES]}))
-    write_report(path)
+    with only_svg():
+        write_report(path)
     return path
 
 

@@ -24,6 +24,7 @@ from bench.report.tables.main import PER_STEP
 from bench.report.tables.table import Table, TableCell
 from bench.report.write import print_summary, write_report
 from tests.bench.conftest import write_run
+from tests.conftest import only_svg
 
 CELLS = {"spec": 3.0, "ptp": 4.0}
 FIGURES = (
@@ -52,6 +53,7 @@ def test_every_file_of_the_contract_is_written_and_not_empty(reported_run: Path)
     assert left == []
 
 
+@pytest.mark.usefixtures("saved")
 def test_writing_twice_gives_the_same_bytes(reported_run: Path, tmp_path: Path) -> None:
     inputs = ("manifest.json", "config.toml", "env.json", "run.json", "samples.jsonl", "vocab.json")
     again = tmp_path / reported_run.name
@@ -418,7 +420,8 @@ def wrong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which `spec` is wrong and `ptp` is not, as an older version left it; read it."""
     status = VALID | {"differences": [LEFT]}
     path = write_run(tmp_path_factory.mktemp("wrong") / "run", CELLS, status=status)
-    write_report(path)
+    with only_svg():
+        write_report(path)
     return path
 
 
@@ -540,11 +543,13 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
         assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
 
 
+@pytest.mark.usefixtures("saved")
 def test_what_hollow_means_is_said_once_and_every_other_figure_names_the_lossy(
     synthetic_run: Write,
 ) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0}, lossy=["idlm"])
-    write_report(path)
+    with only_svg():
+        write_report(path)
     page = (path / "report.html").read_text(encoding="utf-8")
     assert page.count("hollow: lossy") == 1
     assert "Hollow" not in page

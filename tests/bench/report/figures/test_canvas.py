@@ -18,6 +18,8 @@ from bench.report.findings import Findings
 from bench.stats import summary
 from bench.stats.intervals import Estimate
 
+pytestmark = pytest.mark.usefixtures("saved")
+
 NAMES = {
     *("overview", "speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
     *("acceptance_by_position", "latency", "memory"),
@@ -59,7 +61,7 @@ def test_the_last_digits_of_a_layout_change_no_byte(
         with canvas.styled():
             drawn = bars.tokens_per_call_figure(frame)
         assert drawn is not None
-        written.append(canvas.render(drawn[0])["svg"])
+        written.append(canvas.render(drawn[0], ["svg"])["svg"])
     assert written[0] == written[1]
 
 

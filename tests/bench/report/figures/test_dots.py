@@ -72,7 +72,7 @@ def test_a_figure_has_the_same_bytes_again_and_real_fonts(synthetic_run: Write) 
     for _ in range(2):
         drawn = dots.dots_figure(members, dots.SPEEDUP, 3.25)
         assert drawn is not None
-        made.append(render(drawn[0])["pdf"])
+        made.append(render(drawn[0], ["pdf"])["pdf"])
     assert made[0] == made[1]
     assert b"/Type3" not in made[0]
     assert b"/FontFile2" in made[0]

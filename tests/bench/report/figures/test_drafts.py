@@ -9,6 +9,8 @@ import pytest
 from bench.report.figures import canvas
 from bench.report.figures.curves import acceptance_figure
 
+pytestmark = pytest.mark.usefixtures("saved")
+
 DECODERS = pd.DataFrame({"decoder": ["ar", "spec", "ptp"], "family": "all", "guarantee": "x"})
 DECODERS["quality"] = 1.0
 
@@ -34,7 +36,7 @@ def test_data_are_the_tables_over_all_families_with_the_suffix_decay() -> None:
     assert list(data["decoder"]) == ["spec", "spec", "ptp", "ptp"]
     assert list(data["joint"]) == [0.8, 0.6, 0.75, 0.675]
     assert list(data["decay"]) == pytest.approx([0.0, -0.05, 0.0, 0.15])
-    assert canvas.render(figure)["png"]
+    assert canvas.render(figure, ["png"])["png"]
 
 
 def test_several_decoders_share_a_panel_and_few_steps_are_not_drawn() -> None:

@@ -80,6 +80,7 @@ def test_each_figure_has_its_data_beside_it(reported_run: Path) -> None:
     assert set(data["decoder"]) == {"ar", "spec", "nar"}
 
 
+@pytest.mark.usefixtures("saved")
 def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:
     run = load_run(synthetic_run({"spec": 3.0, "mine": 4.0, "nar": 6.0}, lossy=["nar"]))
     palette = colours(["ar", "spec", "mine", "nar"])
@@ -88,5 +89,5 @@ def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:
         drawn |= {str(line.get_markeredgecolor()) for axes in figure.axes for line in axes.lines}
         other = {colour for colour in drawn if colour.startswith("#")} - set(palette.values())
         assert other <= {GREY, PAPER, "#1b1f24", "#c9ced6"}, name
-        svg = canvas.render(figure)["svg"].decode()
+        svg = canvas.render(figure, ["svg"])["svg"].decode()
         assert palette["mine"] in svg, name

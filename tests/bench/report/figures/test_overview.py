@@ -11,6 +11,8 @@ import pytest
 from bench.report.figures import canvas
 from bench.report.figures.dots import overview_figure
 
+pytestmark = pytest.mark.usefixtures("saved")
+
 NAN = float("nan")
 
 
@@ -49,7 +51,7 @@ def test_a_row_per_decoder_and_a_panel_per_number_lossy_last() -> None:
         ["99.8 %", "99.8 %", "50.0 %"],
         ["100.0 %", "100.0 %", "-"],
     ]
-    assert canvas.render(figure)["png"]
+    assert canvas.render(figure, ["png"])["png"]
 
 
 def test_a_panel_that_only_ar_is_in_is_left_out() -> None:

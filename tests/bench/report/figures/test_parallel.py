@@ -11,6 +11,8 @@ from bench.report.figures.curves import entropy_figure, passes_figure
 from bench.report.figures.style import PAPER
 from bench.report.tables.table import without_wrong
 
+pytestmark = pytest.mark.usefixtures("saved")
+
 ENTROPY = {"qa": 0.1, "rag": 0.2, "translation": 0.4, "mt_bench": 1.1, "summarization": 1.4}
 PASSES = {"nar": 1.0, "idlm@p2": 2.0, "idlm@p4": 4.0, "idlm@p8": 8.0}
 
@@ -44,7 +46,7 @@ def test_gain_is_drawn_against_the_entropy_of_ars_own_answers() -> None:
     assert list(mine["tpf"]) == pytest.approx([4 - 2 * e for e in sorted(ENTROPY.values())])
     (legend,) = figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"ptp", *PASSES}
-    assert canvas.render(figure)["png"]
+    assert canvas.render(figure, ["png"])["png"]
 
 
 def test_lossy_decoders_are_rings_and_wrong_ones_are_left_out_with_a_line() -> None:
@@ -78,7 +80,7 @@ def test_quality_is_drawn_against_passes_with_ar_as_the_line_above() -> None:
     lines = [np.asarray(line.get_ydata()).tolist() for line in figure.axes[0].lines]
     assert [0.9, 0.9] in lines
     assert pytest.approx([0.5, 0.7, 0.8, 0.85]) in lines  # from nar on
-    assert canvas.render(figure)["svg"]
+    assert canvas.render(figure, ["svg"])["svg"]
 
 
 def test_labels_that_differ_in_their_last_number_are_a_curve() -> None:

@@ -17,6 +17,8 @@ from bench.report.figures.curves import latency_figure, speedup_by_length_figure
 from bench.report.figures.style import PAPER
 from bench.stats.decompose import Split
 
+pytestmark = pytest.mark.usefixtures("saved")
+
 NAN = float("nan")
 
 
@@ -56,7 +58,7 @@ def test_waits_are_drawn_as_shares_in_milliseconds_dashed_where_lossy() -> None:
     assert np.asarray(spec.get_ydata()).tolist() == [0.0, 0.5, 1.0]
     assert (spec.get_linestyle(), nar.get_linestyle()) == ("-", "--")
     assert len(first.lines) == 1
-    assert canvas.render(figure)["png"]
+    assert canvas.render(figure, ["png"])["png"]
 
 
 def test_without_the_times_of_steps_there_is_one_panel_and_without_any_no_figure() -> None:
@@ -87,7 +89,7 @@ def test_time_is_split_into_shares_and_milliseconds() -> None:
     ends = [bar.get_x() + bar.get_width() for bar in bars(shares)]
     assert ends == pytest.approx([0.25, 0.2, 0.25, 0.5, 1.0, 1.0])  # phase by phase
     assert [text.get_text() for text in each.texts] == ["4.00", "2.00"]
-    assert canvas.render(figure)["png"]
+    assert canvas.render(figure, ["png"])["png"]
 
 
 def test_without_a_second_pass_time_is_not_split() -> None:
@@ -142,7 +144,7 @@ def test_speed_ups_are_drawn_by_length_in_groups() -> None:
     assert [line.get_markerfacecolor() == PAPER for line in points] == [False, True]
     left, right = (np.asarray(line.get_xdata())[0] for line in points)
     assert left < 0 < right  # beside one another
-    assert canvas.render(figure)["png"]
+    assert canvas.render(figure, ["png"])["png"]
 
 
 def test_a_group_of_answers_of_one_length_is_named_by_it() -> None:

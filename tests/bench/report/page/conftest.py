@@ -6,11 +6,13 @@ import pytest
 
 from bench.report.write import write_report
 from tests.bench.report.page.runs import write_told_run
+from tests.conftest import only_svg
 
 
 @pytest.fixture(scope="session")
 def told_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Read it, do not change it."""
     path = write_told_run(tmp_path_factory.mktemp("told") / "a-run")
-    write_report(path)
+    with only_svg():
+        write_report(path)
     return path

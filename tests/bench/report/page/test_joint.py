@@ -118,6 +118,7 @@ def test_the_page_and_the_markdown_hold_tables_sections_and_links(
     assert not re.search(r"@import|url\((?!#)|<script src|<link (?!rel=\"icon\")", own)
 
 
+@pytest.mark.usefixtures("saved")
 def test_writing_again_gives_the_same_bytes_and_leaves_the_runs_alone(
     synthetic_run: Write, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tests.bench.report.page.runs import BAD, rewrite, without
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("saved"),
     pytest.mark.skipif(missing() is not None, reason=missing() or "there is a browser"),
 ]
 SPACE, LEFT, RIGHT, UP, DOWN, END, HOME = (

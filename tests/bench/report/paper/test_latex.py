@@ -15,6 +15,7 @@ from bench.report.paper.write import write_paper
 from tests.bench.report.paper.latex import compiled, document, needs_latex
 from tests.bench.report.paper.test_table import LABELS, stored
 
+pytestmark = pytest.mark.usefixtures("saved")
 FIGURES = ["speedup", "tokens_per_step", "quality"]
 
 

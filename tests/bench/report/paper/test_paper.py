@@ -29,6 +29,7 @@ def written(members: list[NamedRun], folder: Path, venue: str = "icml") -> dict[
     return {f.name: f.read_bytes() for f in write_paper(members, folder, Layout(venue=venue))}
 
 
+@pytest.mark.usefixtures("saved")
 def test_a_run_gives_figures_their_numbers_a_table_and_texts(
     reported_run: Path, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_the_skeleton_takes_in_what_was_written_and_nothing_else(
     "venue",
     [v if v == "icml" else pytest.param(v, marks=pytest.mark.slow) for v in VENUES],
 )
+@pytest.mark.usefixtures("saved")
 def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
     members = stored("cpu-zoo", "cpu-zoo-ptp")
     assert written(members, tmp_path / "a", venue) == written(
@@ -105,6 +107,7 @@ def test_a_label_for_no_decoder_is_refused(tmp_path: Path) -> None:
         write_paper(stored(), tmp_path, Layout(venue="icml", labels={"ptpp": "x"}))
 
 
+@pytest.mark.usefixtures("saved")
 def test_a_figure_has_the_labels_of_its_paper(reported_run: Path, tmp_path: Path) -> None:
     members = load_members([str(reported_run)], tmp_path)
     plain, csv, *_ = write_paper(members, tmp_path / "a", Layout(venue="icml"))

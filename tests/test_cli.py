@@ -15,7 +15,7 @@ import pytest
 from bench.machine.env import ROOT
 from tests import unreported
 from tests.command_line import Output, bench
-from tests.conftest import RecordedProgress
+from tests.conftest import RecordedProgress, only_svg
 from tests.tiny_checkpoint import save_checkpoint
 
 
@@ -38,11 +38,12 @@ def finished(
     """One run of the whole command, and its results folder."""
     results = tmp_path_factory.mktemp("results")
     model = checkpoint("target")
-    ended = bench(
-        "run", "--decoders", "spec:k=2", "--model", model, "--draft", model, "--tasks", "qa,rag",
-        "--limit", 4, "--quality-limit", 1, "--repeats", 1, "--max-new-tokens", 8,
-        "--output", results, "--progress", "plain",
-    )  # fmt: skip
+    with only_svg():
+        ended = bench(
+            "run", "--decoders", "spec:k=2", "--model", model, "--draft", model,
+            "--tasks", "qa,rag", "--limit", 4, "--quality-limit", 1, "--repeats", 1, "--max-new-tokens", 8,
+            "--output", results, "--progress", "plain",
+        )  # fmt: skip
     return ended, results
 
 

@@ -6,6 +6,7 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from bench.verify.divergence import examine
+from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -42,6 +43,20 @@ def tokens_of(
     for outcome in outcomes:
         assert isinstance(outcome, Generation), outcome
     return [outcome.tokens for outcome in outcomes if isinstance(outcome, Generation)]
+
+
+_KNOWN: dict[tuple[object, ...], tuple[Models, list[tuple[int, ...]]]] = {}
+
+
+def tokens_of_ar(
+    models: Models, prompts: Sequence[Sequence[int]], sampling: Sampling, batch_size: int = 1
+) -> list[tuple[int, ...]]:
+    """Answers of AR, made once for all decoders that are held against them."""
+    key = (id(models), tuple(map(tuple, prompts)), sampling, batch_size)
+    if key not in _KNOWN:
+        answers = tokens_of(Autoregressive(), models, prompts, sampling, batch_size)
+        _KNOWN[key] = (models, answers)
+    return _KNOWN[key][1]
 
 
 def sampling_for(zoo: Models, tokenizer: PreTrainedTokenizerBase, **options: float) -> Sampling:

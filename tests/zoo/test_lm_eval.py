@@ -36,6 +36,7 @@ metric_list:
 """
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_same_prompts_get_the_same_answers(

@@ -44,7 +44,7 @@ def test_greedy_answers_in_batches_of_all_prompts_are_those_of_each_alone(per_fa
 
 def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None:
     progress, taken = choose("none"), LineCollector()
-    values = {"tasks": "translation,math_reasoning", "quality_limit": 20, "limit": 1}
+    values = {"tasks": "translation,math_reasoning", "quality_limit": 12, "limit": 1}
     values |= {"dtype": "float32", "device": "cpu", "threads": 1, "max_new_tokens": 64}
     chosen: dict[str, Any] = {"decoders": {"nar": {}, "idlm": {}, "lookup": {}}}
     config = choose_decoders(load_config(None, values | chosen), progress.note)

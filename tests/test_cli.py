@@ -41,8 +41,8 @@ def finished(
     with only_svg():
         ended = bench(
             "run", "--decoders", "spec:k=2", "--model", model, "--draft", model,
-            "--tasks", "qa,rag", "--limit", 4, "--quality-limit", 1, "--repeats", 1, "--max-new-tokens", 8,
-            "--output", results, "--progress", "plain",
+            "--tasks", "qa,rag", "--limit", 4, "--quality-limit", 1, "--repeats", 1,
+            "--max-new-tokens", 8, "--output", results, "--progress", "plain",
         )  # fmt: skip
     return ended, results
 

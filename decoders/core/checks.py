@@ -143,7 +143,7 @@ def check_budget_and_eos(decoder: Decoder) -> None:
     """Nothing is emitted past EOS or the budget, wherever they fall within a block."""
     models = _models(decoder)
     for num_tokens in range(1, 12):
-        for prompt in _PROMPTS:
+        for prompt in _PROMPTS[num_tokens % 2 :: 2]:
             answer = generate(decoder, prompt, _sampling(num_tokens=num_tokens), models)
             tokens = answer.tokens
             assert 1 <= len(tokens) <= num_tokens, f"{len(tokens)} tokens of {num_tokens}"

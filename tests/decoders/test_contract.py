@@ -90,7 +90,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("spec", "check"), CASES)
-def test_decoder_meets_the_contract(spec: str, check: Check) -> None:
+def test_decoder_meets_the_contract(
+    spec: str, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ":" in spec:  # a distance of 0.104 is caught with a chance of 90 %; at the defaults 0.080
+        monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 1500)
     check(build(parse_spec(spec)))
 
 

@@ -83,7 +83,7 @@ def test_a_drafting_loop_meets_the_contract(kind: str, check: Check) -> None:
 
 @pytest.mark.parametrize("kind", DRAFTING)
 def test_a_drafting_loop_follows_the_targets_distribution(kind: str) -> None:
-    draws = table_draws(hf(f":kind={kind}"), 500)
+    draws = table_draws(hf(f":kind={kind}"), 300)
     draws.draw(0, 64)
     assert draws.fit.p_value > DISTRIBUTION_ALPHA
 

@@ -12,6 +12,7 @@ from bench.report.figures.canvas import render
 from bench.report.together import load_members, members_of
 from bench.stats.side import load_side
 
+pytestmark = pytest.mark.usefixtures("saved")
 Write = Callable[..., Path]
 
 

@@ -32,13 +32,21 @@ from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
 from bench.records.environment import Process, read_environment, write_environment
 from bench.records.failures import ERRORS, ErrorLog
-from bench.records.files import SAMPLES, SampleWriter, only_writer, remove_scratch, write_text
+from bench.records.files import (
+    SAMPLES,
+    STORED,
+    SampleWriter,
+    only_writer,
+    remove_scratch,
+    write_text,
+)
 from bench.records.plan import BASELINE, MANIFEST, WRONG, Plan, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.run_folder import (
     CONFIG,
     Run,
     create_run_dir,
+    is_stored,
     load_run,
     outlines,
     point_latest,
@@ -129,6 +137,9 @@ def resume(
     with only_writer(run_dir):
         remove_scratch(run_dir)
         stopped = None
+        if is_stored(run_dir):
+            line = f"{run_dir} is a stored run ({STORED} without {SAMPLES}), which is only read"
+            raise UsageError(f"{line}; to measure again: bench run --config {run_dir / CONFIG}")
         if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
             refuse_reference(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")

@@ -18,6 +18,7 @@ from bench.report.exports import ci, hub
 from bench.report.exports.acceptance import acceptance
 from bench.report.exports.answers import answers
 from bench.report.exports.eval_results import eval_results
+from bench.report.exports.reference import reference
 from bench.report.exports.trackers import (
     MLFLOW_URI,
     PROJECT,
@@ -35,6 +36,7 @@ _OPTIONS = {
     "repo": "--repo",
     "licence": "--license",
     "benchmarks": "--benchmark",
+    "figures": "--figure",
 }
 
 
@@ -44,13 +46,14 @@ class Choices:
 
     `project` is of trackers, `repo` of ``hub`` (which uploads there) and ``eval-results`` (which
     link to it), `licence` of ``hub``, `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``) of
-    ``eval-results``.
+    ``eval-results``, `figures` of ``reference``.
     """
 
     project: str | None = None
     repo: str | None = None
     licence: str | None = None
     benchmarks: Sequence[str] = ()
+    figures: Sequence[str] = ()
 
     def refuse_for(self, kind: str) -> None:
         """Refuse (exit 2) options that a format does not take."""
@@ -99,6 +102,11 @@ FORMATS: Mapping[str, Format] = {
         files=lambda findings, given: eval_results(findings, given.benchmarks, given.repo),
         apart=True,
         options=("repo", "benchmarks"),
+    ),
+    "reference": Format(
+        files=lambda findings, given: reference(findings, given.figures),
+        apart=True,
+        options=("figures",),
     ),
 }
 

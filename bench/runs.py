@@ -102,7 +102,7 @@ def run(
     team = Team(spread, opener, config.threads)
     resolved = team.shared_out(asked)
     config, began = resolved.config, _utc()
-    opening = RunStatus(status="opening", started_utc=began).to_json()
+    opening = RunStatus(status="opening", started_utc=began, split=config.split).to_json()
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(resolved)}-{config.hash}"
     run_dir = create_run_dir(parent, stem, begun)
@@ -232,7 +232,12 @@ class _Session:
         began: str | None = None,
     ) -> RunResult:
         """Measure what is missing, judge and report all that is there, also after Ctrl-C."""
-        status = RunStatus(status="started", started_utc=began or _utc(), attempts=attempt + 1)
+        status = RunStatus(
+            status="started",
+            started_utc=began or _utc(),
+            attempts=attempt + 1,
+            split=setup.config.split,
+        )
         write_status(self.run_dir, status)
         end = "error"
         try:

@@ -229,6 +229,17 @@ def test_a_figure_that_is_not_there_and_a_run_without_a_report_are_not_stored(
     assert not (tmp_path / "stored").exists()
 
 
+def test_prompts_of_a_split_can_be_read_and_are_asked(checkpoint: Callable[..., Path]) -> None:
+    shown = {
+        split: set(re.findall(r"zoo-qa-test-\d+", bench("show-prompts", "-t", "qa", *given).out))
+        for split, given in (("tune", ("--split", "tune")), ("test", ("--split", "test")), ("", ()))
+    }
+    assert shown["tune"]
+    assert not shown["tune"] & shown["test"]
+    asked = ("-m", checkpoint("target"), "-d", "ar", "--tasks", "qa", "--dry-run")
+    assert bench("run", *asked, "--split", "tune").code == 0
+
+
 def test_prompts_can_be_read_without_a_model() -> None:
     ended = bench("show-prompts", "--tasks", "qa", "--limit", 2)
     assert ended.code == 0
@@ -325,6 +336,7 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("-d", "ptp:adapter=none", "--adapter", "none=zoo"), 5, "is missing (zoo/none)"),
         (("--device", "cuda:77"), 5, "device 'cuda:77' is not there"),
         (("--device", "gpu"), 2, "'gpu' is no device"),
+        (("--split", "dev"), 2, "--split: it must be 'tune' or 'test' (got 'dev')"),
         (("--device", "mps"), 2, "is not supported"),
         (("--dtype", "int4"), 2, "dtype"),
         (("--max-new-tokens", "5000"), 2, "context is 1024 tokens, and answers of 5000 leave none"),

@@ -243,6 +243,7 @@ def show_prompts(
     tasks: Annotated[
         str | None, typer.Option("--tasks", "-t", help="As for `run`. [default: zoo]")
     ] = None,
+    split: Annotated[str | None, typer.Option(help="As for `run`.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations.")] = None,
     seed: Annotated[int | None, typer.Option(help="Chooses the subset. [default: 0]")] = None,
     config: Annotated[
@@ -254,7 +255,7 @@ def show_prompts(
     from bench.plan.tokenise import tasks_of
     from bench.settings.config import load_config
 
-    given = {"tasks": tasks, "limit": limit, "seed": seed}
+    given = {"tasks": tasks, "split": split, "limit": limit, "seed": seed}
     chosen = load_config(config, given, {name: f"--{name}" for name in given})
     print_prompts(tasks_of(chosen), options.console(), limit)
 

@@ -231,7 +231,7 @@ def test_a_figure_that_is_not_there_and_a_run_without_a_report_are_not_stored(
 
 def test_prompts_of_a_split_can_be_read_and_are_asked(checkpoint: Callable[..., Path]) -> None:
     shown = {
-        split: set(re.findall(r"zoo-qa-test-\d+", bench("show-prompts", "-t", "qa", *given).out))
+        split: set(re.findall(r"zoo-qa-\d+", bench("show-prompts", "-t", "qa", *given).out))
         for split, given in (("tune", ("--split", "tune")), ("test", ("--split", "test")), ("", ()))
     }
     assert shown["tune"]

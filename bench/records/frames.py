@@ -1,14 +1,16 @@
 """Frames and records of a run as bytes of CSV and Parquet; the same data give the same bytes.
 
 ``samples.parquet`` has all that a reader of ``samples.jsonl`` counts: a row per effective record,
-and the events as JSON in the metadata. A run may be stored with it alone.
+and the events in the metadata. A run may be stored with it alone.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -46,10 +48,13 @@ def write_samples(
 ) -> None:
     """Write the table; the same records and events give the same bytes."""
     scores = list(dict.fromkeys(name for record in records for name in record.scores or ()))
-    schema = _schema(scores).with_metadata({_EVENTS: json.dumps(events).encode()})
+    schema = _schema(scores)
     names = [field.name for field in schema if field.type == pa.string()]  # few, much repeated
     how: Any = {"compression": "zstd", "compression_level": 9, "write_page_checksum": True}
-    with pq.ParquetWriter(file, schema, use_dictionary=names, **how) as writer:
+    how |= {"use_dictionary": names, "write_statistics": False, "store_schema": False}
+    with pq.ParquetWriter(file, schema, **how) as writer:
+        packed = zlib.compress(json.dumps(events).encode())  # which has a checksum, as pages have
+        writer.add_key_value_metadata({_EVENTS: base64.b85encode(packed)})
         for start in range(0, max(len(records), 1), _GROUP):
             rows = [_row(record) for record in records[start : start + _GROUP]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
@@ -63,13 +68,14 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            yield from map(dict, json.loads((file.schema_arrow.metadata or {}).get(_EVENTS, "[]")))
+            if packed := (file.metadata.metadata or {}).get(_EVENTS):
+                yield from json.loads(zlib.decompress(base64.b85decode(packed)))
             for group in range(file.num_row_groups):
                 rows = file.read_row_group(group).to_pylist()
                 if len(rows) != file.metadata.row_group(group).num_rows:
                     raise ValueError(f"rows of group {group} are missing")
                 yield from map(_line, rows)
-    except (pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
+    except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
         raise InvalidRunError(f"{path} is damaged: {error}; put back the file as stored") from error
 
 

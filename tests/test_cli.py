@@ -227,6 +227,8 @@ def test_a_figure_that_is_not_there_and_a_run_without_a_report_are_not_stored(
     ended = bench("export", folder, *store)
     assert (ended.code, "has no report.md; write it: bench report" in ended.err) == (2, True)
     assert not (tmp_path / "stored").exists()
+    ended = bench("export", finished[1] / "latest", "--to", "reference", "--folder", folder)
+    assert (ended.code, "is a run's own folder: give another --folder" in ended.err) == (2, True)
 
 
 def test_prompts_of_a_split_can_be_read_and_are_asked(checkpoint: Callable[..., Path]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
-from bench.records.files import write_files
+from bench.records.files import SAMPLES, write_files
 from bench.records.frames import csv_bytes, parquet_bytes
 from bench.report.exports import ci, hub
 from bench.report.exports.acceptance import acceptance
@@ -134,6 +134,8 @@ def export(
         return [form.tracker(tracked_runs(findings), choices.project or PROJECT, folder)]
     assert form.files is not None
     folder = folder or (own / kind if form.apart else own)
+    if kind == "reference" and (folder / SAMPLES).is_file():
+        raise UsageError(f"{folder} is a run's own folder: give another --folder")
     files = write_files(folder, form.files(findings, choices))
     seen = [str(file) for file in files]
     if kind == "hub" and choices.repo is not None:

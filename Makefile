@@ -7,6 +7,7 @@ MUTANTS_ARGS ?=
 GPU_ARGS ?=
 NAME :=
 STORED = results/reference/$(NAME)
+FIGURES ?= $(basename $(notdir $(wildcard $(STORED)/figures/*.png)))
 
 .PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate gpu report reference
 
@@ -62,11 +63,7 @@ gpu: install     ## everything a GPU is borrowed for, in nine minutes (GPU_ARGS=
 report: install  ## redo tables and figures of a run: make report RUN=results/…
 	$(PYTHON) -m bench report $(RUN)
 
-reference:       ## store a run's small files: make reference NAME=cpu-zoo RUN=results/latest
+reference: install  ## store a run: make reference NAME=cpu-zoo RUN=results/latest FIGURES="speedup memory"
 	$(if $(NAME),,$(error NAME is missing: make reference NAME=cpu-zoo RUN=results/latest))
-	mkdir -p $(STORED)/figures $(STORED)/tables
-	cp $(addprefix $(RUN)/,config.toml env.json report.md run.json summary.csv) $(STORED)
 	rm -f $(addprefix $(STORED)/,phases.json figures/* tables/*)
-	$(if $(wildcard $(RUN)/phases.json),cp $(RUN)/phases.json $(STORED))
-	cp $(RUN)/figures/*.png $(STORED)/figures
-	cp $(RUN)/tables/*.csv $(STORED)/tables
+	$(PYTHON) -m bench export $(RUN) --to reference --folder $(STORED) $(addprefix --figure=,$(FIGURES))

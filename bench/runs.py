@@ -32,13 +32,21 @@ from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
 from bench.records.environment import Process, read_environment, write_environment
 from bench.records.failures import ERRORS, ErrorLog
-from bench.records.files import SAMPLES, SampleWriter, only_writer, remove_scratch, write_text
+from bench.records.files import (
+    SAMPLES,
+    STORED,
+    SampleWriter,
+    only_writer,
+    remove_scratch,
+    write_text,
+)
 from bench.records.plan import BASELINE, MANIFEST, WRONG, Plan, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.run_folder import (
     CONFIG,
     Run,
     create_run_dir,
+    is_stored,
     load_run,
     outlines,
     point_latest,
@@ -94,7 +102,7 @@ def run(
     team = Team(spread, opener, config.threads)
     resolved = team.shared_out(asked)
     config, began = resolved.config, _utc()
-    opening = RunStatus(status="opening", started_utc=began).to_json()
+    opening = RunStatus(status="opening", started_utc=began, split=config.split).to_json()
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(resolved)}-{config.hash}"
     run_dir = create_run_dir(parent, stem, begun)
@@ -129,6 +137,9 @@ def resume(
     with only_writer(run_dir):
         remove_scratch(run_dir)
         stopped = None
+        if is_stored(run_dir):
+            line = f"{run_dir} is a stored run ({STORED} without {SAMPLES}), which is only read"
+            raise UsageError(f"{line}; to measure again: bench run --config {run_dir / CONFIG}")
         if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
             refuse_reference(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
@@ -221,7 +232,12 @@ class _Session:
         began: str | None = None,
     ) -> RunResult:
         """Measure what is missing, judge and report all that is there, also after Ctrl-C."""
-        status = RunStatus(status="started", started_utc=began or _utc(), attempts=attempt + 1)
+        status = RunStatus(
+            status="started",
+            started_utc=began or _utc(),
+            attempts=attempt + 1,
+            split=setup.config.split,
+        )
         write_status(self.run_dir, status)
         end = "error"
         try:

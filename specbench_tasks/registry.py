@@ -11,12 +11,13 @@
 ===================  ===============================================================================
 
 A run has one source: mixing two would average unlike prompts under one family's name. Which
-conversations are chosen depends on the source, the seed and the limit alone, and a smaller limit's
-choice is contained in a larger one's.
+conversations are chosen depends on the source, the split, the seed and the limit alone, and a
+smaller limit's choice is contained in a larger one's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class _TaskInfo(NamedTuple):
 def load_tasks(
     spec: str = "zoo",
     *,
+    split: str | None = None,
     limit: int | None = None,
     quality_limit: int | None = None,
     seed: int = 0,
@@ -79,6 +81,7 @@ def load_tasks(
 
     Args:
         spec: a source, or names of embedded families, separated by commas.
+        split: leaves the conversations of this part (`tuning_split`); None leaves all.
         limit: conversations to time, spread evenly over the families; None is 24 for the zoo and
             all of any other source.
         quality_limit: prompts (turns) per family in the quality pass; None is 40, 0 is none. At
@@ -96,7 +99,10 @@ def load_tasks(
     if quality_limit is not None and quality_limit < 0:
         raise ValueError(f"quality limit is {quality_limit}; it must be 0 (none) or above")
     name, reading = _read(spec, columns or {})
-    conversations, notes = reading.conversations, reading.notes
+    notes = reading.notes
+    conversations = [c for c in reading.conversations if split in (None, tuning_split(c))]
+    if not conversations and reading.conversations:
+        raise ValueError(f"no conversation of {name} is in the split {split}; leave --split out")
     present = dict.fromkeys(c.family for c in conversations)
     usual = [family for family in (*_NAMED, OTHER) if family in present]
     by_family = {
@@ -200,6 +206,12 @@ def _check_name(name: str) -> None:
 
 
 # ---------------------------------------------------------------- subsets
+
+
+def tuning_split(conversation: Conversation) -> str:
+    """Return ``tune`` (a quarter of all) or ``test``, by the SHA-256 of the turns' text."""
+    text = "\n".join(conversation.turns).encode(errors="surrogatepass")
+    return "tune" if hashlib.sha256(text).digest()[0] < 64 else "test"
 
 
 def scorable(conversation: Conversation) -> bool:

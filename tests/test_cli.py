@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.machine.env import ROOT
+from bench.records.run_folder import load_run
 from tests import unreported
 from tests.command_line import Output, bench
 from tests.conftest import RecordedProgress, only_svg
@@ -141,6 +142,107 @@ def test_a_run_is_held_against_itself_and_exported(finished: tuple[Output, Path]
     assert {"main.tex", "speedup.pdf", "reproducibility.tex", "references.bib"} <= names
 
 
+@pytest.fixture(scope="session")
+def stored(finished: tuple[Output, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as it is kept in a repository."""
+    folder = tmp_path_factory.mktemp("stored") / "reference"
+    latest = finished[1] / "latest"
+    ended = bench("export", latest, "--to", "reference", "--folder", folder, "--figure", "speedup")
+    assert ended.code == 0, ended.err
+    return folder
+
+
+def test_a_run_is_stored_without_prompts_and_with_the_figures_that_are_named(
+    finished: tuple[Output, Path], stored: Path
+) -> None:
+    files = {str(file.relative_to(stored)) for file in stored.rglob("*") if file.is_file()}
+    assert files == {
+        *("config.toml", "env.json", "manifest.json", "phases.json", "run.json", "vocab.json"),
+        *("samples.parquet", "summary.csv", "report.md", "figures/speedup.png"),
+        *(f"tables/{name}.csv" for name in ("headline", "by_prompt", "acceptance_by_position")),
+    }
+    assert re.findall(r"figures/\w+", (stored / "report.md").read_text()) == ["figures/speedup"]
+    run, kept = load_run(finished[1] / "latest"), load_run(stored)
+    assert run.records == kept.records
+    assert (run.plan, run.events, run.status) == (kept.plan, kept.events, kept.status)
+    assert run.events
+    assert "prompts.jsonl" in {file.name for file in run.path.iterdir()}
+
+
+def test_a_stored_run_is_read_as_the_run_itself(
+    finished: tuple[Output, Path], stored: Path, tmp_path: Path
+) -> None:
+    latest, parent = (finished[1] / "latest").resolve(), tmp_path / "out"
+    folder = shutil.copytree(stored, parent / latest.name)
+    costs = ROOT / "results" / "reference" / "costs" / "zoo"
+    for verb in (
+        ("report",), ("show",), ("explain",), ("export", "--to", "csv"), ("paper",),
+        ("project", "--cost", costs), ("export", "--to", "reference"),
+    ):  # fmt: skip
+        of_run, of_stored = (bench(verb[0], run, *verb[1:]) for run in (latest, folder))
+        assert of_stored.code == of_run.code == 0, (verb, of_stored.err)
+        if verb[0] in ("show", "explain"):  # but for the texts of prompts
+            assert set(of_stored.out.splitlines()) <= set(of_run.out.splitlines())
+    assert (folder / "samples.parquet").read_bytes() == (stored / "samples.parquet").read_bytes()
+    assert (folder / "summary.csv").read_bytes() == (stored / "summary.csv").read_bytes()
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert "pass" in bench("compare", folder, folder).out
+    listed = bench("ls", "runs", "--output", parent)
+    assert "VALID" in listed.out
+    other = shutil.copytree(folder, parent / "other")
+    status = json.loads((other / "run.json").read_text()) | {"started_utc": "2026-01-01T00:00:00Z"}
+    (other / "run.json").write_text(json.dumps(status))
+    assert bench("pool", folder, other, "--folder", parent / "pool").code == 0
+
+
+def test_a_stored_run_is_not_added_to_and_a_damaged_one_is_one_line(
+    stored: Path, tmp_path: Path
+) -> None:
+    refused = bench("resume", stored)
+    assert refused.code == 2
+    assert "is a stored run (samples.parquet without samples.jsonl), which is only" in refused.err
+    folder = tmp_path / "damaged"
+    shutil.copytree(stored, folder)
+    data = (stored / "samples.parquet").read_bytes()
+    (folder / "samples.parquet").write_bytes(data[: len(data) // 2])
+    for verb in (("report",), ("show",), ("compare", stored), ("export", "--to", "csv")):
+        ended = bench(verb[0], folder, *verb[1:])
+        assert ended.code == 4
+        assert ended.err.startswith("bench: ")
+        assert ended.err.count("\n") == 1
+        assert "samples.parquet is damaged: " in ended.err
+    assert "DAMAGED" in bench("ls", "runs", "--output", tmp_path).out
+    (folder / "manifest.json").unlink()
+    assert "manifest.json is missing" in bench("report", folder).err
+
+
+def test_a_figure_that_is_not_there_and_a_run_without_a_report_are_not_stored(
+    finished: tuple[Output, Path], tmp_path: Path
+) -> None:
+    store = ("--to", "reference", "--folder", tmp_path / "stored")
+    ended = bench("export", finished[1] / "latest", *store, "--figure", "speedups")
+    assert ended.code == 2
+    assert "no figure 'speedups' in report.md; did you mean 'speedup'?" in ended.err
+    folder = shutil.copytree((finished[1] / "latest").resolve(), tmp_path / "bare")
+    (folder / "report.md").unlink()
+    ended = bench("export", folder, *store)
+    assert (ended.code, "has no report.md; write it: bench report" in ended.err) == (2, True)
+    assert not (tmp_path / "stored").exists()
+    ended = bench("export", finished[1] / "latest", "--to", "reference", "--folder", folder)
+    assert (ended.code, "is a run's own folder: give another --folder" in ended.err) == (2, True)
+
+
+def test_prompts_of_a_split_can_be_read_and_are_asked(checkpoint: Callable[..., Path]) -> None:
+    shown = {
+        split: set(re.findall(r"zoo-qa-\d+", bench("show-prompts", "-t", "qa", *given).out))
+        for split, given in (("tune", ("--split", "tune")), ("test", ("--split", "test")), ("", ()))
+    }
+    assert shown["tune"]
+    assert not shown["tune"] & shown["test"]
+    asked = ("-m", checkpoint("target"), "-d", "ar", "--tasks", "qa", "--dry-run")
+    assert bench("run", *asked, "--split", "tune").code == 0
+
+
 def test_prompts_can_be_read_without_a_model() -> None:
     ended = bench("show-prompts", "--tasks", "qa", "--limit", 2)
     assert ended.code == 0
@@ -237,6 +339,7 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("-d", "ptp:adapter=none", "--adapter", "none=zoo"), 5, "is missing (zoo/none)"),
         (("--device", "cuda:77"), 5, "device 'cuda:77' is not there"),
         (("--device", "gpu"), 2, "'gpu' is no device"),
+        (("--split", "dev"), 2, "--split: it must be 'tune' or 'test' (got 'dev')"),
         (("--device", "mps"), 2, "is not supported"),
         (("--dtype", "int4"), 2, "dtype"),
         (("--max-new-tokens", "5000"), 2, "context is 1024 tokens, and answers of 5000 leave none"),

@@ -28,7 +28,7 @@ _ANSWERED = (
     *("max_new_tokens", "fixed_length", "batch_size"),
 )
 """Settings that decide how head answers, whatever base planned."""
-_PLANNED = ("tasks", "columns", "limit", "quality_limit", "repeats", "overlong")
+_PLANNED = ("tasks", "columns", "split", "limit", "quality_limit", "repeats", "overlong")
 """Settings that decide the plan, which is base's for both."""
 
 

@@ -77,6 +77,7 @@ OPTIONS: dict[str, Any] = {
         "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
         *("--tasks", "-t"),
     ),
+    "split": option(str, "tune (to choose options by) or test (to report). [default: both]"),
     "limit": option(int, "Conversations to time. [default: zoo 24]", "--limit", "-L"),
     "quality_limit": option(int, "Held-out prompts per family to score. [default: 40, zoo 20]"),
     "phase_limit": option(int, "Prompts run again with instrumentation. [default: 6]"),
@@ -132,7 +133,7 @@ OPTIONS: dict[str, Any] = {
 _PANELS: Mapping[str, tuple[str, ...]] = {
     "What is compared": ("decoders", "primary", "model", "draft", "adapter", "tasks", "config"),
     "How much is measured": (
-        *("limit", "quality_limit", "phase_limit", "repeats", "batch_size", "timeout"),
+        *("split", "limit", "quality_limit", "phase_limit", "repeats", "batch_size", "timeout"),
         *("overlong", "prompt_tokens", "fixed_length"),
     ),
     "Sampling": ("max_new_tokens", "temperature", "top_p", "top_k", "seed"),
@@ -143,7 +144,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
     RESULT_PANEL: ("cost", "protocol", "reference", "run_name"),
 }
 """Headings of `bench run --help`, and the options below each."""
-MODELS = ("decoders", "model", "draft", "adapter", "tasks", "limit")
+MODELS = ("decoders", "model", "draft", "adapter", "tasks", "split", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
 MACHINE = ("dtype", "device", "threads", "attention", "quantize")
 NUMERICS = ("numerics", "tile")

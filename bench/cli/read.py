@@ -17,7 +17,7 @@ PANEL = "Read results"
 TOGETHER = "together"
 """The folder, beside runs, of reports and papers of several of them."""
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
-_Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "peft"]
+_Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "reference", "peft"]
 _Bold = Literal["best", "none"]
 _Venue = Literal["icml", "acl", "neurips", "iclr", "tmlr", "arxiv"]
 
@@ -137,16 +137,26 @@ def export(
             help="Of eval-results: the hub's benchmark of a family. Repeatable.",
         ),
     ] = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of reference: a figure to keep. Repeatable."),
+    ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a run for another tool, a tracker or the Hugging Face hub; or an adapter for PEFT."""
+    """Write a run for another tool, a tracker, the hub or a repository; or an adapter for PEFT."""
     from bench.records.run_folder import find_run, load_run
     from bench.report.exports.export import Choices
     from bench.report.exports.export import export as write
     from bench.report.findings import Findings
     from bench.stats.validity import from_here
 
-    choices = Choices(project=project, repo=repo, licence=licence, benchmarks=benchmark or ())
+    choices = Choices(
+        project=project,
+        repo=repo,
+        licence=licence,
+        benchmarks=benchmark or (),
+        figures=figure or (),
+    )
     if to == "peft":
         choices.refuse_for(to)
         _export_adapter(Path(run_dir).expanduser(), folder)
@@ -233,6 +243,7 @@ def show_prompts(
     tasks: Annotated[
         str | None, typer.Option("--tasks", "-t", help="As for `run`. [default: zoo]")
     ] = None,
+    split: Annotated[str | None, typer.Option(help="As for `run`.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations.")] = None,
     seed: Annotated[int | None, typer.Option(help="Chooses the subset. [default: 0]")] = None,
     config: Annotated[
@@ -244,7 +255,7 @@ def show_prompts(
     from bench.plan.tokenise import tasks_of
     from bench.settings.config import load_config
 
-    given = {"tasks": tasks, "limit": limit, "seed": seed}
+    given = {"tasks": tasks, "split": split, "limit": limit, "seed": seed}
     chosen = load_config(config, given, {name: f"--{name}" for name in given})
     print_prompts(tasks_of(chosen), options.console(), limit)
 

@@ -56,7 +56,7 @@ def compare(
 
 @app.command(cls=Verb, rich_help_panel=PANEL)
 @options.configured(
-    *("decoders", "model", "draft", "tasks", "limit", "quality_limit", "repeats"),
+    *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
     quality_limit=options.option(
         int, "Prompts per family to score. [default: 8; with --config as run]"

@@ -17,7 +17,7 @@ _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_lengt
 """Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
 _WORK = ("reuse_prefix",)
 """Settings that decide how much of it is timed."""
-_PROMPTS = ("tasks", "columns", "limit", "overlong", "seed")
+_PROMPTS = ("tasks", "columns", "split", "limit", "overlong", "seed")
 """Settings that choose the prompts."""
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Facts that a run records of a model beside the hash of its weights."""
@@ -74,7 +74,7 @@ class RunPair:
     @cached_property
     def unlike(self) -> list[str]:
         """List why the runs are not about the same thing; empty where they are."""
-        base, head = self.base.config, self.head.config
+        base, head = ({"split": None, **side.config} for side in self.sides.values())
         decisive = (*_DISTRIBUTION, *_WORK, *(_PROMPTS if self.stored else ()))
         if base.get("temperature"):
             decisive = (*decisive, "seed", *(("repeats",) if self.stored else ()))

@@ -13,14 +13,14 @@ one holds time to a margin, judged by its interval. A file states only its chang
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings.bounds import Margin, format_error
+from bench.settings.config import read_toml
 
 _Better = Literal["more", "less", "same"]
 
@@ -118,12 +118,7 @@ def load_gate(file: Path | None) -> Gate:
     """Return the gate of a file, or the built-in one (exit 2 for a file that is no gate)."""
     if file is None:
         return Gate()
-    try:
-        values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not TOML: {error}") from error
+    values = read_toml(file)
     try:
         return Gate(**values)
     except ValidationError as error:

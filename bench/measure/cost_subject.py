@@ -79,14 +79,7 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
     dtype = config.dtype or usual_dtype(config, device.type, source)
     try:
         with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
-            return HFModel.load(
-                source,
-                dtype=getattr(torch, dtype),
-                device=device,
-                attn_implementation=config.attention,
-                compile=bool(config.compile),
-                quantized=config.quantize,
-            )
+            return HFModel.load(source, **_how(config, dtype, device))
     except ValueError as error:
         raise UnavailableError(str(error)) from error
 
@@ -104,14 +97,17 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
         usual = usual_on_cpu(shapes.count_weights(shaped))
     dtype = config.dtype or usual
     with room_for(f"the weights of {shape} in {dtype} on {device}", _SMALLER):
-        return shapes.random_model(
-            shaped,
-            dtype=getattr(torch, dtype),
-            device=device,
-            attn_implementation=config.attention,
-            compile=bool(config.compile),
-            quantized=config.quantize,
-        )
+        return shapes.random_model(shaped, **_how(config, dtype, device))
+
+
+def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
+    return {
+        "dtype": getattr(torch, dtype),
+        "device": device,
+        "attn_implementation": config.attention,
+        "compile": bool(config.compile),
+        "quantized": config.quantize,
+    }
 
 
 def _tried(model: HFModel) -> HFModel:

@@ -7,6 +7,7 @@ which none can be made is measured eagerly from the beginning.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -16,12 +17,13 @@ from bench.machine.clock import Stopwatch
 from bench.plan.devices import open_device
 from bench.plan.numerics import uses_tiles
 from bench.plan.select import Note, ResolvedRun
-from bench.plan.setup import Setup
+from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
 from bench.text import counted
 from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.compiled import NoGraphError
+from decoders.core.hf.graph_children import side_by_side
 from decoders.core.hf.graph_files import missing_compiler
 
 _SWITCH = "TORCH_COMPILE_DISABLE"
@@ -72,21 +74,40 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
     """
     if not setup.config.compile:
         return setup
-    num_rows = setup.config.batch_size
-    at_once = sorted({min(1 << power, num_rows) for power in range(num_rows.bit_length() + 1)})
-    sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
     arms = {c: arm for c, arm in setup.arms.items() if not isinstance(arm.decoder, SelfDriven)}
     progress.start("compiling", len(arms))
-    made = []
-    for cell, arm in arms.items():
-        before = arm.models.num_graphs
-        scheduler = Scheduler(arm.decoder, arm.models, sampling, num_rows)
+    graphs, begun, seconds = Counter[str](), Counter[str](), dict.fromkeys(arms, 0.0)
+
+    def answer(cell: str) -> None:
+        models = arms[cell].models
+        graphs[cell] -= models.num_graphs
         with Stopwatch(setup.clock) as watch:
-            outcomes = [each for num in at_once for each in scheduler.run([_TEXT] * num)]
-        for outcome in outcomes:
-            if isinstance(outcome, NoGraphError):
-                raise outcome
-        if num := arm.models.num_graphs - before:
-            made.append((cell, num, watch.total_s))
-        progress.step(f"{cell}: {counted(num, 'graph')}")
+            _answer(setup, arms[cell])
+        graphs[cell] += models.num_graphs
+        seconds[cell] += watch.total_s
+
+    with side_by_side() as children:
+        for cell in arms:
+            before = len(children)
+            answer(cell)
+            begun[cell] = len(children) - before
+        with Stopwatch(setup.clock) as watch:
+            children.wait()
+    for cell in arms:
+        if num := begun.total():
+            seconds[cell] += watch.total_s * begun[cell] / num
+            answer(cell)
+        progress.step(f"{cell}: {counted(graphs[cell], 'graph')}")
+    made = [(cell, graphs[cell], seconds[cell]) for cell in arms if graphs[cell]]
     return replace(setup, compiled=tuple(made))
+
+
+def _answer(setup: Setup, arm: Arm) -> None:
+    """Let a decoder answer a text, at every batch size; raise `NoGraphError` if that comes."""
+    most = setup.config.batch_size
+    at_once = sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
+    sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
+    scheduler = Scheduler(arm.decoder, arm.models, sampling, most)
+    for outcome in [each for num in at_once for each in scheduler.run([_TEXT] * num)]:
+        if isinstance(outcome, NoGraphError):
+            raise outcome

@@ -223,6 +223,7 @@ def tasks_of(config: RunConfig, quality_limit: int | None = None) -> TaskSet:
     try:
         return load_tasks(
             config.tasks,
+            split=config.split,
             limit=config.limit,
             quality_limit=quality_limit,
             seed=config.seed,

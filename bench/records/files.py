@@ -26,7 +26,7 @@ try:
 except ImportError:  # no such locks on this system
     fcntl = None  # type: ignore[assignment]
 
-SAMPLES = "samples.jsonl"
+SAMPLES, STORED = "samples.jsonl", "samples.parquet"
 _SYNC_EVERY_S = 1.0
 _SCRATCH = re.compile(r"\..+\.\d+")
 

@@ -1,20 +1,31 @@
-"""Frames and records of a run as bytes of CSV and Parquet; the same data give the same bytes."""
+"""Frames and records of a run as bytes of CSV and Parquet; the same data give the same bytes.
+
+``samples.parquet`` has all that a reader of ``samples.jsonl`` counts: a row per effective record,
+and the events in the metadata. A run may be stored with it alone.
+"""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
-from collections.abc import Sequence
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.errors import InvalidRunError
 from bench.records.record import SampleRecord, StepColumns, fields_of
 
 _GROUP = 1024
 """Records in a group of rows."""
+_EVENTS = b"events"
+"""Key of the metadata that holds the events."""
 _REAL_STEPS = ("overlap", "alpha", "ended_s")
 _NESTED_STEPS = ("source", "rejected", "decided")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "Kind": pa.string()}
@@ -32,14 +43,48 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def write_samples(file: IO[bytes], records: Sequence[SampleRecord]) -> None:
-    """Write the table; the same records give the same bytes."""
+def write_samples(
+    file: IO[bytes], records: Sequence[SampleRecord], events: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Write the table; the same records and events give the same bytes."""
     scores = list(dict.fromkeys(name for record in records for name in record.scores or ()))
     schema = _schema(scores)
-    with pq.ParquetWriter(file, schema) as writer:
+    names = [field.name for field in schema if field.type == pa.string()]  # few, much repeated
+    how: Any = {"compression": "zstd", "compression_level": 9, "write_page_checksum": True}
+    how |= {"use_dictionary": names, "write_statistics": False, "store_schema": False}
+    with pq.ParquetWriter(file, schema, **how) as writer:
+        packed = zlib.compress(json.dumps(events).encode())  # which has a checksum, as pages have
+        writer.add_key_value_metadata({_EVENTS: base64.b85encode(packed)})
         for start in range(0, max(len(records), 1), _GROUP):
             rows = [_row(record) for record in records[start : start + _GROUP]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
+
+
+def read_samples(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield events and records of a table as samples.jsonl holds them.
+
+    Raises:
+        InvalidRunError: it is damaged, or no such table.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if packed := (file.metadata.metadata or {}).get(_EVENTS):
+                yield from json.loads(zlib.decompress(base64.b85decode(packed)))
+            for group in range(file.num_row_groups):
+                rows = file.read_row_group(group).to_pylist()
+                if len(rows) != file.metadata.row_group(group).num_rows:
+                    raise ValueError(f"rows of group {group} are missing")
+                yield from map(_line, rows)
+    except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
+        raise InvalidRunError(f"{path} is damaged: {error}; put back the file as stored") from error
+
+
+def num_samples(path: Path) -> int:
+    """Return the number of records of a table, 0 where it cannot be read."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        return 0
 
 
 def _schema(scores: Sequence[str]) -> Any:
@@ -64,3 +109,13 @@ def _row(record: SampleRecord) -> dict[str, Any]:
     steps, scores = row.pop("steps"), row.pop("scores")
     row |= {f"steps_{name}": value for name, value in (fields_of(steps) if steps else {}).items()}
     return row | {f"score_{name}": value for name, value in (scores or {}).items()}
+
+
+def _line(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a record as samples.jsonl holds it, the reverse of `_row`."""
+    nested: dict[str, dict[str, Any]] = {"steps_": {}, "score_": {}}
+    for prefix, found in nested.items():
+        for name in [name for name in row if name.startswith(prefix)]:
+            if (value := row.pop(name)) is not None:
+                found[name.removeprefix(prefix)] = value
+    return row | {"steps": nested["steps_"] or None, "scores": nested["score_"] or None}

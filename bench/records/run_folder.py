@@ -14,8 +14,9 @@ load           ``block``, ``attempt``, ``other_cores``: CPU time other processes
 cut            ``num_bytes``: a damaged end of that length was cut off here
 =============  ====================================================================================
 
-A timing block counts once all its lines are there; records of unfinished blocks, like superseded
-ones, are not returned by `load_records`.
+A stored run has ``samples.parquet`` in place of these lines (`bench.records.frames`) and is only
+read. A timing block counts once all its lines are there; records of unfinished blocks, like
+superseded ones, are not returned by `load_records`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ import os
 import shutil
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
 from bench.records.environment import Environment, read_environment
-from bench.records.files import SAMPLES, cannot_write, lines_of, write_text
+from bench.records.files import SAMPLES, STORED, cannot_write, lines_of, write_text
 from bench.records.plan import MANIFEST, Plan, read_plan
 from bench.records.record import SampleRecord
 from bench.records.status import STATUS, RunStatus, read_status
@@ -93,7 +94,13 @@ def load_run(run_dir: Path | str) -> Run:
 
 def lost_plan(path: Path) -> bool:
     """Return whether a folder has answers and no plan: it was a run, and is no reference."""
-    return (path / SAMPLES).is_file() and not (path / MANIFEST).is_file()
+    has_answers = (path / SAMPLES).is_file() or (path / STORED).is_file()
+    return has_answers and not (path / MANIFEST).is_file()
+
+
+def is_stored(path: Path) -> bool:
+    """Return whether a folder has answers as a table alone: it is read, and never added to."""
+    return (path / STORED).is_file() and not (path / SAMPLES).is_file()
 
 
 def refuse_reference(path: Path) -> None:
@@ -122,7 +129,7 @@ def _read_samples(
     records: list[SampleRecord] = []
     events: list[_Event] = []
     try:
-        for line, _ in lines_of(run_dir / SAMPLES):
+        for line in _lines(run_dir):
             if "event" in line:
                 events.append(line)
             else:
@@ -132,6 +139,14 @@ def _read_samples(
     except (ValueError, OverflowError) as error:
         raise UnavailableError(f"cannot read the records: {error}") from error
     return records, tuple(events)
+
+
+def _lines(run_dir: Path) -> Iterator[dict[str, Any]]:
+    if not is_stored(run_dir):
+        return (line for line, _ in lines_of(run_dir / SAMPLES))
+    from bench.records.frames import read_samples  # pandas, pyarrow
+
+    return read_samples(run_dir / STORED)
 
 
 def _effective_records(

@@ -45,7 +45,7 @@ class RunStatus:
 
     `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
     same `ab` were measured interleaved by `bench ab`, which was asked to check out `revision`. Of a
-    complete run whose report was not written yet `reported` is False.
+    complete run whose report was not written yet `reported` is False; `split` is as configured.
     """
 
     status: str | None = None
@@ -65,6 +65,7 @@ class RunStatus:
     compile_s: float | None = None
     finished_utc: str | None = None
     reported: bool | None = None
+    split: str | None = None
     ab: str | None = None
     revision: str | None = None
 

@@ -25,6 +25,7 @@ from bench.text import portable
 
 _ASKED = {
     "tasks": "speed-ups and scores are of other prompts",
+    "split": "speed-ups and scores are of other prompts",
     "protocol": "tokens are counted by other rules",
     "fixed_length": "answers end by another rule",
     "reuse_prefix": "later turns begin from another cache",
@@ -34,7 +35,7 @@ _ASKED = {
 _LATER = {"reuse_prefix": False}
 """Those that older runs do not know, and how these measured."""
 _SETTINGS = (
-    *("tasks", "limit", "prompt_tokens", "quality_limit", "repeats", "batch_size"),
+    *("tasks", "split", "limit", "prompt_tokens", "quality_limit", "repeats", "batch_size"),
     *("max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype", "attention"),
     *("protocol", "fixed_length", "compile", "quantize", "numerics", "tile", "reuse_prefix"),
     *("overlong", "prompt_tokens"),
@@ -170,7 +171,7 @@ def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
     """Refuse other work; another way of measuring it is told."""
     for key, why in _ASKED.items():
         ours, theirs = (side.config.get(key, _LATER.get(key)) for side in (first, other))
-        known = key == "protocol" or None not in (ours, theirs)
+        known = key in ("protocol", "split") or None not in (ours, theirs)
         alike = (ours == 1) == (theirs == 1) if key == "batch_size" else ours == theirs
         if known and not alike:
             why = portable(f"{key} is {ours} in one and {theirs} in the other: {why}")

@@ -15,10 +15,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.errors import Exit
-from bench.records.files import replacing, write_files
+from bench.records.files import STORED, replacing, write_files
 from bench.records.frames import csv_bytes, write_samples
 from bench.records.plan import NO_GUARANTEE
-from bench.records.run_folder import load_run
+from bench.records.run_folder import is_stored, load_run
 from bench.report.findings import Findings
 from bench.report.page.render import render_markdown, render_page
 from bench.report.tables.main import PER_STEP, entropy_sentence
@@ -28,7 +28,8 @@ from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID, from_here
 from bench.text import latex, markdown
 
-SAMPLES_TABLE, SUMMARY = _NUMBERS = ("samples.parquet", "summary.csv")
+SUMMARY, REPORT = "summary.csv", "report.md"
+_NUMBERS = (STORED, SUMMARY)
 _TERMINAL = {
     "decoder": "decoder",
     "guarantee": "guarantee",
@@ -67,15 +68,15 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     findings = _findings(run_dir, reference)
     # of a damaged run, what was written before may be the last that is left of it
     kept = [name for name in _NUMBERS if findings.verdict == DAMAGED and (run_dir / name).exists()]
-    if SAMPLES_TABLE not in kept:
-        with replacing(run_dir / SAMPLES_TABLE) as file:
-            write_samples(file, findings.run.records)
+    if STORED not in kept and not is_stored(run_dir):
+        with replacing(run_dir / STORED) as file:
+            write_samples(file, findings.run.records, findings.run.events)
     summary = {} if SUMMARY in kept else {SUMMARY: csv_bytes(findings.summary)}
-    write_files(run_dir, summary | _tables(findings))
+    write_files(run_dir, summary | tables_of(findings))
     inline, left_out, figures = _figures(findings)
     drawn = {"figures": [(name, caption) for name, caption, _ in inline], "left_out": left_out}
     texts = {
-        "report.md": render_markdown("report.md.j2", r=findings, **drawn).encode(),
+        REPORT: render_markdown("report.md.j2", r=findings, **drawn).encode(),
         "report.html": render_page(findings, inline, left_out).encode(),
     }
     write_files(run_dir, figures | texts)
@@ -89,7 +90,8 @@ def _findings(run_dir: Path, reference: str | None) -> Findings:
     return Findings(dataclasses.replace(run, config={**run.config, "reference": reference}))
 
 
-def _tables(findings: Findings) -> dict[str, bytes]:
+def tables_of(findings: Findings) -> dict[str, bytes]:
+    """Return the files of ``tables/`` by their path in the run's folder."""
     table, summary = findings.headline, findings.summary
     lines = (table.note, findings.floor_sentence)
     comment = "".join(f"% {latex(line)}\n" for line in lines)

@@ -42,7 +42,8 @@ class RunConfig(BaseModel):
     `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded one of that
     name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
     decoder whose needs are met. `primary` is the cell whose speed-up over the baseline is not
-    exploratory, or ``none`` (None: the first named). `limit` counts conversations to time,
+    exploratory, or ``none`` (None: the first named). `split` is the part of the conversations
+    (`specbench_tasks.registry.tuning_split`; None: all). `limit` counts conversations to time,
     `quality_limit` held-out prompts per family to score (0: no quality pass), `phase_limit` prompts
     whose time is split by phase once all are timed (0: none). `timeout` is how many seconds an
     answer may take (None: what no honest decoder needs, see `bench.machine.deadline`).
@@ -68,6 +69,7 @@ class RunConfig(BaseModel):
     adapters: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
     tasks: bounds.Text = ZOO
     columns: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
+    split: Literal["tune", "test"] | None = None
     limit: bounds.Count | None = None
     quality_limit: bounds.CountOrNone = 40
     phase_limit: bounds.CountOrNone = 6

@@ -28,10 +28,10 @@ from statistics import median
 from typing import Any
 
 from bench.errors import Exit
-from bench.records.files import SAMPLES
+from bench.records.files import SAMPLES, STORED
 from bench.records.plan import BASELINE, SECOND_BASELINE, WRONG
 from bench.records.record import SampleRecord, broken_invariants
-from bench.records.run_folder import Run
+from bench.records.run_folder import Run, is_stored
 from bench.records.status import Difference, RunStatus
 from bench.stats.adapter_fit import training_warnings
 from bench.stats.workers import Part, prompts_of, seconds_per_token, trend, workers
@@ -201,10 +201,11 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
 def _damage(run: Run) -> tuple[str, ...]:
     """Say that records are gone: run.json counts more, or calls the run complete."""
     planned, have, missing = run.status.num_records, len(run.records), _missing(run)
+    file = STORED if is_stored(run.path) else SAMPLES
     if planned is not None and have < planned:
-        lost = f"{SAMPLES} holds {have:,} of the {planned:,} records that run.json counts"
+        lost = f"{file} holds {have:,} of the {planned:,} records that run.json counts"
     elif run.status.complete and missing:
-        lost = f"run.json says that the run is complete, and {SAMPLES} does not hold all of it"
+        lost = f"run.json says that the run is complete, and {file} does not hold all of it"
     else:
         return ()
     return (f"{lost}{f': missing are {missing}' if missing else ''}{_advice(run)}",)
@@ -220,8 +221,10 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 
 def _advice(run: Run) -> str:
-    """Say how the rest is measured; a side of `bench ab` cannot be."""
-    return "" if run.status.ab else f"; {_RESUME.format(run.path.resolve().name)}"
+    """Say how the rest is measured; a side of `bench ab` and a stored run cannot be."""
+    if run.status.ab or is_stored(run.path):
+        return ""
+    return f"; {_RESUME.format(run.path.resolve().name)}"
 
 
 def from_here(line: str, run_dir: Path) -> str:

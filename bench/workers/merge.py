@@ -208,6 +208,7 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         differences=pooled(merged.plan.cells, [run.status for run in runs], merged.parts),
         num_records=len(merged.records),
         reported=True,
+        split=runs[0].status.split,
     )
     write_status(folder, status)
     validity = judge(load_run(folder))

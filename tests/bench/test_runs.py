@@ -22,6 +22,8 @@ from bench.errors import BenchError, Exit
 from bench.plan.dry_run import dry_run
 from bench.records.files import SAMPLES, SampleWriter
 from bench.records.run_folder import load_run
+from bench.report.tables.setting import setting
+from specbench_tasks.registry import load_tasks
 from tests import unreported as bench_run
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +79,20 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, reported: list[Path]
     assert [cell.cell for cell in run.plan.cells] == ["ar", "spec"]
     assert reported == [ended.run_dir]
     assert shown.closed == 1
+    assert "split" not in run.config
+
+
+def test_a_split_is_asked_and_recorded(start: Any) -> None:
+    runs = {split: load_run(start(split=split)[0].run_dir) for split in ("tune", "test")}
+    for split, run in runs.items():
+        assert run.config["split"] == run.status.split == split
+        assert f", split {split}, " in dict(setting(run, ["ar"]))["tasks"]
+        again = load_tasks(run.config["tasks"], split=split)
+        assert {r.conversation for r in run.records if r.kind == "timing"} <= {
+            c.id for c in again.timing
+        }
+    ids = [{r.conversation for r in run.records} for run in runs.values()]
+    assert not ids[0] & ids[1]
 
 
 def test_its_folder_is_named_by_time_decoders_and_hash_and_is_latest(start: Any) -> None:

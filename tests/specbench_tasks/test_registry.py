@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from specbench_tasks.registry import TaskSet, even_shares, list_tasks, load_tasks, scorable
+from specbench_tasks.registry import (
+    TaskSet,
+    even_shares,
+    list_tasks,
+    load_tasks,
+    scorable,
+    tuning_split,
+)
 from specbench_tasks.task import FAMILIES, LISTS, Conversation
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -64,6 +72,49 @@ def test_family_names_choose_from_the_zoo_in_the_usual_order() -> None:
     assert Counter(c.family for c in tasks.timing) == {"translation": 3, "qa": 2}
     assert load_tasks(",".join(FAMILIES)) == load_tasks("zoo")
     assert len(load_tasks("qa").timing) == 24
+
+
+def test_the_two_splits_are_disjoint_and_together_all() -> None:
+    tune, test, both = (load_tasks(split=split, limit=10**6) for split in ("tune", "test", None))
+    assert not set(ids(tune)) & set(ids(test))
+    assert sorted([*ids(tune), *ids(test)]) == sorted(ids(both))
+    assert 0.2 < len(tune.timing) / len(both.timing) < 0.3
+    assert tune.families == test.families == FAMILIES
+    scored = [c.id for tasks in (tune, test) for c in tasks.quality]
+    assert len(scored) == len(set(scored))
+    assert {c.id for c in tune.quality} <= set(ids(tune))
+
+
+def test_a_limit_chooses_from_a_split_and_conversations_stay_whole() -> None:
+    few = load_tasks(split="tune", limit=12)
+    assert Counter(c.family for c in few.timing) == dict.fromkeys(FAMILIES, 2)
+    assert set(ids(few)) < set(ids(load_tasks(split="tune", limit=30)))
+    assert {len(c.turns) for c in few.timing if c.family == "mt_bench"} == {2}
+    assert {tuning_split(c) for c in few.timing} == {"tune"}
+
+
+def test_a_split_is_of_the_text_and_of_nothing_else(tmp_path: Path) -> None:
+    turns = ["What is red?", "And \u00fc?"]
+    rows = [
+        {"id": str(i), "family": family, "turns": turns} for i, family in enumerate(("qa", "rag"))
+    ]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first = hashlib.sha256("\n".join(turns).encode()).digest()[0]
+    kept, other = ("tune", "test") if first < 64 else ("test", "tune")
+    assert len(load_tasks(str(file), split=kept).timing) == 2
+    with pytest.raises(ValueError, match=f"no conversation of .* is in the split {other}; leave"):
+        load_tasks(str(file), split=other)
+
+
+@needs_questions
+def test_spec_bench_is_split_as_it_always_was() -> None:
+    tasks = load_tasks(f"specbench={QUESTIONS}")
+    splits = {c.id: tuning_split(c) for c in tasks.timing}
+    assert Counter(splits.values()) == {"test": 368, "tune": 112}
+    numbers = (81, 141, 201, 261, 321, 381, 441, 501)
+    tune = {number for number in numbers if splits[f"specbench-{number}"] == "tune"}
+    assert tune == {81, 141, 321, 381}
 
 
 def test_a_limit_above_what_there_is_takes_everything_once_and_says_so() -> None:

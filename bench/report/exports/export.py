@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
-from bench.records.files import write_files
+from bench.records.files import SAMPLES, write_files
 from bench.records.frames import csv_bytes, parquet_bytes
 from bench.report.exports import ci, hub
 from bench.report.exports.acceptance import acceptance
 from bench.report.exports.answers import answers
 from bench.report.exports.eval_results import eval_results
+from bench.report.exports.reference import reference
 from bench.report.exports.trackers import (
     MLFLOW_URI,
     PROJECT,
@@ -35,6 +36,7 @@ _OPTIONS = {
     "repo": "--repo",
     "licence": "--license",
     "benchmarks": "--benchmark",
+    "figures": "--figure",
 }
 
 
@@ -44,13 +46,14 @@ class Choices:
 
     `project` is of trackers, `repo` of ``hub`` (which uploads there) and ``eval-results`` (which
     link to it), `licence` of ``hub``, `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``) of
-    ``eval-results``.
+    ``eval-results``, `figures` of ``reference``.
     """
 
     project: str | None = None
     repo: str | None = None
     licence: str | None = None
     benchmarks: Sequence[str] = ()
+    figures: Sequence[str] = ()
 
     def refuse_for(self, kind: str) -> None:
         """Refuse (exit 2) options that a format does not take."""
@@ -100,6 +103,11 @@ FORMATS: Mapping[str, Format] = {
         apart=True,
         options=("repo", "benchmarks"),
     ),
+    "reference": Format(
+        files=lambda findings, given: reference(findings, given.figures),
+        apart=True,
+        options=("figures",),
+    ),
 }
 
 
@@ -126,6 +134,8 @@ def export(
         return [form.tracker(tracked_runs(findings), choices.project or PROJECT, folder)]
     assert form.files is not None
     folder = folder or (own / kind if form.apart else own)
+    if kind == "reference" and (folder / SAMPLES).is_file():
+        raise UsageError(f"{folder} is a run's own folder: give another --folder")
     files = write_files(folder, form.files(findings, choices))
     seen = [str(file) for file in files]
     if kind == "hub" and choices.repo is not None:

@@ -16,6 +16,8 @@ import pandas as pd
 
 from bench.errors import BenchError, InvalidRunError
 from bench.records.environment import read_environment
+from bench.records.files import SAMPLES, STORED
+from bench.records.frames import num_samples
 from bench.records.plan import MANIFEST, WRONG
 from bench.records.run_folder import lost_plan, read_config
 from bench.records.status import RunStatus, read_status
@@ -140,7 +142,7 @@ def run_folders(parent: Path) -> list[Path]:
 def num_records_of(folder: Path) -> int:
     """Count records of a run folder, events and a torn last line not counted."""
     try:
-        with (folder / "samples.jsonl").open("rb") as file:
+        with (folder / SAMPLES).open("rb") as file:
             return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
     except OSError:
-        return 0
+        return num_samples(folder / STORED)

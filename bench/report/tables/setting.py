@@ -61,6 +61,7 @@ def _tasks(config: Mapping[str, Any]) -> str | None:
     temperature, most = config.get("temperature"), config.get("max_new_tokens")
     repeats = config.get("repeats")
     parts = [str(config["tasks"])]
+    parts += [f"split {split}"] if (split := config.get("split")) else []
     if temperature is not None:
         parts.append("greedy" if temperature == 0 else f"temperature {temperature:g}")
     parts += [f"at most {most} new tokens"] if most else []

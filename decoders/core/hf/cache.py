@@ -27,6 +27,7 @@ class PlaneCache(Cache):
         """Take the entries ``[B, N]`` of the rows, and T."""
         super().__init__(layers=[])
         self._planes, self._entries, self._seen = planes, entries, seen
+        self._indices: dict[int, Tensor] = {}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -40,8 +41,10 @@ class PlaneCache(Cache):
     def _update(self, number: int, states: Tensor) -> Tensor:
         plane = self._planes[number]
         num_rows, num_heads, capacity, dim = plane.shape
-        rows = torch.arange(num_rows, device=plane.device)[:, None]
-        index = flat_entries(rows, self._entries, num_heads, capacity)
+        if num_heads not in self._indices:
+            rows = torch.arange(num_rows, device=plane.device)[:, None]
+            self._indices[num_heads] = flat_entries(rows, self._entries, num_heads, capacity)
+        index = self._indices[num_heads]
         plane.view(-1, dim).index_copy_(0, index, states.reshape(-1, dim))
         return plane.narrow(2, 0, self._seen)
 

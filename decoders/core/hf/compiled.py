@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config as _untyped_config
 
-from decoders.core.hf import graph_files
+from decoders.core.hf import graph_children, graph_files
 
 Inputs = Mapping[str, Tensor]
 Outputs = Sequence[Tensor]
@@ -91,7 +91,10 @@ class Graphs:
         key = (name, len(inputs["positions"]), tuple(map(self._kind, inputs.values())))
         graph = self._graphs.get(key)
         if graph is None:
-            graph = self._graphs[key] = self._made(name, key, inputs, planes)
+            graph = self._made(name, key, inputs, planes)
+            if graph is None:
+                return partial(self._function, name, inputs, planes)
+            self._graphs[key] = graph
             self.num_graphs += 1
         # machine code takes its inputs for contiguous
         return partial(graph, [*(each.contiguous() for each in inputs.values()), *planes])
@@ -106,7 +109,8 @@ class Graphs:
 
     def _made(
         self, name: Hashable, key: Hashable, inputs: Inputs, planes: Sequence[Tensor]
-    ) -> Callable[[list[Tensor]], Outputs]:
+    ) -> Callable[[list[Tensor]], Outputs] | None:
+        """Return a new graph; None while another process makes it."""
         function, names = self._function, list(inputs)
 
         def flat(*given: Tensor) -> Outputs:
@@ -135,14 +139,20 @@ class Graphs:
         kind: str,
         text: str,
         constants: Mapping[str, Tensor],
-    ) -> Callable[[list[Tensor]], Outputs]:
+    ) -> Callable[[list[Tensor]], Outputs] | None:
         if self.backend == "export":
             module = _exported(flat, names, given).module()
             return lambda given: module(*given)
         package = graph_files.Package.of(f"{key} {names} {text}", given, constants)
-        if not package.exists:
+
+        def make() -> None:
             program = _exported(flat, names, given)
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
+
+        if graph_children.current.have(package.path, make):
+            return None
+        if not package.exists:
+            make()
         return package.load(constants)
 
 
@@ -162,7 +172,9 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
     """
     letters = [_MASK if name.startswith("mask.") else DIMS[name] for name in names]
     letters += [_PLANE] * (len(given) - len(names))
-    auto, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
+    fixed = torch.export.Dim.STATIC
+    # one size for all planes by name: found, each would have its own, and an index of its own
+    free = {**dict.fromkeys(_SIZES, torch.export.Dim.AUTO), "C": torch.export.Dim("C", min=2)}
     example: list[Tensor] = []
     dynamic: list[dict[int, Any]] = []
     with torch.inference_mode(False), torch.no_grad():
@@ -170,8 +182,8 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
             pairs = list(zip(dims, tensor.shape, strict=True))
             shape = [size if size == 1 else _SIZES.get(dim, size) for dim, size in pairs]
             example.append(torch.zeros(shape, dtype=tensor.dtype, device=tensor.device))
-            free = [size != 1 and dim in _SIZES for dim, size in pairs]
-            dynamic.append({number: auto if each else fixed for number, each in enumerate(free)})
+            sizes = [fixed if size == 1 else free.get(dim, fixed) for dim, size in pairs]
+            dynamic.append(dict(enumerate(sizes)))
         with _config.patch(use_duck_shape=False):
             program = torch.export.export(
                 _Flat(flat), tuple(example), dynamic_shapes={"given": tuple(dynamic)}, strict=False
@@ -194,7 +206,7 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
             if dim in _SIZES and str(size) != "1":
                 found.setdefault(dim, set()).add(str(size))
     symbols = [symbol for each in found.values() for symbol in each]
-    one_each = all(len(each) == 1 for dim, each in found.items() if dim != "C")  # by plane
+    one_each = all(len(each) == 1 for each in found.values())
     if not one_each or len(set(symbols)) < len(symbols) or any(map(str.isdigit, symbols)):
         sizes = ", ".join(f"{dim}: {'/'.join(sorted(each))}" for dim, each in found.items())
         raise ValueError(f"its graph would not serve calls of all sizes ({sizes})")

@@ -434,6 +434,18 @@ def test_a_stored_reference_holds_counters_and_says_what_it_cannot_judge(
     assert any("no answers" in line for line in comparison.unjudged)
 
 
+def test_a_split_is_told_and_against_a_stored_reference_refused(
+    pair: Pair, stored: Callable[[Path], Path]
+) -> None:
+    base, head = pair()
+    with (head / "config.toml").open("a") as config:
+        config.write('split = "test"\n')
+    assert "split: None -> test" in judged((base, head)).changes
+    comparison = judged((stored(base), head))
+    assert comparison.exit_code == Exit.UNAVAILABLE
+    assert "split is None in base and test in head" in str(comparison)
+
+
 def test_a_stored_reference_finds_two_per_cent_more_calls(
     pair: Pair, stored: Callable[[Path], Path]
 ) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from bench.errors import InvalidRunError
 from bench.records import frames
 from bench.records.record import SampleRecord, StepColumns, fields_of
+from tests.bench.conftest import make_record
 from tests.bench.stats.test_workers import record
 
 
@@ -53,3 +56,72 @@ def test_no_records_are_a_table_with_all_columns() -> None:
     assert frame.empty
     assert {"decoder", "tokens", "steps_emitted", "worker"} <= set(frame)
     assert all(f"steps_{field.name}" in frame for field in fields(StepColumns))
+
+
+@pytest.fixture
+def full() -> list[SampleRecord]:
+    """Records that hold something in every field, and nothing in every field that may be null."""
+    plain = make_record("spec", (1, 3, 2), drafted=(0, 4, 4), accepted=(0, 2, 1))
+    assert plain.steps is not None
+    steps = replace(
+        plain.steps,
+        **dict.fromkeys(("passes", "tested", "undrafted", "depth"), (0, 1, 2)),
+        overlap=(0.0, 0.1, 1 / 3),
+        alpha=(1.0, 0.25, 1e-9),
+        ended_s=(0.01, 0.02, 0.03),
+        source=((), (0, 1), (1,)),
+        rejected=((), (2**40, 7), (9,)),
+        decided=((0,), (1, 1, 2), (0, 0)),
+    )
+    bare = make_record("ar", tokens=(), text="", steps=steps, ttft_s=None, total_s=None)
+    texts = {name: f"{name} ü\n" for name in ("error_at", "worker", "node", "machine")}
+    reals = dict.fromkeys(("nll", "agreement", "entropy", "group_s", "energy_j"), 1 / 7)
+    whole: Any = {**texts, **reals, "steps": steps, "drafters": ("a", "b"), "recounted": 3}
+    return [
+        bare,
+        make_record("ar", error="ValueError: no"),
+        make_record("spec", kind="quality", scores={"f1": 0.1, "bleu": 1.0}, **whole),
+        make_record("spec", kind="quality", scores={"exact_number": 0.0}),
+    ]
+
+
+def test_records_and_events_are_read_back_as_they_were(
+    full: list[SampleRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "_GROUP", 3)
+    used = {f.name for f in fields(SampleRecord) if any(getattr(r, f.name) for r in full)}
+    assert used >= {f.name for f in fields(SampleRecord)} - {"repeat", "seed", "order", "attempt",
+                                                             "block"}  # fmt: skip
+    events: list[dict[str, Any]] = [{"event": "load", "block": 1, "other_cores": 0.1}]
+    file = tmp_path / "samples.parquet"
+    with file.open("wb") as opened:
+        frames.write_samples(opened, full, events)
+    event, *lines = frames.read_samples(file)
+    assert event == events[0]
+    again = [SampleRecord.from_dict(line) for line in lines]
+    assert again == full
+    assert list(map(repr, again)) == list(map(repr, full))  # 1 and 1.0 are equal
+    assert frames.num_samples(file) == len(full)
+
+
+def test_a_damaged_table_is_one_line_and_never_other_records(
+    full: list[SampleRecord], tmp_path: Path
+) -> None:
+    data = written(full * 9)
+    file = tmp_path / "samples.parquet"
+    file.write_bytes(data)
+    whole = list(frames.read_samples(file))
+    end_of_pages = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    num_found = 0
+    for place in range(4, end_of_pages, end_of_pages // 100):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :])
+        try:
+            assert list(frames.read_samples(file)) == whole  # of a page's header a part is unused
+        except InvalidRunError:
+            num_found += 1
+    assert num_found > 50
+    for cut in (data[:-1], data[: len(data) // 2], b"", b"{}"):
+        file.write_bytes(cut)
+        with pytest.raises(InvalidRunError, match=r"samples\.parquet is damaged: .*; put back"):
+            list(frames.read_samples(file))
+        assert frames.num_samples(file) == 0

@@ -73,6 +73,7 @@ def test_the_pooled_mean_is_that_of_the_sessions(synthetic_run: Write) -> None:
     ("settings", "said"),
     [
         ({"temperature": 0.7}, "temperature is 0.0 in one and 0.7 in the other"),
+        ({"split": "test"}, "split is None in one and test in the other"),
         ({"compile": True}, "compile is None in one and True in the other"),
         ({"model": "other"}, "model is zoo in one and other in the other"),
     ],

@@ -108,6 +108,7 @@ def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
             "tasks is zoo in one and specbench in the other",
         ),
         ({}, {"protocol": "specbench"}, "protocol is None in one"),
+        ({}, {"split": "test"}, "split is None in one and test in the other: speed-ups and"),
         ({"fixed_length": False}, {"fixed_length": True}, "answers end by another rule"),
         ({}, {"reuse_prefix": True}, "later turns begin from another cache"),
         ({"batch_size": 1}, {"batch_size": 8}, "above it of whole groups"),

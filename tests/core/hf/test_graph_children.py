@@ -1,0 +1,105 @@
+"""Graphs compiled in child processes, while calls run plainly."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.core.hf import graph_children
+from decoders.core.hf.compiled import Graphs
+from decoders.core.hf.graph_files import Package
+
+
+def of_processors(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(number)))
+
+
+def test_children_write_each_file_once_and_the_parent_need_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_processors(2, monkeypatch)
+    paths = [tmp_path / name for name in "abc"]
+
+    def make(path: Path) -> None:
+        with path.open("a") as file:
+            file.write(f"{os.getpid()} {torch.get_num_threads()} ")
+
+    with graph_children.side_by_side() as children:
+        for path in (*paths, *paths):
+            assert graph_children.current.have(path, partial(make, path))
+        children.wait()
+        assert len(children) == 3
+    written = [path.read_text().split() for path in paths]
+    assert [threads for _, threads in written] == ["1", "1", "1"]
+    assert str(os.getpid()) not in {pid for pid, _ in written}
+
+
+def test_a_file_that_fails_is_missing_and_left_to_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_processors(2, monkeypatch)
+    there = tmp_path / "there"
+    there.touch()
+    with graph_children.side_by_side() as children:
+        assert children.have(tmp_path / "new", lambda: 1 / 0)
+        assert not children.have(there, lambda: 1 / 0)
+        children.wait()
+    assert not (tmp_path / "new").exists()
+    assert not graph_children.current.have(tmp_path / "new", lambda: 1 / 0)
+
+
+def test_an_error_ends_children_and_one_processor_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_processors(2, monkeypatch)
+    start = time.monotonic()
+
+    def fail() -> None:
+        with graph_children.side_by_side() as children:
+            children.have(tmp_path / "new", lambda: time.sleep(60))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert time.monotonic() - start < 30
+    of_processors(1, monkeypatch)
+    with graph_children.side_by_side() as children:
+        assert not children.have(tmp_path / "new", lambda: 1 / 0)
+
+
+def test_a_call_runs_plainly_while_a_child_compiles_its_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_processors(2, monkeypatch)
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
+    loaded: list[Package] = []
+
+    def load(package: Package, _: object) -> object:
+        loaded.append(package)
+        return lambda given: [given[0] + 2]
+
+    monkeypatch.setattr("decoders.core.hf.compiled._exported", lambda *_: None)
+    monkeypatch.setattr(Package, "make", lambda package, *_: package.path.touch())
+    monkeypatch.setattr(Package, "load", load)
+    graphs = Graphs(
+        lambda name, inputs, planes: [inputs["positions"] + 1],
+        lambda name: ("a model", {}),
+        device=torch.device("cpu"),
+    )
+    given: Any = (None, {"positions": torch.zeros(1, 3, dtype=torch.int64)}, [])
+    (tmp_path / "graphs").mkdir()
+    with graph_children.side_by_side() as children:
+        assert graphs(*given)[0].tolist() == [[1, 1, 1]]
+        children.wait()
+        assert graphs(*given)[0].tolist() == [[1, 1, 1]]
+    assert not loaded
+    assert graphs.num_graphs == 0
+    monkeypatch.setattr(Package, "exists", property(lambda package: package.path.exists()))
+    assert graphs(*given)[0].tolist() == [[2, 2, 2]]
+    assert len(loaded) == graphs.num_graphs == 1

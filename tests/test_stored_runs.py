@@ -1,0 +1,37 @@
+"""Runs in results/reference can be audited: their answers give the numbers that lie beside them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.records.files import STORED
+from bench.records.frames import csv_bytes
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.report.write import SUMMARY, tables_of
+
+REFERENCE = Path(__file__).parents[1] / "results" / "reference"
+RUNS = {file.parent.name: file.parent for file in REFERENCE.glob("*/run.json")}
+AUDITED = [name for name, folder in RUNS.items() if (folder / STORED).is_file()]
+
+
+@pytest.mark.parametrize("run", AUDITED)
+def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
+    folder = RUNS[run]
+    findings = Findings(load_run(folder))
+    assert findings.verdict == findings.run.status.verdict
+    made = {SUMMARY: csv_bytes(findings.summary), **tables_of(findings)}
+    for name in (name for name in made if name.endswith(".csv")):
+        again, beside = pd.read_csv(io.BytesIO(made[name])), pd.read_csv(folder / name)
+        pd.testing.assert_frame_equal(again, beside, rtol=1e-5)  # six digits are written
+
+
+def test_runs_stored_without_answers_are_listed_as_older() -> None:
+    text = (REFERENCE / "README.md").read_text(encoding="utf-8")
+    listed = text.split("Folders stored earlier have neither")[1].split("Figures")[0]
+    named = {name for name in RUNS if f"`{name}`" in listed}
+    assert named == set(RUNS) - set(AUDITED)

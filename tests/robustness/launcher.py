@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: F401
@@ -31,7 +32,8 @@ def _one_figure(findings: Any) -> gallery.Gallery:
     return gallery.Gallery(drawn=drawn, captions={"speedup": "Speed-up."}, left_out=())
 
 
-def _one_format(figure: Any) -> dict[str, bytes]:
+def _one_format(figure: Any, kinds: Sequence[str] = ()) -> dict[str, bytes]:
+    del kinds
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     return {"svg": buffer.getvalue()}

@@ -87,6 +87,7 @@ def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
     assert rows[1][4] == "7.2 %"
 
 
+@pytest.mark.usefixtures("saved")
 def test_a_cost_folders_files_are_the_same_bytes_again(tmp_path: Path):
     cost = load_cost(write_cost_folder(tmp_path / "cost"))
     points = [OperatingPoint(decoder="spec", rows=5, seconds=2e-3)]

@@ -138,12 +138,15 @@ class AttachedAdapter:
     ) -> dict[str, Tensor]:
         """Return what a graph of padded calls is given: inputs, gate and late slots by name.
 
-        If `bucketed`, shapes depend on numbers of rows as powers of two alone.
+        If `bucketed`, shapes depend on numbers of rows as powers of two alone. Else rows that are
+        all slots have no gate.
         """
         rows, base, slots = self._embedded(calls, firsts, embedded)
         whole = partial(graph_size, bucketed=bucketed)
         late = self.late_slots(calls, firsts, rows, whole=whole)
-        gate = self.weights.gate(base, slots, bucketed=bucketed)
+        gate = {}
+        if bucketed or len(base):
+            gate = self.weights.gate(base, slots, bucketed=bucketed)
         by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, of which a trace knows both
         gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}
         return {
@@ -151,6 +154,11 @@ class AttachedAdapter:
             **gate,
             **({} if late is None else late.tensors),
         }
+
+    def through(self, inputs: Mapping[str, Tensor]) -> Forward:
+        """Return the gated forward of `inputs`."""
+        has_gate = any(name.startswith("gate") for name in inputs)
+        return self.weights.through(inputs) if has_gate else self.weights.everywhere
 
     def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
         """Return the late slots of `inputs`, if any."""

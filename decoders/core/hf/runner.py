@@ -163,7 +163,7 @@ class Runner:
             assert self.gated is not None
             adapter = self.adapters[name]
             fed["inputs_embeds"] = inputs["embeds"]
-            active = self.gated.active(adapter.weights.through(inputs))
+            active = self.gated.active(adapter.through(inputs))
             self._late_slots.begin(adapter.late(inputs))
         try:
             with active:

@@ -427,6 +427,29 @@ def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own
     assert model.num_graphs == 2
 
 
+def test_a_graph_of_slots_alone_has_no_gate_and_serves_one_slot_of_a_batch_too(monkeypatch):
+    found = made("llama-gqa", "sdpa", "merged")
+    model = HFModel(copy.deepcopy(found.module), compile=True, backend="export")
+    model.attach("ptp", found.adapter)
+    model.reserve(2, 60)
+    case = dataclasses.replace(found, model=model)
+    prompts = [ids(70, 9), ids(71, 4)]
+    first, second = opened(case, *prompts)
+    before = model.num_graphs
+    weights = model._runner.adapters["ptp"].weights
+    monkeypatch.setattr(weights, "through", lambda _: pytest.fail("slots alone are gated"))
+    for sizes in (4,), (2,):
+        slots = slots_of(73, sizes, [5])
+        got = model.forward([everything(first, [], slots=slots)])
+        assert gap(got, cold(case, prompts[0], [], slots)) < TOLERANCE
+    assert model.num_graphs == before + 1
+    both = [slots_of(75, (3,), [5]), slots_of(76, (3,), [7])]
+    calls = [everything(first, [], slots=both[0]), everything(second, [], slots=both[1])]
+    expected = [cold(case, prompt, [], of) for prompt, of in zip(prompts, both, strict=True)]
+    assert gap(model.forward(calls), torch.cat(expected)) < TOLERANCE
+    assert model.num_graphs == before + 2
+
+
 # Negative controls: the oracle notices.
 
 

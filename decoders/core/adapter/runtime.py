@@ -44,10 +44,10 @@ class AttachedAdapter:
     ) -> None:
         """Lay the weights out (`weights`: merged or not); `tokens` is the token embedding."""
         self.config, self._tokens = adapter.config, tokens
-        self._adapter = adapter.to(device)
+        self.module = adapter.to(device)
         self._dtype, self._device = dtype, device
         self._tables: dict[tuple[float, float], Tensor] = {}
-        numbers = self._adapter.numbers
+        numbers = self.module.numbers
         self._numbers = None if numbers is None else numbers.detach().to(dtype)
         weights: MergedWeights | UnmergedWeights | LowRankWeights
         with torch.no_grad():
@@ -97,7 +97,7 @@ class AttachedAdapter:
         rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
         embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
         return LateSlots(
-            adapter=self._adapter,
+            adapter=self.module,
             rows=self._indices(rows),
             before=self._indices(before),
             number=self._indices(number),
@@ -145,7 +145,7 @@ class AttachedAdapter:
         whole = partial(graph_size, bucketed=bucketed)
         late = self.late_slots(calls, firsts, rows, whole=whole)
         gate = {}
-        if bucketed or len(base):
+        if bucketed or any(call.tokens for call in calls):
             gate = self.weights.gate(base, slots, bucketed=bucketed)
         by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, of which a trace knows both
         gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}
@@ -162,7 +162,7 @@ class AttachedAdapter:
 
     def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
         """Return the late slots of `inputs`, if any."""
-        return LateSlots.of(self._adapter, inputs) if self.config.enter else None
+        return LateSlots.of(self.module, inputs) if self.config.enter else None
 
     def _embedded(
         self, calls: Sequence[Call], firsts: Sequence[int], embedded: Tensor
@@ -209,6 +209,6 @@ class AttachedAdapter:
             u = torch.cat([u / NUM_LEVELS, torch.tensor([NO_UNIFORM], dtype=torch.float64)])
             rows = u.to(self._device)
             warps = torch.tensor([warp], device=self._device).expand(len(u), 2)
-            table: Tensor = self._adapter.embedding(rows, warps)
+            table: Tensor = self.module.embedding(rows, warps)
             self._tables[warp] = table.to(self._dtype)
         return self._tables[warp]

@@ -132,7 +132,8 @@ class Layout:
     def framed(self, calls: Sequence[Call]) -> Pass:
         """Lay calls out for a graph: every input is a tensor, and cache rows lie side by side."""
         (call, *others), bucketed = calls, self._bucketed
-        if not (others or bucketed) and self.fits_views(call):
+        lone_slot = call.slots is not None and call.num_rows == 1  # one row is a graph of its own
+        if not (others or bucketed or lone_slot) and self.fits_views(call):
             start, row = call.session.length, call.session.row
             stop = start + call.num_rows
             mask = self.masks.after(start, call.num_rows, call.mask).contiguous()
@@ -144,7 +145,7 @@ class Layout:
                 entries=self._entries[:, start:stop],
                 planes=self.store.planes_of(row, 1),
             )
-        width = max(call.num_rows for call in calls)
+        width = max(1 + lone_slot, *(call.num_rows for call in calls))
         seen = max(call.session.length + call.num_rows for call in calls)
         if bucketed:
             width, seen = power_of_two(width), _round_up(seen, _LENGTH_BUCKET)

@@ -180,8 +180,11 @@ class Runner:
         adapter = self.adapters.get(name)
         if adapter is not None:
             adapter.weights.lay_out()
-        used = {"module": self._module, "gated": self.gated, "adapter": adapter}
-        config = None if adapter is None else adapter.config
+        used: dict[str, Any] = {"module": self._module, "gated": self.gated}
+        config = None
+        if adapter is not None:  # less its tables of embedded uniforms, one a temperature
+            used |= {"weights": adapter.weights, "adapter": adapter.module}
+            config = adapter.config
         whole, of = self._module.config, self._module.config.get_text_config()
         model = f"{type(self._module).__name__} {of.num_hidden_layers} x {of.hidden_size}"
         text = f"{model}, {self._module.dtype}\n{whole.to_json_string()} {config}"

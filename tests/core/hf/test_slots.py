@@ -427,7 +427,7 @@ def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own
     assert model.num_graphs == 2
 
 
-def test_a_graph_of_slots_alone_has_no_gate_and_serves_one_slot_of_a_batch_too(monkeypatch):
+def test_a_graph_of_slots_alone_has_no_gate_and_serves_any_number_at_any_temperature(monkeypatch):
     found = made("llama-gqa", "sdpa", "merged")
     model = HFModel(copy.deepcopy(found.module), compile=True, backend="export")
     model.attach("ptp", found.adapter)
@@ -438,11 +438,13 @@ def test_a_graph_of_slots_alone_has_no_gate_and_serves_one_slot_of_a_batch_too(m
     before = model.num_graphs
     weights = model._runner.adapters["ptp"].weights
     monkeypatch.setattr(weights, "through", lambda _: pytest.fail("slots alone are gated"))
-    for sizes in (4,), (2,):
+    held = [*model._runner._held("ptp")[1]]
+    for sizes in (4,), (2,), (1,):
         slots = slots_of(73, sizes, [5])
         got = model.forward([everything(first, [], slots=slots)])
         assert gap(got, cold(case, prompts[0], [], slots)) < TOLERANCE
     assert model.num_graphs == before + 1
+    assert held == [*model._runner._held("ptp")[1]], "a table of uniforms is part of the graph"
     both = [slots_of(75, (3,), [5]), slots_of(76, (3,), [7])]
     calls = [everything(first, [], slots=both[0]), everything(second, [], slots=both[1])]
     expected = [cold(case, prompt, [], of) for prompt, of in zip(prompts, both, strict=True)]

@@ -15,13 +15,12 @@ from bench.report.findings import Findings
 from bench.report.write import SUMMARY, tables_of
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
-RUNS = {file.parent.name: file.parent for file in REFERENCE.glob("*/run.json")}
-AUDITED = [name for name, folder in RUNS.items() if (folder / STORED).is_file()]
+AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(STORED))
 
 
 @pytest.mark.parametrize("run", AUDITED)
 def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
-    folder = RUNS[run]
+    folder = REFERENCE / run
     findings = Findings(load_run(folder))
     assert findings.verdict == findings.run.status.verdict
     made = {SUMMARY: csv_bytes(findings.summary), **tables_of(findings)}
@@ -33,5 +32,5 @@ def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
 def test_runs_stored_without_answers_are_listed_as_older() -> None:
     text = (REFERENCE / "README.md").read_text(encoding="utf-8")
     listed = text.split("Folders stored earlier have neither")[1].split("Figures")[0]
-    named = {name for name in RUNS if f"`{name}`" in listed}
-    assert named == set(RUNS) - set(AUDITED)
+    runs = {file.parent.name for file in REFERENCE.glob("*/run.json")}
+    assert {name for name in runs if f"`{name}`" in listed} == runs - set(AUDITED)

@@ -29,6 +29,14 @@ def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
         pd.testing.assert_frame_equal(again, beside, rtol=1e-5)  # six digits are written
 
 
+@pytest.mark.parametrize("run", AUDITED)
+def test_a_stored_run_has_no_page_and_real_figures(run: str) -> None:
+    files = [file for file in (REFERENCE / run).rglob("*") if file.is_file()]
+    assert {file.suffix for file in files} <= {".csv", ".json", ".md", ".parquet", ".png", ".toml"}
+    for figure in (file for file in files if file.suffix == ".png"):
+        assert figure.read_bytes().startswith(b"\x89PNG\r\n"), f"{figure} is no picture"
+
+
 def test_runs_stored_without_answers_are_listed_as_older() -> None:
     text = (REFERENCE / "README.md").read_text(encoding="utf-8")
     listed = text.split("Folders stored earlier have neither")[1].split("Figures")[0]

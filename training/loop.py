@@ -83,9 +83,10 @@ class Loop:
         """Step until the run ends (True) or the monotonic deadline passes (False)."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
-        saved = _agreed_time()
-        while self.progress.step < num_steps:
-            self._step()
+        saved = now = _agreed_time()
+        began = saved - self.progress.seconds
+        while self.progress.step < num_steps and self.run.share_of_time(now - began) < 1:
+            self._step(now - began)
             # By steps, not by the clock: an evaluation may adapt later steps.
             if self.progress.step % self.run.eval_steps == 0:
                 self.job.evaluate(self.progress)
@@ -103,9 +104,9 @@ class Loop:
             self.save()
         return True
 
-    def _step(self) -> None:
+    def _step(self, seconds: float) -> None:
         started = time.monotonic()
-        scale = self.run.rate_scale(self.progress.step)
+        scale = self.run.rate_scale(self.progress.step, seconds)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * scale

@@ -47,10 +47,12 @@ class LoopTable(RecipeTable):
     """[run] of every training: its length, rates, evaluations and checkpoints.
 
     Learning rates fall linearly over the last share `decay` of the steps; `adamw_lr` is the peak
-    but for matrices that Muon moves.
+    but for matrices that Muon moves. With `minutes` above 0 a run ends after them at the latest,
+    and rates fall with the clock.
     """
 
     num_steps: Count
+    minutes: float = Field(default=0.0, ge=0)
     warmup_steps: NotNegative = 60
     decay: Share = 0.9
     adamw_lr: Rate
@@ -58,11 +60,16 @@ class LoopTable(RecipeTable):
     eval_rows: Count = 60
     checkpoint_minutes: float = Field(default=4.0, ge=0)
 
-    def rate_scale(self, step: int) -> float:
+    def share_of_time(self, seconds: float) -> float:
+        """Return the share of `minutes` that has passed, 0 without them."""
+        return seconds / (60 * self.minutes) if self.minutes else 0.0
+
+    def rate_scale(self, step: int, seconds: float = 0.0) -> float:
         """Return the factor on every rate at a 0-based step: it falls to 0.02, not to 0."""
         warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
         start = self.num_steps * (1 - self.decay)
-        left = (self.num_steps - step) / max(1.0, self.num_steps - start)
+        reached = max(step, self.num_steps * self.share_of_time(seconds))
+        left = (self.num_steps - reached) / max(1.0, self.num_steps - start)
         return warm * max(0.02, min(1.0, left))
 
 

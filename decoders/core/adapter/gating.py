@@ -176,8 +176,8 @@ def _join(layers: Sequence[nn.Module]) -> None:
         joined = joined.t().contiguous().t()
     parts = joined.split([weight.shape[1] for weight in weights], 1)  # type: ignore[no-untyped-call]
     for layer, part in zip(layers, parts, strict=True):
-        assert isinstance(layer.weight, nn.Parameter)
-        layer.weight.data = part.t() if isinstance(layer, nn.Linear) else part
+        weight: Any = layer.weight
+        weight.data = part.t() if isinstance(layer, nn.Linear) else part
 
 
 @torch.no_grad()

@@ -3,8 +3,9 @@
 A mask is 0 where a row sees an entry and the lowest finite number elsewhere: -inf could turn a row
 into NaN. Every row, padding included, sees at least one entry.
 
-On a CPU the query heads of a key-value head, laid behind one another as rows, are one product that
-reads each entry once; torch's kernels repeat them (docs/log.md).
+The query heads of a key-value head, laid behind one another as rows, are one product that reads
+each entry once; torch's kernels repeat them (docs/log.md). On a GPU such rows are two batched
+products: the kernels that take a mask give a head of few rows one of the GPU's processors.
 
 Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity, H query heads,
 K key-value heads, D head dimension.
@@ -134,12 +135,16 @@ def grouped_attention(
     special = any(options.get(name) is not None for name in _SPECIAL) or options.get("dropout")
     by_head = attention_mask is not None and attention_mask.shape[1] > 1
     wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph is of all widths
-    if num_groups == 1 or wide or alone or special or by_head:
+    on_gpu = query.device.type == "cuda"
+    if (num_groups == 1 and not on_gpu) or wide or alone or special or by_head:
         given: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
         return given
     rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
+    if on_gpu:
+        out = _by_products(rows, key, value, attention_mask, scaling or query.shape[-1] ** -0.5)
+        return out.view(query.shape).transpose(1, 2).contiguous(), None
     if attention_mask is not None:
         attention_mask = attention_mask[..., : key.shape[2]].repeat(1, 1, num_groups, 1)
     out = nn.functional.scaled_dot_product_attention(
@@ -148,13 +153,32 @@ def grouped_attention(
     return out.view(query.shape).transpose(1, 2).contiguous(), None
 
 
+def _by_products(
+    rows: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attend ``[B, K, G N, D]`` rows of groups, a head's rows behind one another, as products.
+
+    Scores and their exponentials are float32. The mask is ``[B or 1, 1, N, T]``.
+    """
+    half = rows.dtype in (torch.float16, torch.bfloat16)
+    precise: Any = {"out_dtype": torch.float32} if half else {}
+    scores: Tensor = torch.bmm(rows.flatten(0, 1), key.flatten(0, 1).mT, **precise)
+    if mask is None:
+        scores = scores * scale
+    else:
+        mask = mask[:, :, None, :, : key.shape[2]]
+        by_group = scores.view(*key.shape[:2], -1, mask.shape[3], key.shape[2])
+        scores = torch.add(mask, by_group, alpha=scale).view(scores.shape)
+    return torch.bmm(scores.softmax(-1).to(value.dtype), value.flatten(0, 1)).view(rows.shape)
+
+
 def group_attention(module: Any) -> None:
-    """Let a causal LM group its rows: on a CPU, by torch's kernel, with shared heads."""
+    """Let a causal LM group its rows by torch's kernel: with shared heads, on a GPU always."""
     config = module.config.get_text_config()
     shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    if module.device.type != "cpu" or config._attn_implementation != "sdpa":
+    if config._attn_implementation != "sdpa":
         return
-    if shared < config.num_attention_heads:
+    if shared < config.num_attention_heads or module.device.type == "cuda":
         module.set_attn_implementation(NAME)
 
 

@@ -231,7 +231,8 @@ def _captured(
 def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
     """Capture work on tensors that stay where they are as a CUDA graph; return its replay.
 
-    Every replay returns the same tensors, written anew.
+    Every replay returns the same tensors, written anew. It keeps the work, and so its tensors: the
+    graph knows their addresses alone.
     """
     side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -243,7 +244,7 @@ def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
     with torch.cuda.graph(graph):
         result = work()
 
-    def replay() -> _Result:
+    def replay(_kept: object = work) -> _Result:
         graph.replay()
         return result
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import decoder_layers, linear_layers
+from decoders.core.adapter.gating import decoder_layers
 from decoders.core.hf.attention import ungroup_attention
 
 
@@ -84,8 +84,8 @@ def library_copy(module: Any) -> Any:
         own = tensor if tensor.is_contiguous() else _laid_out(tensor)
         memo[id(tensor)] = own
     copied = copy.deepcopy(module, memo)
-    for layer in linear_layers(copied).values():
-        vars(layer).pop("forward", None)
+    for part in copied.modules():
+        vars(part).pop("forward", None)
     with contextlib.suppress(ValueError):  # unknown layers were not hooked either
         for layer in decoder_layers(copied):
             layer._forward_pre_hooks.clear()

@@ -34,6 +34,7 @@ from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.local_layers import is_local, take_masks
+from decoders.core.hf.norms import fuse_norms
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import COMPILED_ROWS as COMPILED_ROWS
 from decoders.core.hf.runner import Runner
@@ -70,7 +71,7 @@ class HFModel(Model):
             module: a causal LM of transformers on its device, of its dtype.
             compile: run calls of up to `COMPILED_ROWS` rows as graphs (`compiled`).
             backend: of the graphs.
-            grouped: run layers of one input as one product; None: on a CPU, where it is faster.
+            grouped: run layers of one input as one product; None: unless they are packed.
             quantized: pack the weights of linear layers and head; none is grouped or merged then.
 
         Raises:
@@ -78,6 +79,7 @@ class HFModel(Model):
         """
         if main_device(module).type == "cuda":  # as vLLM: cuDNN plans anew for every shape
             torch.backends.cuda.enable_cudnn_sdp(False)
+            fuse_norms(module)
         self.module = module.eval().requires_grad_(False)
         self.num_parameters = sum(parameter.numel() for parameter in module.parameters())
         self._quantized = quantized
@@ -91,7 +93,7 @@ class HFModel(Model):
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self._library: Any = None
         if grouped is None:
-            grouped = self.device.type == "cpu" and quantized is None
+            grouped = quantized is None
         assert not (grouped and quantized), "packed weights do not stand side by side"
         if grouped or quantized is not None:
             group_attention(module)

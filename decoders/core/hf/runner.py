@@ -118,10 +118,11 @@ class Runner:
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
         """Return the work of calls as a graph, until the cache is allocated anew."""
         graphs = self.graphs or Graphs(self._computed, self._held, device=self._device)
-        given = self._inputs(layout.framed(calls), graphs)
-        if self._device.type == "cuda":
-            return capture(lambda: self._computed(*given))
-        return graphs.bound(*given)
+        rows = layout.framed(calls)
+        given, num_read = self._inputs(rows, graphs), len(rows.read or ())
+        on_gpu = self._device.type == "cuda"
+        work = capture(lambda: self._computed(*given)) if on_gpu else graphs.bound(*given)
+        return lambda: [each[:num_read] for each in work()]
 
     def _inputs(self, rows: Pass, graphs: Graphs) -> tuple[str | None, Inputs, Sequence[Tensor]]:
         """Return an adapter's name, inputs of a graph, tensors that are all named, and planes."""

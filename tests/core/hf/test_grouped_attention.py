@@ -10,6 +10,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from decoders.core.hf import attention
 from decoders.core.hf.attention import GROUPED_ROWS, NAME
 from decoders.core.hf.model import HFModel
+from tests.pretended_cuda import PretendedCuda, place
 from tests.tiny_models import fresh
 
 
@@ -87,3 +88,19 @@ def test_models_with_shared_heads_run_it_and_transformers_own_loops_do_not():
     assert HFModel(fresh("llama-gqa", "eager")).facts["attention"] == "eager"
     assert HFModel(fresh("llama", "sdpa")).facts["attention"] == "sdpa"
     assert HFModel(fresh("llama-gqa", "sdpa"), grouped=False).facts["attention"] == "sdpa"
+
+
+@pytest.mark.parametrize("heads", [(6, 2), (4, 4), (5, 1)])
+@pytest.mark.parametrize("rows", [1, 2, GROUPED_ROWS])
+def test_on_a_gpu_two_products_give_the_same_numbers(heads, rows):
+    layer, query, key, value = states(heads, rows, 40)
+    mask = ragged(rows, 40)
+    expected = sdpa_attention_forward(layer, query, key, value, mask, scaling=0.3)[0]
+    with PretendedCuda():
+        placed = [place(each) for each in (query, key, value, mask)]
+        got, _ = attention.grouped_attention(layer, *placed, scaling=0.3)
+        assert got.device.type == "cuda"
+        assert (got.cpu() - expected).abs().max() < 1e-6
+        wider = place(torch.cat([mask, mask], -1))  # a bucket of entries, of which fewer are there
+        again, _ = attention.grouped_attention(layer, *placed[:3], wider, scaling=0.3)
+        assert torch.equal(again.cpu(), got.cpu())

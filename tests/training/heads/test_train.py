@@ -436,3 +436,10 @@ def test_the_command_trains_an_exit(tables: dict[str, Any], home: Path, tmp_path
     ended = bench(*train, "--set", "exit.after=9", "--restart")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "an exit after layer 9 of a model of" in ended.err
+
+
+def test_a_run_of_minutes_ends_by_the_clock(tables: dict[str, Any], tmp_path: Path) -> None:
+    tables["run"] |= {"num_steps": 10**6, "minutes": 0.01}
+    progress = train_heads(tables, tmp_path, progress="none")
+    assert 0 < progress.step < 10**6
+    assert DraftHeads.load(tmp_path).config.num_slots == 3

@@ -135,10 +135,10 @@ def test_a_stopped_and_a_killed_run_both_resume_to_the_same_weights(
     often = {**RECIPE, "run": {**RECIPE["run"], "checkpoint_minutes": 0.0}}
     real_step = Loop._step
 
-    def killed_at_step_four(loop: Loop) -> None:
+    def killed_at_step_four(loop: Loop, seconds: float) -> None:
         if loop.progress.step == 4:
             raise KeyboardInterrupt
-        real_step(loop)
+        real_step(loop, seconds)
 
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_step", killed_at_step_four)
@@ -220,6 +220,14 @@ def test_the_rate_warms_up_stays_and_decays() -> None:
     assert run.rate_scale(50) == 1
     assert run.rate_scale(90) == pytest.approx(0.5)
     assert run.rate_scale(99) == pytest.approx(0.05)
+
+
+def test_with_minutes_the_rate_falls_by_the_clock_where_that_is_ahead() -> None:
+    run = LoopTable(num_steps=100, warmup_steps=1, decay=0.2, adamw_lr=1, minutes=2)
+    assert run.rate_scale(5, seconds=60) == 1
+    assert run.rate_scale(5, seconds=108) == pytest.approx(0.5)
+    assert run.rate_scale(95, seconds=60) == pytest.approx(0.25)
+    assert run.share_of_time(119) < 1 <= run.share_of_time(120)
 
 
 def test_families_that_fail_get_more_rows() -> None:

@@ -89,10 +89,11 @@ class ParallelJob(LayerJob):
             self.heads.scale.copy_(seen.square().mean(0).sqrt())
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Muon for matrices of the layers where it has a rate, AdamW for all else."""
+        """Return Muon for matrices between rows where it has a rate, AdamW for all else."""
         if self.run.muon_lr is None:
             return super().optimizers()
-        return muon_and_adamw(self.heads, self.heads.layers.parameters(), self.run)
+        matrices = self.heads.join, self.heads.start, *self.heads.layers.parameters()
+        return muon_and_adamw(self.heads, matrices, self.run)
 
     @functools.cached_property
     def frozen(self) -> Tensor:
@@ -178,7 +179,7 @@ class ParallelJob(LayerJob):
             text = heads.enter(hidden, embedded).float()
             last = text.gather(1, anchors[..., None].expand(-1, -1, text.shape[-1]))
             slots = heads.slots(last, u, warm[:, None, None, None]).float()
-            states = self._run(text, slots.flatten(1, 2), anchors, places - 1)
+            states = run_slots(heads, text, slots.flatten(1, 2), anchors)
         parts = [states.view(slots.shape), heads.left[heads.index(before)]]
         if self._short.bias is not None:
             parts.insert(1, torch.ones_like(slots[..., :1]))
@@ -201,25 +202,6 @@ class ParallelJob(LayerJob):
         inside = inside.gather(1, anchors[..., None].expand(-1, -1, num_slots))
         noise = torch.rand(inside.shape, generator=self._generator, dtype=torch.float64)
         return anchors, inside, noise
-
-    def _run(self, text: Tensor, slots: Tensor, anchors: Tensor, positions: Tensor) -> Tensor:
-        """Return states ``[B, A K, D]`` of slots behind rows of text ``[B, T, D]``."""
-        steps = torch.arange(text.shape[1], device=text.device)
-        entries = self.heads.entries(text, steps)
-        own = torch.ones(positions.shape[2], positions.shape[2], device=text.device).tril_() == 0
-        hidden = steps > anchors[..., None], own.expand(*positions.shape, -1)
-
-        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            key, value = (
-                torch.cat(both, -2) for both in zip(entries[number], (key, value), strict=True)
-            )
-            least = torch.finfo(query.dtype).min
-            masks = [(each * least).to(query.dtype) for each in hidden]
-            scale = query.shape[-1] ** -0.5
-            return attend_windows(query, key, value, scale, (masks[0], masks[1])).transpose(1, 2)
-
-        states: Tensor = self.heads(slots, positions.flatten(1), attend)
-        return states
 
     @torch.no_grad()
     def held_out(self) -> ByKind:
@@ -253,3 +235,28 @@ class ParallelJob(LayerJob):
             greedy=any(row.temperature == 0 for row in rows),
         )
         super().export(folder)
+
+
+def run_slots(heads: ParallelLayers, text: Tensor, slots: Tensor, anchors: Tensor) -> Tensor:
+    """Return states ``[B, A K, D]`` of slots behind rows `anchors` ``[B, A]`` of text.
+
+    The rows of text are ``[B, T, D]``, slots ``[B, A K, D]``.
+    """
+    steps, num_slots = torch.arange(text.shape[1], device=text.device), heads.config.num_slots
+    offsets = torch.arange(num_slots, device=text.device)
+    positions = anchors[..., None] + 1 + offsets
+    entries = heads.entries(text, steps)
+    later = (offsets > offsets[:, None]).expand(*positions.shape, -1)
+    hidden = steps > anchors[..., None], later
+
+    def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        key, value = (
+            torch.cat(both, -2) for both in zip(entries[number], (key, value), strict=True)
+        )
+        least = torch.finfo(query.dtype).min
+        masks = [torch.zeros_like(x, dtype=query.dtype).masked_fill_(x, least) for x in hidden]
+        scale = query.shape[-1] ** -0.5
+        return attend_windows(query, key, value, scale, (masks[0], masks[1])).transpose(1, 2)
+
+    states: Tensor = heads(slots, positions.flatten(1), attend)
+    return states

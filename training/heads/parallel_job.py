@@ -152,8 +152,8 @@ class ParallelJob(LayerJob):
         anchors, inside, noise = (upload(each, device) for each in self._anchors(rows))
         ids, asked = upload(padded(rows), device), upload(learnt(rows), device)
         # the temperature of a row is 0 where its text is greedy, and 1 where it is not known
-        warm = upload([1.0 if r.temperature is None else r.temperature for r in rows], device)
-        warm, num = warm.float(), ids.shape[1]
+        known = [1.0 if row.temperature is None else row.temperature for row in rows]
+        warm, num = upload(known, device, torch.float32), ids.shape[1]
         offsets = torch.arange(inside.shape[-1], device=device)
         greedy, places = warm == 0, anchors[..., None] + 2 + offsets
         at = places.clamp(max=num - 1).flatten(1)

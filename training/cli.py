@@ -120,6 +120,9 @@ _adapter_verb("medusa", "Train Medusa heads for a model (resumable); see docs/de
 _adapter_verb(
     "eagle", "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
 )
+_adapter_verb(
+    "drafter", "Train layers that draft at once, by u (resumable); see docs/decoders/shallow.md."
+)
 _adapter_verb("exit", "Train an early exit of a model (resumable); see docs/decoders/exit.md.")
 
 
@@ -147,7 +150,7 @@ def train_kind(
     settings: Sequence[str] | None = None,
     **options: Any,
 ) -> Path:
-    """Train an adapter (ptp, refine, isd) or heads (medusa, eagle, exit); return their folder.
+    """Train an adapter (ptp, refine, isd) or what reads hidden states; return its folder.
 
     Without a recipe it is the zoo's own, or the one for any model where `model` is given; the
     folder is KIND in `zoo_output()` or ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP). Options
@@ -164,7 +167,9 @@ def train_kind(
     if output is None:
         suffix = "" if kind == "ptp" else f"-{kind}"
         named = RESULTS / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
-        output = zoo_output() / kind if model is None else named
+        output = (
+            zoo_output() / ("shallow" if kind == "drafter" else kind) if model is None else named
+        )
     if kind in ("ptp", "refine", "isd"):
         adapters.train_adapter(tables, output, kind=kind, **options)
     else:

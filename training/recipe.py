@@ -1,7 +1,7 @@
 """Recipes: TOML tables, read, extended, changed, and checked before anything is loaded.
 
 A recipe may name one to extend: ``extends = "ptp.toml"``, a file beside it, whose values hold where
-it has none of its own.
+it has none of its own; [data] of another kind is all its own.
 """
 
 from __future__ import annotations
@@ -126,7 +126,10 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     above = (*above, path.name)
     if base in above:
         raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")
-    return _laid_over(read_recipe(path.parent / base, above), tables)
+    under = read_recipe(path.parent / base, above)
+    if tables.get("data", {}).get("kind", "") not in ("", under.get("data", {}).get("kind")):
+        del under["data"]  # options of another kind
+    return _laid_over(under, tables)
 
 
 def zoo_output() -> Path:

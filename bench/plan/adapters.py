@@ -24,6 +24,7 @@ _TRAINERS: Mapping[Variant, str] = {
     "medusa": "bench train medusa",
     "eagle": "bench train eagle",
     "exit": "bench train exit",
+    "shallow": "bench train drafter",
 }
 """The command that trains an adapter of each variant."""
 

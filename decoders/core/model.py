@@ -120,7 +120,7 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def drafter(self, name: str, capacity: int) -> RunningLayer:
+    def drafter(self, name: str, capacity: int) -> RunningLayer | RunningSlots:
         """Begin an attached draft layer for one sequence, with a cache of `capacity` rows."""
 
     def early(self, name: str) -> Any:
@@ -152,6 +152,15 @@ class RunningLayer(Protocol):
         """
 
 
+class RunningSlots(Protocol):
+    """Layers that draft in one pass, at work on one sequence (`SlotCache`)."""
+
+    def propose(
+        self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
+    ) -> tuple[list[int], list[float]]:
+        """Append text to model's states ``[N, D]``; a draft and its chance for each uniform."""
+
+
 class Session:
     """One sequence of one model: committed length and work counters.
 
@@ -179,7 +188,7 @@ class Session:
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
-        self._layers: dict[str, RunningLayer] = {}
+        self._layers: dict[str, Any] = {}
 
     def keep_text(self, tokens: Sequence[int]) -> None:
         """Be empty again, to decoders and counters; the entries of `tokens`, just fed, stay."""
@@ -269,14 +278,29 @@ class Session:
 
         See `RunningLayer.draft`; without `parents` the rows are text (`RunningLayer.feed`).
         """
-        layer = self._layers.get(name)
-        if layer is None:
-            layer = self._layers[name] = self.model.drafter(name, self.capacity)
-        self.draft_calls += 1
-        self.draft_rows += len(tokens)
+        layer: RunningLayer = self._drafter(name, len(tokens))
         if parents is None:
             return layer.feed(states, tokens)
         return layer.draft(states, tokens, parents)
+
+    def draft_at_once(
+        self,
+        name: str,
+        states: Tensor,
+        tokens: Sequence[int],
+        uniforms: Sequence[float],
+        temperature: float,
+    ) -> tuple[list[int], list[float]]:
+        """Run layers of slots behind text as a draft call; see `RunningSlots.propose`."""
+        slots: RunningSlots = self._drafter(name, len(tokens) + len(uniforms))
+        return slots.propose(states, tokens, uniforms, temperature)
+
+    def _drafter(self, name: str, num_rows: int) -> Any:
+        if name not in self._layers:
+            self._layers[name] = self.model.drafter(name, self.capacity)
+        self.draft_calls += 1
+        self.draft_rows += num_rows
+        return self._layers[name]
 
     def committed(self, call: Call, hidden: Tensor | None = None) -> None:
         """Count the token rows of a call that ran as cached; `hidden` are its states."""

@@ -52,7 +52,7 @@ class Nearsighted(Recording):
 
     def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:
         sees = bool(slots.slot_tokens) and slots.slot_tokens[slot] != MASKED
-        self._errors["refine"] = 0.0 if sees else 0.5
+        self.errors["refine"] = 0.0 if sees else 0.5
         return super()._predict(slots, slot, rows)
 
 

@@ -10,7 +10,7 @@ the head, V vocabulary.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -83,7 +83,7 @@ class LeanStudent(Student):
                 attention_mask=x.new_empty((batch, 1, 1, 1)),  # there are masks: make none
                 past_key_values=cache,
                 use_cache=True,
-                windows=partial(_attend_windows, masks=self._hidden(windows, shape)),
+                windows=partial(attend_windows, masks=self._hidden(windows, shape)),
             )
         hidden: Tensor = out.last_hidden_state
         return hidden
@@ -103,13 +103,14 @@ class LeanStudent(Student):
         return mask.masked_fill_(hidden, torch.finfo(self.dtype).min)
 
 
-def _attend_windows(
+def attend_windows(
     query: Tensor, key: Tensor, value: Tensor, scale: float, masks: tuple[Tensor, Tensor]
 ) -> Tensor:
     """Return attention ``[B, N, H, E]`` of slots to the context and to their windows.
 
-    Queries are ``[B, H, N, E]``, keys and values ``[B, K, S + N, E]``, the context's first. Query
-    heads that share a key head are rows of one product.
+    Queries are ``[B, H, N, E]``, keys and values ``[B, K, S + N, E]``, the context's first; `masks`
+    are added, ``[B, W, S]`` of the context and ``[B, W, L, L]`` of windows. Query heads that share
+    a key head are rows of one product.
     """
     (batch, windows, slots, _), length = masks[1].shape, masks[0].shape[2]
     heads, groups, size = query.shape[1], key.shape[1], query.shape[3]
@@ -193,7 +194,7 @@ def taught_loss(
     return (loss * weight).sum()
 
 
-_CHUNK = 256  # tokens whose logits are held at a time
+_CHUNK = {"cpu": 256, "cuda": 4096}  # tokens whose logits are held at a time
 
 
 class LeanJob(AdapterJob):
@@ -217,7 +218,8 @@ class LeanJob(AdapterJob):
             asked = learnt(rows).to(windows.ids.device)
             temperature = torch.tensor([row.temperature or 1.0 for row in rows]).to(asked.device)
             facts, (ids, logits) = ask_teacher(
-                student, windows.ids, hidden, asked, temperature, run.teacher_top
+                *(student.teacher_logits, windows.ids, hidden, asked),
+                *(temperature, run.teacher_top),
             )
             before = carried(windows, variant)
             likeliest, left, mass = (fact.gather(1, before) for fact in facts)
@@ -244,23 +246,28 @@ class LeanJob(AdapterJob):
 
 @torch.no_grad()
 def ask_teacher(
-    student: Student, ids: Tensor, hidden: Tensor, asked: Tensor, temperature: Tensor, num_top: int
+    read: Callable[[Tensor], Tensor],
+    ids: Tensor,
+    hidden: Tensor,
+    asked: Tensor,
+    temperature: Tensor,
+    num_top: int,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Top]:
     """Ask the teacher once about the tokens of `ids` ``[B, S]``, for all windows that stand there.
 
-    Its hidden states are ``[B, S, D]``, `asked` is a mask ``[B, S]`` without the first tokens of
-    rows, `temperature` ``[B]`` is that of each row's windows (1 where they are greedy). Returned
-    are its argmax before each token, the left edge and the width of the token's interval (float64;
-    0 if not asked about), ``[B, S]`` each; and its likeliest tokens and their logits, ``[B, S,
-    num_top]``.
+    Logits are `read` off its hidden states ``[B, S, D]``; `asked` is a mask ``[B, S]`` without the
+    first tokens of rows, `temperature` ``[B]`` is that of each row's windows (1 where they are
+    greedy). Returned are its argmax before each token, the left edge and the width of the token's
+    interval (float64; 0 if not asked about), ``[B, S]`` each; and its likeliest tokens and their
+    logits, ``[B, S, num_top]``.
     """
     likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
     mass = torch.zeros_like(left)
     top_ids = torch.zeros(*ids.shape, num_top, dtype=torch.int64, device=ids.device)
     top_logits = torch.zeros(*ids.shape, num_top, device=ids.device)
-    for chunk in torch.split(asked.nonzero(), _CHUNK):
+    for chunk in torch.split(asked.nonzero(), _CHUNK.get(ids.device.type, 256)):
         row, index = chunk.unbind(1)
-        logits = student.teacher_logits(hidden[row, index - 1])
+        logits = read(hidden[row, index - 1])
         top = logits.topk(num_top)
         warp = torch.stack([temperature[row], torch.ones_like(temperature[row])], 1)
         left[row, index], mass[row, index] = edges(logits, ids[row, index], warp, 0)

@@ -24,6 +24,7 @@ from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.ptp import ParallelTokenPrediction
+from decoders.shallow import Shallow
 from training.loop import Job, TrainingProgress
 from training.text.data import PoolSource, Row
 from training.text.sources import Source
@@ -37,6 +38,7 @@ _DECODERS: Mapping[Variant, Decoder] = {
     "medusa": Medusa(adapter=_NAME),
     "eagle": Eagle(adapter=_NAME),
     "exit": EarlyExit(adapter=_NAME),
+    "shallow": Shallow(adapter=_NAME),
 }
 _NUM_TOKENS = 4
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.hf.copies import early_exit
 from training.heads.recipe import RunTable
-from training.loop import Piece, TrainingProgress
+from training.loop import Best, Piece, TrainingProgress
 from training.run import Reporter
 from training.text.data import Row, groups, padded
 from training.text.sources import Source
@@ -44,7 +44,8 @@ class HiddenJob:
         self.module = module.eval().requires_grad_(False)
         self.heads, self.source, self.run, self.reporter = heads, source, run, reporter
         self.base: dict[str, Any] = {}
-        self.report: HeldOut | None = None
+        self.report: HeldOut | ByKind | None = None
+        self.best: Best | None = None
 
     @property
     def trained(self) -> Any:
@@ -97,7 +98,7 @@ class HiddenJob:
     def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ranks and `targets_of`, both ``[M, H]``, some states at a time."""
         logits, targets, _ = self._drafted(rows)
-        yield _ranks(logits, self._indices(targets)), targets
+        yield ranks_of(logits, self._indices(targets)), targets
 
     def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits ``[M, H, W]``, `targets_of` ``[M, H]``, and the target's logits."""
@@ -115,9 +116,11 @@ class HiddenJob:
             "parameters": self.heads.num_parameters,
         }
         self.reporter.evaluation(progress, self.report.summary(), record)
+        if self.best is not None:
+            self.best.offer(progress.step, self.report.leading, self.heads)
 
     @torch.no_grad()
-    def held_out(self) -> HeldOut:
+    def held_out(self) -> HeldOut | ByKind:
         """Return the report on held-out rows."""
         rows = self.source.held_out(self.run.eval_rows)
         ranks, known = [], []
@@ -129,7 +132,11 @@ class HiddenJob:
 
     def export(self, folder: Path) -> None:
         """Write the adapter with its held-out report."""
-        measured = dataclasses.asdict(self.report or self.held_out())
+        report = self.report or self.held_out()
+        if self.best is not None and (chosen := self.best.better_than(report.leading)) is not None:
+            self.heads.load_state_dict(chosen)
+            report = self.held_out()
+        measured = dataclasses.asdict(report)
         config = dataclasses.replace(self.heads.config, base=self.base, measured=measured)
         fresh = type(self.heads)(config)
         fresh.load_state_dict(self.heads.state_dict())
@@ -164,7 +171,7 @@ class HeadsJob(HiddenJob):
 
     def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
         for states, targets in self._parts(rows):
-            yield _ranks(self._read(self.heads(states)), targets), targets
+            yield ranks_of(self._read(self.heads(states)), targets), targets
 
 
 class ExitJob(HiddenJob):
@@ -198,7 +205,7 @@ class ExitJob(HiddenJob):
         return logits_of(self._early), targets[counts], truth
 
 
-def _ranks(logits: Tensor, indices: Tensor) -> Tensor:
+def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
     """Return ranks ``[M, H]`` of words among logits ``[M, H, W]``; W of one that is not there."""
     own = logits.gather(-1, indices.clamp(min=0)[..., None])
     return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
@@ -268,3 +275,26 @@ class HeldOut:
             f"leading right of {len(self.accuracy)}: {self.leading:.2f}, among {_CANDIDATES} "
             f"candidates {self.leading_among:.2f}; accuracy by head {shown}"
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ByKind:
+    """Held-out reports of greedy and of sampled text, where there is such."""
+
+    greedy: HeldOut | None
+    sampled: HeldOut | None
+
+    @property
+    def leading(self) -> float:
+        """Return the mean of leading right drafts of both kinds."""
+        known = [each.leading for each in (self.greedy, self.sampled) if each is not None]
+        return sum(known) / max(1, len(known))
+
+    def summary(self) -> str:
+        """Return one line for the terminal; all drafts are verified."""
+        parts = [
+            f"{name} {1 + each.leading:.2f} ({' '.join(f'{x:.2f}' for x in each.accuracy)})"
+            for name, each in (("greedy", self.greedy), ("sampled", self.sampled))
+            if each is not None
+        ]
+        return f"tokens per step (accuracy by slot): {', '.join(parts)}"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from training.recipe import Count, LoopTable, NotNegative, Recipe, RecipeTable, Seed, Share
+from pydantic import Field
+
+from decoders.core.adapter.embedding import Code
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 
 
 class _ModelTable(RecipeTable):
@@ -38,6 +41,27 @@ class LayerTable(RecipeTable):
     seed: Seed = 0
 
 
+class DrafterTable(RecipeTable):
+    """[drafter]: layers that draft `slots` tokens in one pass (`ParallelLayers`).
+
+    Attributes:
+        rank: width of their MLPs.
+        words: number of words that are drafted, those most frequent in answers; 0, or more than
+            there are: all.
+        bias_rank: of the bias that the token before a slot puts on its logits; 0: none.
+        code: how slots know their uniforms; ``constant``: they do not.
+    """
+
+    slots: Count = 8
+    layers: Count = 2
+    rank: Count = 1024
+    num_heads: Count = 4
+    words: NotNegative = 0
+    bias_rank: NotNegative = 128
+    code: Code = "dyadic"
+    seed: Seed = 0
+
+
 class ExitTable(RecipeTable):
     """[exit]: the layers before it, the width of its block, its seed."""
 
@@ -51,6 +75,15 @@ class RunTable(LoopTable):
 
     At most `max_logits` are held at a time: the more of them, the fewer pieces. With `keep_states`
     the target's states of each answer, once computed, stay in memory for a draft layer.
+
+    Attributes:
+        choose: write the last weights, or those of the best held-out report.
+        muon_lr: peak rate of the matrices of a drafter's layers; None: AdamW's.
+        anchors_per_row: places of an answer that a drafter drafts from, drawn anew each time.
+        position_decay: slot k of a drafter weighs exp(-k position_decay).
+        teacher_top: likeliest tokens of the teacher that greedy text is compared with.
+        label_share: share of the text's own token in the loss of greedy text.
+        overlap_share: share of 1 - overlap in a drafter's loss.
     """
 
     warmup_steps: NotNegative = 40
@@ -59,14 +92,22 @@ class RunTable(LoopTable):
     max_logits: Count = 16_000_000
     keep_states: bool = False
     half: bool = True
+    choose: Literal["last", "best"] = "last"
+    muon_lr: Rate | None = None
+    anchors_per_row: Count = 64
+    position_decay: float = Field(default=0.25, ge=0)
+    teacher_top: Count = 16
+    label_share: Share = 0.3
+    overlap_share: Share = 0.0
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.heads.train`: of heads, unless there is a [layer] or an [exit]."""
+    """A recipe of `training.heads.train`: of heads, unless there is another of its tables."""
 
     model: _ModelTable
     heads: HeadsTable | None = None
     layer: LayerTable | None = None
+    drafter: DrafterTable | None = None
     exit: ExitTable | None = None
     data: dict[str, Any]
     run: RunTable

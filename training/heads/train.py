@@ -1,4 +1,4 @@
-"""The job that trains heads, a draft layer or an exit: ``bench train medusa``, ``eagle``, ``exit``.
+"""The job that trains heads, a draft layer or an exit: ``bench train medusa`` and others.
 
 The target is frozen. Sources: Medusa-1 (Cai et al. 2024, arXiv 2401.10774), EAGLE (Li et al., arXiv
 2401.15077), LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710).
@@ -16,14 +16,24 @@ from decoders.core.adapter.config import AdapterConfig, HeadsVariant
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.adapter.module import HiddenAdapter
+from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
 from training.adapter.rehearsal import rehearse
 from training.heads.job import ExitJob, HeadsJob, HiddenJob
 from training.heads.layer_job import LayerJob
+from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
-from training.loop import TrainingProgress, fingerprint_of
-from training.run import Locate, Reporter, TrainingOptions, located, open_checkpoint, train_recipe
+from training.loop import Best, TrainingProgress, fingerprint_of
+from training.run import (
+    BEST,
+    Locate,
+    Reporter,
+    TrainingOptions,
+    located,
+    open_checkpoint,
+    train_recipe,
+)
 from training.text.completions import Teacher
 from training.text.sources import Source, source_of
 
@@ -59,11 +69,14 @@ def build_job(
         max_length=target.max_length,
         folder=output / ".training",
         teacher=Teacher.at(path, device),
+        tempered=heads.variant == "shallow",
     )
     job = make(source)
     job.base = {"architecture": type(module).__name__, "weights_sha256": weights_sha256(path)}
     parts = recipe.decisive(), job.base["weights_sha256"], source.facts
     job.fingerprint = fingerprint_of(*parts)
+    if recipe.run.choose == "best":
+        job.best = Best(output / ".training" / BEST)
     return job
 
 
@@ -71,6 +84,7 @@ _JOBS: Mapping[HeadsVariant, type[HiddenJob]] = {
     "medusa": HeadsJob,
     "eagle": LayerJob,
     "exit": ExitJob,
+    "shallow": ParallelJob,
 }
 
 
@@ -89,6 +103,17 @@ def _fresh(recipe: HeadsRecipe, num_words: int, width: int) -> HiddenAdapter:
             "num_words": layer.words,
         }
         return DraftLayer(AdapterConfig(variant="eagle", **sizes, **of_width), layer.seed)
+    if (drafter := recipe.drafter) is not None:
+        sizes = {
+            "num_slots": drafter.slots,
+            "num_layers": drafter.layers,
+            "rank": drafter.rank,
+            "num_heads": drafter.num_heads,
+            "num_words": min(drafter.words, num_words) or num_words,
+            "bias_rank": drafter.bias_rank,
+        }
+        of_width["code"] = drafter.code
+        return ParallelLayers(AdapterConfig(variant="shallow", **sizes, **of_width), drafter.seed)
     if (leaving := recipe.exit) is not None:
         sizes = {"num_slots": 1, "rank": leaving.rank, "exit_layer": leaving.after}
         return ExitBlock(AdapterConfig(variant="exit", **sizes, **of_width), leaving.seed)

@@ -64,6 +64,10 @@ class Completion:
         learn = [False] * len(self.prompt) + [True] * len(self.tokens)
         return Row([*self.prompt, *self.tokens], learn)
 
+    def tempered_row(self) -> Row:
+        """Return the same row with the temperature it was sampled at."""
+        return dataclasses.replace(self.row(), temperature=self.temperature)
+
     def line(self) -> str:
         """Return the completion as a line of the file."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":")) + "\n"

@@ -73,8 +73,11 @@ class OnPolicySource(PoolSource):
         folder: Path,
         prompts: Sequence[Sequence[int]] | None = None,
         rows_per_step: int = 16,
+        tempered: bool = False,
     ) -> None:
         """Sample the completions, or take them from `folder`; see `sample`.
+
+        Rows know the temperature of their text where they are `tempered`.
 
         Prompts (None: the BOS token alone) that leave no room for a completion are passed over; it
         is a `ValueError` where none is left, or completions cannot differ.
@@ -95,7 +98,7 @@ class OnPolicySource(PoolSource):
             )
         completions = sample(teacher, tokenizer, fitting, plan, folder)
         super().__init__(
-            (completion.row() for completion in completions),
+            (each.tempered_row() if tempered else each.row() for each in completions),
             kind="on-policy",
             name=teacher.name,
             rows_per_step=rows_per_step,
@@ -145,7 +148,7 @@ def _stored_rows(file: Path, vocab_size: int) -> list[Row]:
         completions = list(read_completions(file).values())
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} holds no completions ({error})") from error
-    rows = [dataclasses.replace(c.row(), temperature=c.temperature) for c in completions]
+    rows = [completion.tempered_row() for completion in completions]
     highest = max((max(row.ids) for row in rows), default=0)
     if highest >= vocab_size:
         raise ValueError(

@@ -118,11 +118,13 @@ def source_of(
     max_length: int,
     folder: Path,
     teacher: Teacher | None = None,
+    tempered: bool = False,
 ) -> Source:
     """Return the source that a recipe's [data] table describes: `kind` and options of that kind.
 
     `max_length` is the longest row that can be trained; completions sampled from the `teacher` are
-    kept in `folder`. An unknown kind or option, or a wrong value, raises `ValueError`.
+    kept in `folder`, and rows of `tempered` ones know their temperature. An unknown kind or option,
+    or a wrong value, raises `ValueError`.
     """
     kind, options = _checked(section, _DATA, "[data]")
     if kind == "zoo":
@@ -144,7 +146,8 @@ def source_of(
     plan = _plan(options)
     if (asked := options.pop("prompts", None)) is not None:
         options["prompts"] = _prompts(asked, tokenizer, plan.num_completions)
-    return OnPolicySource(teacher, tokenizer=tokenizer, plan=plan, folder=folder, **options)
+    options |= {"folder": folder, "tempered": tempered}
+    return OnPolicySource(teacher, tokenizer=tokenizer, plan=plan, **options)
 
 
 def _checked(

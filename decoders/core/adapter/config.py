@@ -13,16 +13,18 @@ from decoders.core.types import demand
 
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
-HeadsVariant = Literal["medusa", "eagle", "exit"]
+HeadsVariant = Literal["medusa", "eagle", "exit", "shallow"]
 Variant = Literal[SlotVariant, HeadsVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-MASKED_VARIANTS: tuple[Variant, ...] = ("refine", "isd", *get_args(HeadsVariant))
+MASKED_VARIANTS: tuple[Variant, ...] = ("refine", "isd", "medusa", "eagle", "exit")
 """Variants that know no uniform: slots that carry none, heads, a draft layer and an exit."""
 HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
-"""Variants without slots, which read hidden states: `DraftHeads`, `DraftLayer`, `ExitBlock`."""
+"""Variants without slots in calls, which read hidden states (`HiddenAdapter`)."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
-_OF_SOME = ("num_heads", "num_words", "exit_layer")
+_OF_SOME = ("num_heads", "num_words", "exit_layer", "num_layers", "bias_rank")
+_OF_SHALLOW = ("temperatures", "greedy")
+_ATTENTIVE = ("eagle", "shallow")
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
 _WITH_TOKENS = "0 for refine (its passes have no base row to begin from), anchored and standalone"
@@ -38,7 +40,8 @@ class AdapterConfig:
             mask, or in ``refine`` that token, and predicts the distribution of the token after it:
             ``isd`` slots see earlier ones, ``refine`` slots see their whole block. ``medusa`` has
             no slots but heads on the last hidden state, ``eagle`` a decoder layer that reads it,
-            ``exit`` a block on the hidden state after some layers.
+            ``exit`` a block on the hidden state after some layers, ``shallow`` layers of its
+            own, whose slots carry u as in O-PTP.
         num_slots: slots of a training window (the longest block of ``refine``; heads; how many
             tokens one after another a draft layer was trained to draft; 1 of an exit).
         layers: (in, out) of every gated layer of the base model; none with heads.
@@ -61,8 +64,11 @@ class AdapterConfig:
         top_k: of training.
         greedy: blank slots were trained on greedy continuations.
         num_heads: attention heads of a draft layer; 0 for all others.
-        num_words: words that a draft layer's head reads, frequent ones; 0: all of the vocabulary.
+        num_words: words that a draft layer's head reads, frequent ones; 0: all of the vocabulary
+            (never of ``shallow``).
         exit_layer: how many decoder layers run before an exit; 0 for all others.
+        num_layers: of ``shallow``; 0 for all others.
+        bias_rank: of the bias that a draft puts on the next one's logits (``shallow``); 0: none.
         order: order in which a distribution is accumulated by `pick`.
         base: facts of the base model (architecture, hash of its weights).
         measured: the held-out report: per-slot accuracy, survival, calibration.
@@ -88,12 +94,15 @@ class AdapterConfig:
     num_heads: int = 0
     num_words: int = 0
     exit_layer: int = 0
+    num_layers: int = 0
+    bias_rank: int = 0
     order: str = "vocabulary"
     base: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         heads, numbers = self.variant in HEADS, self.num_heads
+        shallow, words = self.variant == "shallow", self.num_words
         even = numbers >= 1 and self.width % (2 * numbers) == 0
         of_dyadic = self.conditioned or self.embedding_hidden
         anchored = self.anchored and self.variant == "o-ptp"
@@ -113,10 +122,14 @@ class AdapterConfig:
             (self.rank >= 0, "rank", "1 or above, or 0 for full rank"),
             (not (heads and self.layers), "layers", "empty where there are heads"),
             (self.rank >= 1 or not heads, "rank", "1 or above where there are heads"),
-            (even or self.variant != "eagle", "num_heads", parts),
-            (not numbers or self.variant == "eagle", "num_heads", "0 without a draft layer"),
-            (self.num_words >= 0, "num_words", "1 or above, or 0 for all"),
-            (not self.num_words or self.variant == "eagle", "num_words", "0 without a draft layer"),
+            (even or self.variant not in _ATTENTIVE, "num_heads", parts),
+            (not numbers or self.variant in _ATTENTIVE, "num_heads", "0 without a draft layer"),
+            (words >= 0, "num_words", "1 or above, or 0 for all"),
+            (not words or self.variant in _ATTENTIVE, "num_words", "0 without a draft layer"),
+            (words >= 1 or not shallow, "num_words", "1 or above"),
+            (shallow == (self.num_layers >= 1), "num_layers", "1 or above in shallow, else 0"),
+            (self.bias_rank >= 0, "bias_rank", "0 or above"),
+            (shallow or not self.bias_rank, "bias_rank", "0 unless it is shallow"),
             (self.exit_layer >= 1 or self.variant != "exit", "exit_layer", "1 or above"),
             (not self.exit_layer or self.variant == "exit", "exit_layer", "0 without an exit"),
             (not self.masked or self.code == "constant", "code", f"constant for {self.variant}"),
@@ -144,7 +157,8 @@ class AdapterConfig:
         if not self.enter:
             del fields["enter"]  # as in files older than it
         if self.variant in HEADS:  # nothing is said of slots
-            fields = {name: fields[name] for name in ("format", *_OF_HEADS, *_OF_SOME)}
+            of_slots = _OF_SHALLOW if self.variant == "shallow" else ()
+            fields = {name: fields[name] for name in ("format", *_OF_HEADS, *_OF_SOME, *of_slots)}
         for name in _OF_SOME:
             if not fields[name]:
                 del fields[name]

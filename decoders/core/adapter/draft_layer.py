@@ -24,7 +24,50 @@ from decoders.core.upload import upload
 _THETA = 10_000.0
 
 
-class DraftLayer(HiddenAdapter):
+class Block:
+    """A decoder layer on rows: attention and a gated MLP, each behind a norm without weights."""
+
+    num_heads: int
+    attention: nn.Parameter
+    attention_out: nn.Parameter
+    feed: nn.Parameter
+    feed_out: nn.Parameter
+
+    def draw(self, generator: torch.Generator, *, width: int, inner: int, num_heads: int) -> None:
+        """Make fresh weights, of an MLP of width `inner`."""
+        self.num_heads = num_heads
+        self.attention = spread(generator, 3 * width, width)
+        self.attention_out = spread(generator, width, width)
+        self.feed = spread(generator, 2 * inner, width)
+        self.feed_out = spread(generator, width, inner)
+
+    def project(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values ``[..., H, N, E]`` of rows ``[..., N, D]``.
+
+        Positions are ``[N]``, or each row's own ``[..., N]``.
+        """
+        query, key, value = self._split(rows, self.attention)
+        turn = _rotation(positions, query.shape[-1], query.dtype)
+        return _rotated(query, *turn), _rotated(key, *turn), value
+
+    def entries(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of `project` alone."""
+        key, value = self._split(rows, self.attention[rows.shape[-1] :])
+        return _rotated(key, *_rotation(positions, key.shape[-1], key.dtype)), value
+
+    def _split(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        projected = F.linear(normed(rows), weight)
+        split = (*rows.shape[:-1], -1, self.num_heads, rows.shape[-1] // self.num_heads)
+        return projected.view(split).movedim(-3, 0).transpose(-3, -2).unbind()
+
+    def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
+        """Return rows ``[..., N, D]`` behind the layer that attended to ``[..., H, N, E]``."""
+        rows = rows + F.linear(attended.transpose(-3, -2).flatten(-2), self.attention_out)
+        gate, up = F.linear(normed(rows), self.feed).chunk(2, -1)
+        return rows + F.linear(F.silu(gate) * up, self.feed_out)
+
+
+class DraftLayer(HiddenAdapter, Block):
     """The weights: the join, attention, a gated MLP and the last norm."""
 
     variant, sized = "eagle", "feed"
@@ -36,10 +79,7 @@ class DraftLayer(HiddenAdapter):
         width, inner = config.width, config.rank
         generator = torch.Generator().manual_seed(seed)
         self.join = spread(generator, width, 2 * width)
-        self.attention = spread(generator, 3 * width, width)
-        self.attention_out = spread(generator, width, width)
-        self.feed = spread(generator, 2 * inner, width)
-        self.feed_out = spread(generator, width, inner)
+        self.draw(generator, width=width, inner=inner, num_heads=config.num_heads)
         self.scale = nn.Parameter(torch.ones(width))
         if config.num_words:
             self.register_buffer("words", torch.arange(config.num_words))
@@ -51,24 +91,11 @@ class DraftLayer(HiddenAdapter):
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
         """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""
-        return F.linear(torch.cat([_normed(states), _normed(embedded)], -1), self.join)
-
-    def project(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values ``[..., H, N, E]`` of rows ``[..., N, D]``."""
-        num_heads = self.config.num_heads
-        projected = F.linear(_normed(rows), self.attention)
-        split = (*rows.shape[:-1], 3, num_heads, rows.shape[-1] // num_heads)
-        projected = projected.view(split).movedim(-3, 0).transpose(-3, -2)
-        query, key, value = projected
-        cos, sin = _rotation(positions, query.shape[-1], query.dtype)
-        return _rotated(query, cos, sin), _rotated(key, cos, sin), value
+        return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
     def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return states ``[..., N, D]`` of rows and what they attended to ``[..., H, N, E]``."""
-        rows = rows + F.linear(attended.transpose(-3, -2).flatten(-2), self.attention_out)
-        gate, up = F.linear(_normed(rows), self.feed).chunk(2, -1)
-        rows = rows + F.linear(F.silu(gate) * up, self.feed_out)
-        return _normed(rows) * self.scale
+        return normed(self.passed(rows, attended)) * self.scale
 
 
 class ShortHead(nn.Module):
@@ -157,13 +184,14 @@ class DraftCache:
         return layer.leave(rows, attended)
 
 
-def _normed(rows: Tensor) -> Tensor:
+def normed(rows: Tensor) -> Tensor:
+    """Return rows of root mean square 1."""
     return F.rms_norm(rows, rows.shape[-1:], eps=1e-6)
 
 
 def _rotation(positions: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
-    angles = positions[:, None].float() / _THETA**steps
+    angles = (positions[..., None].float() / _THETA**steps).unsqueeze(-3)
     angles = torch.cat([angles, angles], -1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 

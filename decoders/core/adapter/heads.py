@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from decoders.core.adapter.config import CONFIG_FILE, HEADS, AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
+from decoders.core.adapter.parallel_layers import ParallelLayers
 
 
 class DraftHeads(HiddenAdapter):
@@ -82,5 +83,5 @@ def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
         return SlotAdapter.load(folder)  # says what is wrong
     if config.variant not in HEADS:
         return SlotAdapter.load(folder)
-    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ExitBlock)
+    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ExitBlock, ParallelLayers)
     return next(kind for kind in kinds if kind.variant == config.variant).load(folder)

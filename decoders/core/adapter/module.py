@@ -221,10 +221,9 @@ class HiddenAdapter(StoredAdapter):
     def check_fits(self, width: int) -> None:
         """Raise `ValueError` unless a model's hidden states have the width of training."""
         if width != self.config.width:
-            noun = {"medusa": "heads were", "eagle": "draft layer was", "exit": "exit was"}
-            raise ValueError(
-                f"the {noun[self.variant]} made for a model {self.config.width} wide, not {width}"
-            )
+            nouns = {"medusa": "heads were", "exit": "exit was", "shallow": "draft layers were"}
+            noun, own = nouns.get(self.variant, "draft layer was"), self.config.width
+            raise ValueError(f"the {noun} made for a model {own} wide, not {width}")
 
 
 def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:

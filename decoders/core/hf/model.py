@@ -24,6 +24,7 @@ from decoders.core.adapter.draft_layer import DraftCache, DraftLayer, ShortHead
 from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotCache
 from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.hf.architecture import Architecture, main_device, notes_of, token_ids
 from decoders.core.hf.attention import group_attention, own_attention
@@ -202,7 +203,7 @@ class HFModel(Model):
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
-        if isinstance(heads, DraftLayer) and heads.config.num_words:
+        if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
             head = self.module.get_output_embeddings()
             self._short_heads[name] = ShortHead(head, heads.words.to(self.device))
         if isinstance(heads, ExitBlock):
@@ -250,9 +251,11 @@ class HFModel(Model):
         logits: Tensor = self._runner.head(heads(hidden))
         return logits.float()
 
-    def drafter(self, name: str, capacity: int) -> DraftCache:
+    def drafter(self, name: str, capacity: int) -> DraftCache | SlotCache:
         """See `Model.drafter`."""
         layer = self._heads[name]
+        if isinstance(layer, ParallelLayers):
+            return SlotCache(layer, self._runner.tokens, self._short_heads[name], capacity)
         assert isinstance(layer, DraftLayer), f"{name!r} is no draft layer"
         head = self._short_heads.get(name, self._runner.head)
         return DraftCache(layer, self._runner.tokens, head, capacity)

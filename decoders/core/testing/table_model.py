@@ -64,7 +64,7 @@ class TableModel(Model):
         self._distributions: dict[tuple[int, ...], Tensor] = {}
         self._tokens: list[list[tuple[int, int]]] = []  # per cache row: (position, token)
         self._adapters: dict[str, AdapterConfig] = {}
-        self._errors: dict[str, float] = {}
+        self.errors: dict[str, float] = {}
         self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
         self._library: Any = None
 
@@ -77,14 +77,16 @@ class TableModel(Model):
             code="constant" if variant in MASKED_VARIANTS else "dyadic",
             num_slots=6,
             layers={},
-            width=2 if variant == "eagle" else 1,
-            num_heads=int(variant == "eagle"),
+            width=2 if variant in ("eagle", "shallow") else 1,
+            num_heads=int(variant in ("eagle", "shallow")),
+            num_words=int(variant == "shallow"),
+            num_layers=int(variant == "shallow"),
             exit_layer=int(variant == "exit"),
             anchored=standalone,
             standalone=standalone,
             greedy=True,
         )
-        self._errors[name] = error
+        self.errors[name] = error
         if variant == "exit":
             self._exits[name] = _Early(self, error)
 
@@ -170,13 +172,15 @@ class TableModel(Model):
             rows = []
             for head in range(config.num_slots):
                 context = [*context, int(self.logits(context).argmax())]
-                wrong = self._chance(repr((self._seed, context, head))) < self._errors[name]
+                wrong = self._chance(repr((self._seed, context, head))) < self.errors[name]
                 rows.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
             proposed.append(torch.stack(rows))
         return torch.stack(proposed)
 
-    def drafter(self, name: str, capacity: int) -> TableDrafter:
+    def drafter(self, name: str, capacity: int) -> TableDrafter | TableSlots:
         """See `Model.drafter`."""
+        if self.adapters[name].variant == "shallow":
+            return TableSlots(self, name)
         assert self.adapters[name].variant == "eagle", f"{name!r} is no draft layer"
         return TableDrafter(self, name)
 
@@ -188,7 +192,7 @@ class TableModel(Model):
         ]
         logits = []
         for context in contexts:
-            wrong = self.errs(context, "drafted", self._errors[name])
+            wrong = self.errs(context, "drafted", self.errors[name])
             logits.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
         return torch.stack(logits), self._hidden(contexts)
 
@@ -211,16 +215,17 @@ class TableModel(Model):
             context = [*context, slots.anchors[branch]]
         token = 0
         for u, slot_token in rows.carried(slot):
-            token = self._pick(context, u, slots.warp) if slot_token == MASKED else slot_token
+            token = self.picked(context, u, slots.warp) if slot_token == MASKED else slot_token
             context = [*context, token]
         chance = self._chance(repr((self._seed, context, slots.uniforms[slot])))
-        wrong = chance < self._errors[slots.adapter]
+        wrong = chance < self.errors[slots.adapter]
         if self.adapters[slots.adapter].variant == "o-ptp":
             token = (token + wrong) % self.vocab_size
             return torch.full((self.vocab_size,), -3.0).index_fill(0, torch.tensor(token), 3.0)
         return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
-    def _pick(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
+    def picked(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
+        """Return the token after a context by a uniform at temperature and top-p, or likeliest."""
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:
             distribution = self.logits(context).unsqueeze(0)
@@ -274,6 +279,27 @@ class TableDrafter:
         logits, after = self._model.drafted(self._name, states, tokens)
         self._states += after
         return logits, after
+
+
+class TableSlots:
+    """`RunningSlots` without a cache: drafts are picked by their uniforms, or are wrong."""
+
+    def __init__(self, model: TableModel, name: str) -> None:
+        """Run layers attached as `name`."""
+        self._model, self._name = model, name
+
+    def propose(
+        self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
+    ) -> tuple[list[int], list[float]]:
+        """See `RunningSlots.propose`; each chance is that of a right draft."""
+        model, drafts = self._model, list[int]()
+        context = [*(int(known) for known in states[-1].tolist() if known >= 0), tokens[-1]]
+        for u in uniforms:
+            wrong = model.errs([*context, int(2**20 * u)], "slot", model.errors[self._name])
+            u = u if temperature else NO_UNIFORM
+            context.append(model.picked(context, u, (temperature or 1.0, 1.0)))
+            drafts.append((context[-1] + wrong) % model.vocab_size)
+        return drafts, [1 - model.errors[self._name]] * len(drafts)
 
 
 class _Rows:

@@ -1,0 +1,89 @@
+"""A shallow parallel drafter that knows u: a few layers on the target's hidden states.
+
+They draft K tokens in one pass, each from the very uniform that the target will pick it by: PTP's
+idea (arXiv 2512.21323) where a pass costs a fraction of the target's, in a body as DFlash's and
+with a bias as DSpark's (docs/decoders/shallow.md). One call verifies the drafts by the target's
+own picks.
+
+A draft call is a call of the layers; it is part of the decoder's own time, as heads are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.registry import register
+from decoders.core.types import MOST_DRAFTS
+
+_PROMPT_ROWS = 256
+"""Most rows of a prompt that the layers see, as EAGLE's layer: each costs the head a row."""
+
+
+@register("shallow")
+@dataclass(frozen=True, kw_only=True)
+class Shallow(DraftAndVerify):
+    """Draft at once by shallow layers that know the uniforms of the target's picks. Lossless.
+
+    Args:
+        slots: most drafts; 0 is as many as were trained.
+        stop: the draft ends before the chance that all of it stands falls below.
+        adapter: name of the adapter that holds the layers, see ``--adapter``.
+    """
+
+    slots: int = 0
+    stop: float = 0.15
+    adapter: str = "shallow"
+
+    needs = ("adapter",)
+    variants = ("shallow",)
+    by_default = False
+
+    def __post_init__(self) -> None:
+        self.demand(0 <= self.slots <= MOST_DRAFTS, "slots", f"0 (all there are) to {MOST_DRAFTS}")
+        self.demand(0 <= self.stop < 1, "stop", "0 or above, below 1")
+
+    def drafter(self, request: Request) -> Drafter:
+        """Draft from the states behind the text's tokens."""
+        return _Slots(self, request)
+
+
+class _Slots(Drafter):
+    """The drafts of one answer, and the states that the layers have not been fed."""
+
+    hidden = _PROMPT_ROWS
+
+    def __init__(self, options: Shallow, request: Request) -> None:
+        assert request.adapter is not None
+        self._options, self._request = options, request
+        trained = request.adapter.num_slots
+        self._slots = min(options.slots or trained, trained)
+        self._unfed: list[Tensor] = []
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Keep the states behind the text's new tokens."""
+        self._unfed.append(verdict.states)
+
+    def propose(self, text: Text, most: int) -> list[int]:
+        """Draft tokens up to the first that is hardly reached."""
+        count, request = min(self._slots, most), self._request
+        if count < 1:  # the answer's last call
+            return []
+        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
+        self._unfed = []
+        uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(count)]
+        tokens, chances = request.target.draft_at_once(
+            *(self._options.adapter, states, text.tokens[-len(states) :], uniforms),
+            request.sampling.temperature,
+        )
+        reached = 1.0
+        for number, chance in enumerate(chances):
+            reached *= chance
+            if not reached >= self._options.stop:
+                return tokens[:number]
+        return tokens

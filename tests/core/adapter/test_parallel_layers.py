@@ -1,0 +1,180 @@
+"""Layers that draft in one pass: against dense attention, cached, biased, in files, refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter.draft_layer import ShortHead
+from decoders.core.adapter.heads import read_adapter
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotCache, chain
+from decoders.core.hf.model import HFModel
+from decoders.core.types import NO_UNIFORM
+from tests.tiny_models import WIDTH, fresh
+from training.heads.parallel_job import run_slots
+
+VOCAB, SLOTS, WORDS = 60, 4, 50
+
+
+def config_of(**options: Any) -> AdapterConfig:
+    sizes = {"num_slots": SLOTS, "rank": 6, "width": WIDTH, "num_heads": 4, "num_words": WORDS}
+    chosen = {"num_layers": 2, "bias_rank": 3, **sizes, **options}
+    return AdapterConfig(variant="shallow", layers={}, **chosen)
+
+
+def noise(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Made:
+    """Layers with a bias, and an embedding and a head of their own."""
+
+    def __init__(self, **options: Any) -> None:
+        self.layers = ParallelLayers(config_of(**options), seed=3).eval().requires_grad_(False)
+        self.layers.right.copy_(noise(*self.layers.right.shape, seed=4))
+        self.layers.numbers.copy_(noise(*self.layers.numbers.shape, seed=8))
+        self.layers.warmth.copy_(noise(WIDTH, seed=9))
+        self.layers.words.copy_(torch.arange(self.layers.config.num_words) + 5)
+        self.table, head = noise(VOCAB, WIDTH), torch.nn.Linear(WIDTH, VOCAB, bias=True)
+        head.weight.data, head.bias.data = noise(VOCAB, WIDTH, seed=2), noise(VOCAB, seed=6)
+        self.head = ShortHead(head, self.layers.words)
+
+    def cache(self) -> SlotCache:
+        return SlotCache(self.layers, lambda ids: self.table[ids], self.head, 64)
+
+    def dense(self, states: Tensor, tokens: list[int], u: Tensor, warm: float) -> Tensor:
+        """States of slots behind a text by attention with one dense mask, head by head."""
+        layers, num = self.layers, len(tokens)
+        text = layers.enter(states, self.table[tokens])
+        slots = layers.slots(text[-1], u, warm)
+        places = torch.arange(num + len(u))
+        sees = torch.ones(len(u), num + len(u), dtype=torch.bool).tril_(num)
+
+        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            _, keys, values = layers._blocks[number].project(text, places[:num])
+            out = []
+            for head in range(len(query)):
+                k, v = torch.cat([keys[head], key[head]]), torch.cat([values[head], value[head]])
+                scores = query[head] @ k.T / query.shape[-1] ** 0.5
+                out.append(scores.masked_fill(~sees, float("-inf")).softmax(-1) @ v)
+            return torch.stack(out)
+
+        states = layers(slots, places[num:], attend)
+        assert isinstance(states, Tensor)
+        return states
+
+    def whole(self, states: Tensor, before: int) -> tuple[list[int], list[float]]:
+        """Drafts of slots' states by all logits and all of the bias."""
+        tokens, chances = [], []
+        for logits in self.head.short(states):
+            known = self.layers.words.tolist().index(before) if before in range(5, 55) else WORDS
+            chance = (logits + self.layers.right @ self.layers.left[known]).softmax(-1)
+            before = int(self.layers.words[chance.argmax()])
+            tokens.append(before)
+            chances.append(chance.max().item())
+        return tokens, chances
+
+
+U = torch.tensor([0.1, 0.9, 0.5, 0.25], dtype=torch.float64)
+
+
+def test_a_pass_over_many_places_is_dense_attention_behind_each() -> None:
+    made, tokens, anchors = Made(), [3, 1, 4, 1, 5, 9, 2], torch.tensor([[5, 2]])
+    hidden = noise(len(tokens), WIDTH, seed=6)
+    text = made.layers.enter(hidden, made.table[tokens])[None]
+    slots = made.layers.slots(text[0, anchors], U.expand(1, 2, -1), 0.7)
+    found = run_slots(made.layers, text, slots.flatten(1, 2), anchors).view(2, SLOTS, WIDTH)
+    for states, anchor in zip(found, anchors[0].tolist(), strict=True):
+        expected = made.dense(hidden[: anchor + 1], tokens[: anchor + 1], U, 0.7)
+        torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("temperature", "tokens"), [(0.0, [3, 11]), (0.7, [3, 12, 59])])
+def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
+    temperature: float, tokens: list[int]
+) -> None:
+    made, text = Made(num_words=WORDS), [8, 9, 10, 7]
+    states, uniforms = noise(len(text + tokens), WIDTH, seed=5), U.tolist()
+    cache = made.cache()
+    cache.propose(states[:4], text, [0.3, 0.4], temperature)  # slots that are forgotten
+    found = cache.propose(states[4:], tokens, uniforms, temperature)
+    u = U if temperature else torch.full_like(U, NO_UNIFORM)
+    expected = made.whole(made.dense(states, text + tokens, u, temperature), tokens[-1])
+    found_all = chain_of_all(made, made.dense(states, text + tokens, u, temperature), tokens[-1])
+    assert found[0] == found_all[0]
+    assert found[1] == pytest.approx(found_all[1], rel=1e-3)
+    assert len(expected[0]) == SLOTS
+
+
+def chain_of_all(made: Made, states: Tensor, before: int) -> tuple[list[int], list[float]]:
+    return chain(made.layers, made.head.short(states), torch.tensor([before]))
+
+
+@pytest.mark.parametrize("rank", [3, 0])
+@pytest.mark.parametrize("before", [7, 2])
+def test_of_few_words_the_bias_counts_in_full(before: int, rank: int) -> None:
+    made = Made(num_words=30, bias_rank=rank)
+    logits = noise(SLOTS, 30, seed=7)
+    tokens, chances = chain(made.layers, logits.clone(), torch.tensor([before]))
+    known = before - 5 if before >= 5 else 30
+    for row, token, chance in zip(logits, tokens, chances, strict=True):
+        expected = (row + made.layers.right @ made.layers.left[known]).softmax(-1)
+        known = int(expected.argmax())
+        assert token == known + 5
+        assert chance == pytest.approx(expected[known].item(), rel=1e-5)
+
+
+def test_of_many_words_the_bias_is_the_likeliest_ones() -> None:
+    made = Made()
+    logits = noise(SLOTS, WORDS, seed=7)
+    tokens, _ = chain(made.layers, logits.clone(), torch.tensor([7]))
+    known = 2
+    for row, token in zip(logits, tokens, strict=True):
+        biased = row + made.layers.right @ made.layers.left[known]
+        likeliest = row.topk(32).indices
+        known = int(likeliest[biased[likeliest].argmax()])
+        assert token == known + 5
+
+
+def test_uniforms_and_temperature_move_drafts_and_greedy_ones_know_none() -> None:
+    made, states = Made(), noise(3, WIDTH, seed=5)
+
+    def drafted(uniforms: list[float], temperature: float) -> list[float]:
+        return made.cache().propose(states, [8, 9, 10], uniforms, temperature)[1]
+
+    assert drafted([0.1, 0.2], 0.7) != drafted([0.4, 0.2], 0.7)
+    assert drafted([0.1, 0.2], 0.7)[0] == pytest.approx(drafted([0.1, 0.9], 0.7)[0], rel=1e-5)
+    assert drafted([0.1, 0.2], 0.7) != drafted([0.1, 0.2], 1.0)
+    assert drafted([0.1, 0.2], 0.0) == drafted([0.4, 0.7], 0.0)
+
+
+def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
+    layers = Made(temperatures=(0.7, 1.0), greedy=True, code="constant").layers
+    layers.save(tmp_path)
+    loaded = read_adapter(tmp_path)
+    assert isinstance(loaded, ParallelLayers)
+    assert loaded.config == layers.config
+    for name, value in layers.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)
+    text = (tmp_path / "adapter.json").read_text()
+    (tmp_path / "adapter.json").write_text(text.replace('"num_slots": 4', '"num_slots": 9'))
+    with pytest.raises(ValueError, match="its sizes are"):
+        ParallelLayers.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_heads": 3}, {"num_words": 0}, {"num_layers": 0}, {"bias_rank": -1}]
+)
+def test_sizes_that_fit_nothing_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"'{next(iter(wrong))}'"):
+        config_of(**wrong)
+
+
+def test_layers_of_another_width_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=f"draft layers were made for a model 40 wide, not {WIDTH}"
+    ):
+        HFModel(fresh("llama")).attach("shallow", ParallelLayers(config_of(width=40)))

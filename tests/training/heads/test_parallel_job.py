@@ -1,0 +1,153 @@
+"""Drafters from recipe to decoding: places, uniforms, losses, what u is worth, reports, files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.ar import Autoregressive
+from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import generate
+from decoders.core.hf.model import HFModel
+from decoders.core.types import NO_UNIFORM, Sampling
+from decoders.shallow import Shallow
+from tests.command_line import bench
+from tests.tiny_recipe import toml_of
+from training.adapter.lean_job import GREEDY_TEMPERATURE
+from training.heads.job import ByKind, HeldOut
+from training.heads.parallel_job import ParallelJob
+from training.heads.recipe import HeadsRecipe
+from training.heads.train import build_job, train_heads
+from training.loop import TrainingProgress
+from training.recipe import RECIPES, read_recipe
+from training.run import Reporter
+
+SLOTS = 3
+
+
+@pytest.fixture
+def tables(home: Path) -> dict[str, Any]:
+    """A recipe of seconds."""
+    return {
+        "model": {"path": str(home / "letters")},
+        "drafter": {"slots": SLOTS, "layers": 2, "rank": 16, "num_heads": 2, "bias_rank": 4},
+        "data": {
+            "kind": "on-policy", "num_completions": 60, "max_new_tokens": 20, "max_tokens": 40,
+            "temperatures": [0.0, 0.7, 1.0], "rows_per_step": 12, "seed": 1,
+        },
+        "run": {
+            "num_steps": 60, "warmup_steps": 2, "adamw_lr": 0.01, "muon_lr": 0.03,
+            "max_tokens": 160, "eval_steps": 20, "eval_rows": 12, "anchors_per_row": 8,
+            "teacher_top": 5,
+        },
+    }  # fmt: skip
+
+
+def job_of(tables: dict[str, Any], folder: Path) -> ParallelJob:
+    reporter = Reporter("none", "heads", None)
+    job = build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
+    assert isinstance(job, ParallelJob)
+    return job
+
+
+def test_places_are_of_the_answer_and_slots_end_with_it(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    job = job_of(tables, tmp_path)
+    rows = job.source.rows(0)
+    anchors, inside, _ = job._anchors(rows)
+    for row, places, known in zip(rows, anchors.tolist(), inside.tolist(), strict=True):
+        assert len(set(places)) == len(places)
+        for place, slots in zip(places, known, strict=True):
+            answer = [*row.learn, *[False] * (SLOTS + 42)][place + 1 : place + 2 + SLOTS]
+            assert slots == [all(answer[: 2 + slot]) for slot in range(SLOTS)]
+    possible = [max(0, sum(row.learn) - 1) for row in rows]
+    assert inside[..., 0].sum(1).tolist() == [min(8, num) for num in possible]
+
+
+def test_the_loss_is_that_of_each_slot_by_its_weight(
+    tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the module's own logits, and from uniforms that make the target pick the text."""
+    tables["run"] |= {"position_decay": 0.5, "label_share": 0.25}
+    tables["run"]["teacher_top"] = job_of(tables, tmp_path).module.config.vocab_size
+    job = job_of(tables, tmp_path)
+    seen: list[torch.Tensor] = []
+    slots_of = job.heads.slots
+
+    def spying(last: Any, u: torch.Tensor, temperature: Any) -> torch.Tensor:
+        seen.append(u)
+        return slots_of(last, u, temperature)
+
+    monkeypatch.setattr(job.heads, "slots", spying)
+    rows = job.source.rows(0)
+    assert {row.temperature for row in rows} == {0.0, 0.7, 1.0}
+    job._generator.manual_seed(4)
+    anchors, inside, _ = job._anchors(rows)
+    job._generator.manual_seed(4)
+    ((loss, num),) = job._losses(rows)
+    job._generator.manual_seed(4)
+    slots = job._slots(rows)
+    drafted = job.module.lm_head(slots.features[..., : job.heads.config.width])
+    drafted = (drafted + slots.features[..., -4:] @ job.heads.right.T).log_softmax(-1)
+    expected, count = 0.0, 0
+    for b, row in enumerate(rows):
+        logits = job.module(torch.tensor([row.ids])).logits[0]
+        greedy = row.temperature == 0
+        for a, place in enumerate(anchors[b].tolist()):
+            for slot in range(SLOTS):
+                if not inside[b, a, slot]:
+                    continue
+                at = place + 2 + slot
+                token, logs = row.ids[at], drafted[b, a, slot]
+                u = seen[0][b, a, slot].item()
+                if greedy:
+                    assert u == NO_UNIFORM
+                    truth = (logits[at - 1] / GREEDY_TEMPERATURE).softmax(-1)
+                    part = -0.75 * (truth * logs).sum() - 0.25 * logs[token]
+                else:
+                    cdf = (logits[at - 1].double() / row.temperature).softmax(-1).cumsum(0)  # type: ignore[operator]
+                    below = cdf[token - 1].item() if token else 0.0
+                    assert below - 1e-6 <= u <= cdf[token].item() + 1e-6
+                    part = -logs[token]
+                expected += 0.0 + (part * torch.exp(torch.tensor(-0.5 * slot))).item()
+                count += 1
+    assert num == count
+    assert loss.item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_pieces_depend_on_the_step_alone(tables: dict[str, Any], tmp_path: Path) -> None:
+    job = job_of(tables, tmp_path)
+
+    def losses(step: int) -> list[float]:
+        return [loss.item() for loss, _, _ in job.pieces(TrainingProgress(step=step))]
+
+    first = losses(0)
+    assert len(first) > 1
+    job.held_out()
+    assert losses(1) != first
+    assert losses(0) == first
+
+
+def trained(tables: dict[str, Any], folder: Path) -> ByKind:
+    train_heads(tables, folder, progress="none")
+    measured = ParallelLayers.load(folder).config.measured
+    return ByKind(**{kind: HeldOut(**measured[kind]) for kind in ("greedy", "sampled")})
+
+
+def test_what_is_sampled_is_foreseen_by_u_alone(tables: dict[str, Any], tmp_path: Path) -> None:
+    """Of random letters a drafter that knows u tells many, the control the likeliest alone."""
+    tables["data"] |= {"temperatures": [1.0, 0.7, 0.0], "num_completions": 200}
+    tables["run"] |= {"num_steps": 200, "eval_steps": 200, "choose": "best"}
+    knowing = trained(tables, tmp_path / "knowing")
+    control = tables | {"drafter": tables["drafter"] | {"code": "constant"}}
+    blind = trained(control, tmp_path / "blind")
+    assert knowing.sampled is not None
+    assert blind.sampled is not None
+    print(knowing, blind)
+    assert knowing.sampled.leading > 1.5 * blind.sampled.leading

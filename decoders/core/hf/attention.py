@@ -44,6 +44,11 @@ GROUPED_ROWS = 16
 """Wider calls have rows enough for a product of their own."""
 
 
+_PROCESSORS, _WIDE = 128, 32
+"""So many heads of all sequences keep a GPU busy, and with so many rows each torch's kernel is the
+faster one (results/reference/h100/attention.csv)."""
+
+
 class MaskBuilder:
     """Makes the masks of one cache, of C entries a row."""
 
@@ -142,7 +147,7 @@ def grouped_attention(
         )
         return given
     rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
-    if on_gpu:
+    if on_gpu and not (rows.shape[0] * rows.shape[1] >= _PROCESSORS and rows.shape[2] >= _WIDE):
         out = _by_products(rows, key, value, attention_mask, scaling or query.shape[-1] ** -0.5)
         return out.view(query.shape).transpose(1, 2).contiguous(), None
     if attention_mask is not None:

@@ -119,11 +119,11 @@ class Graphs:
         if self.backend == "eager":
             return lambda given: flat(*given)
         given = [*inputs.values(), *planes]
-        if self._on_gpu:
-            return _captured(flat, given, len(names))
         rows = "one row" if inputs["positions"].shape[1] == 1 else "rows"
         kind = f"{len(inputs['positions'])} x {rows}{f' of {name}' if name else ''}"
         try:
+            if self._on_gpu:
+                return _captured(flat, given, len(names))
             with warnings.catch_warnings(action="ignore"):  # of the compilers' own code
                 return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
         except Exception as error:  # compilers raise anything

@@ -38,6 +38,8 @@ from training.text.data import PoolSource, Row, prompt_hash
 from training.workers import wait_for_all, worker
 
 Ids = tuple[int, ...]
+_BATCHES = 4
+"""Batches that are sampled with one cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,20 +255,21 @@ def _run(
     batch_size: int,
     keep: Callable[[Completion], None],
 ) -> None:
-    if not prompts:
-        return
-    numbers = list(prompts)
-
-    def finish(index: int, outcome: Outcome) -> None:
-        if isinstance(outcome, Exception):
-            raise outcome
-        number, tokens, temperature = numbers[index], outcome.tokens, sampling.temperature
-        prompt = prompts[number]
-        keep(Completion(number=number, temperature=temperature, prompt=prompt, tokens=tokens))
-
     decoder = _NumberedAR(firsts={number: prompt[0] for number, prompt in prompts.items()})
-    keys = [(number, *prompt[1:]) for number, prompt in prompts.items()]
-    Scheduler(decoder, Models(target=model), sampling, batch_size).run(keys, on_finish=finish)
+    # alike in length, so that a cache as long as the longest is not far too long for the others
+    ordered = sorted(prompts, key=lambda number: len(prompts[number]))
+    for first in range(0, len(ordered), _BATCHES * batch_size):
+        numbers = ordered[first : first + _BATCHES * batch_size]
+
+        def finish(index: int, outcome: Outcome, numbers: Sequence[int] = numbers) -> None:
+            if isinstance(outcome, Exception):
+                raise outcome
+            number, tokens, temperature = numbers[index], outcome.tokens, sampling.temperature
+            prompt = prompts[number]
+            keep(Completion(number=number, temperature=temperature, prompt=prompt, tokens=tokens))
+
+        keys = [(number, *prompts[number][1:]) for number in numbers]
+        Scheduler(decoder, Models(target=model), sampling, batch_size).run(keys, on_finish=finish)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,13 @@ Letters: N rows of a tree, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree, draw_candidates, likeliest_candidates
 from decoders.core.drafting.verification import Exact
@@ -27,9 +27,6 @@ from decoders.core.masks import ROOT
 from decoders.core.registry import register
 from decoders.core.types import MOST_DRAFTS
 from decoders.core.upload import upload
-
-_PROMPT_ROWS = 256
-"""Most rows of a prompt that the layer sees: each costs the target's head a row."""
 
 
 @register("eagle")
@@ -86,19 +83,16 @@ class _Frontier:
     states: Tensor
 
 
-class _Layer(Drafter):
-    """Trees of one answer, and the states that the layer has not been fed."""
+class _Layer(StatesDrafter):
+    """Trees of one answer."""
 
-    hidden, branches = _PROMPT_ROWS, True
+    branches = True
 
     def __init__(self, options: Eagle, request: Request) -> None:
+        super().__init__()
         self._options, self._request = options, request
+        self._layer = functools.partial(request.target.drafter, options.adapter)
         self._draws = not options.verification.by_picks(request.sampling)
-        self._unfed: list[Tensor] = []
-
-    def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the states behind the text's new tokens."""
-        self._unfed.append(verdict.states)
 
     def propose(self, text: Text, most: int) -> DraftTree:
         """Make a tree behind the last token; drafts are drawn where rejection verifies them."""
@@ -106,10 +100,8 @@ class _Layer(Drafter):
         depth = min(options.depth, most)
         if depth < 1:  # the answer's last call
             return tree
-        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
-        self._unfed = []
-        tokens = text.tokens[-len(states) :]
-        logits, after = self._request.target.draft(options.adapter, states, tokens)
+        states, tokens = self.unfed(text)
+        logits, after = self._layer(len(tokens)).feed(states, tokens)
         frontier = _Frontier([None], ROOT, logits, after)
         drafts: list[_Draft] = []
         drawn_from: dict[_Draft | None, Tensor] = {}
@@ -169,8 +161,7 @@ class _Layer(Drafter):
 
     def _expanded(self, frontier: _Frontier, drafts: list[_Draft]) -> _Frontier:
         ranked = [frontier.drafts.index(draft.before) for draft in drafts]
-        logits, states = self._request.target.draft(
-            self._options.adapter,
+        logits, states = self._layer(len(drafts)).draft(
             frontier.states.index_select(0, upload(ranked, frontier.states.device)),
             [draft.token for draft in drafts],
             [frontier.first + row for row in ranked],

@@ -10,19 +10,15 @@ A draft call is a call of the layers; it is part of the decoder's own time, as h
 
 from __future__ import annotations
 
+import itertools
+import operator
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
 from decoders.core.types import MOST_DRAFTS
-
-_PROMPT_ROWS = 256
-"""Most rows of a prompt that the layers see, as EAGLE's layer: each costs the head a row."""
 
 
 @register("shallow")
@@ -53,37 +49,25 @@ class Shallow(DraftAndVerify):
         return _Slots(self, request)
 
 
-class _Slots(Drafter):
-    """The drafts of one answer, and the states that the layers have not been fed."""
-
-    hidden = _PROMPT_ROWS
+class _Slots(StatesDrafter):
+    """The drafts of one answer."""
 
     def __init__(self, options: Shallow, request: Request) -> None:
+        super().__init__()
         assert request.adapter is not None
         self._options, self._request = options, request
         trained = request.adapter.num_slots
         self._slots = min(options.slots or trained, trained)
-        self._unfed: list[Tensor] = []
-
-    def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the states behind the text's new tokens."""
-        self._unfed.append(verdict.states)
 
     def propose(self, text: Text, most: int) -> list[int]:
         """Draft tokens up to the first that is hardly reached."""
         count, request = min(self._slots, most), self._request
         if count < 1:  # the answer's last call
             return []
-        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
-        self._unfed = []
+        states, fed = self.unfed(text)
         uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(count)]
-        tokens, chances = request.target.draft_at_once(
-            *(self._options.adapter, states, text.tokens[-len(states) :], uniforms),
-            request.sampling.temperature,
-        )
-        reached = 1.0
-        for number, chance in enumerate(chances):
-            reached *= chance
-            if not reached >= self._options.stop:
-                return tokens[:number]
-        return tokens
+        layers = request.target.drafter(self._options.adapter, len(fed) + count)
+        tokens, chances = layers.propose(states, fed, uniforms, request.sampling.temperature)
+        reached = itertools.accumulate(chances, operator.mul)
+        stands = itertools.takewhile(lambda chance: chance >= self._options.stop, reached)
+        return list(tokens[: len(list(stands))])

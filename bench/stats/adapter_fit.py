@@ -26,7 +26,7 @@ def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, .
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    if facts.masked:  # masked slots know of no sampling
+    if facts.masked or facts.variant == "shallow":  # slots know of no sampling, or of any
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:

@@ -267,35 +267,8 @@ class Session:
         """Return logits ``[R, H, V]`` of an adapter's heads (`Model.propose`); no call is made."""
         return self.model.propose(name, hidden)
 
-    def draft(
-        self,
-        name: str,
-        states: Tensor,
-        tokens: Sequence[int],
-        parents: Sequence[int] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Run a draft layer on tokens behind `states` ``[N, D]`` as a draft call.
-
-        See `RunningLayer.draft`; without `parents` the rows are text (`RunningLayer.feed`).
-        """
-        layer: RunningLayer = self._drafter(name, len(tokens))
-        if parents is None:
-            return layer.feed(states, tokens)
-        return layer.draft(states, tokens, parents)
-
-    def draft_at_once(
-        self,
-        name: str,
-        states: Tensor,
-        tokens: Sequence[int],
-        uniforms: Sequence[float],
-        temperature: float,
-    ) -> tuple[list[int], list[float]]:
-        """Run layers of slots behind text as a draft call; see `RunningSlots.propose`."""
-        slots: RunningSlots = self._drafter(name, len(tokens) + len(uniforms))
-        return slots.propose(states, tokens, uniforms, temperature)
-
-    def _drafter(self, name: str, num_rows: int) -> Any:
+    def drafter(self, name: str, num_rows: int) -> Any:
+        """Return a draft layer at work here (`Model.drafter`), for a draft call of `num_rows`."""
         if name not in self._layers:
             self._layers[name] = self.model.drafter(name, self.capacity)
         self.draft_calls += 1

@@ -140,7 +140,13 @@ def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-window"])
 def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling) -> None:
     model = HFModel(fresh(name))
-    sizes = {"num_slots": 3, "rank": 8, "num_heads": 2, "num_layers": 2, "bias_rank": 2}
+    sizes: dict[str, Any] = {
+        "num_slots": 3,
+        "rank": 8,
+        "num_heads": 2,
+        "num_layers": 2,
+        "bias_rank": 2,
+    }
     config = AdapterConfig(variant="shallow", layers={}, width=WIDTH, num_words=40, **sizes)
     model.attach("shallow", ParallelLayers(config))
     models, decoder = Models(target=model), Shallow(stop=0.0)
@@ -155,7 +161,13 @@ def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling) ->
 
 def test_weights_that_are_not_numbers_draft_nothing() -> None:
     model = HFModel(fresh("llama"))
-    sizes = {"num_slots": 3, "rank": 8, "num_heads": 2, "num_layers": 1, "bias_rank": 2}
+    sizes: dict[str, Any] = {
+        "num_slots": 3,
+        "rank": 8,
+        "num_heads": 2,
+        "num_layers": 1,
+        "bias_rank": 2,
+    }
     layers = ParallelLayers(
         AdapterConfig(variant="shallow", layers={}, width=WIDTH, num_words=40, **sizes)
     )

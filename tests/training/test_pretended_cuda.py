@@ -69,7 +69,7 @@ KINDS: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "drafter": (
         train_heads,
         {
-            "drafter": {"slots": 3, "rank": 16, "num_heads": 2, "bias_rank": 4, "seed": 1},
+            "drafter": {"num_slots": 3, "rank": 16, "num_heads": 2, "bias_rank": 4, "seed": 1},
             "data": {"kind": "completions", "path": "answers", "rows_per_step": 6},
             "run": STEPS | {"adamw_lr": 0.03, "muon_lr": 0.01, "anchors_per_row": 4},
         },

@@ -11,17 +11,17 @@ from decoders.core.registry import build, parse_spec
 from tests.zoo.answers import held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
 
-SPECS = ["spec", "ptp", "medusa", "eagle", "exit", "hf"]
+SPECS = ["spec", "ptp", "medusa", "eagle", "exit", "shallow", "hf"]
 
 
 @pytest.mark.parametrize(
     ("per_family", "num"), [(1, 6), pytest.param(9, 50, marks=pytest.mark.slow)]
 )
-def test_ar_spec_ptp_medusa_eagle_exit_and_transformers_give_the_same_ids(
+def test_ar_spec_and_all_adapters_and_transformers_give_the_same_ids(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, per_family: int, num: int
 ) -> None:
     target = HFModel.load(ROOT / "zoo" / "target", dtype=torch.float32, device="cpu")
-    for name in ("ptp", "medusa", "eagle", "exit"):
+    for name in ("ptp", "medusa", "eagle", "exit", "shallow"):
         target.attach(name, load_adapter(name, ROOT / "zoo" / name))
     models = Models(target=target, draft=zoo.draft)
     prompts, sampling = held_out(tokenizer, per_family)[:num], sampling_for(zoo, tokenizer)

@@ -32,6 +32,7 @@ SPECS = {
     "medusa": "medusa",
     "eagle": "eagle",
     "exit": "exit",
+    "shallow": "shallow",
 }
 
 

@@ -32,7 +32,7 @@ WAITS = {
     for names, cells in ROWS
     for spec in re.findall("`(.+?)`", names)
 }
-DRAFTS = {"spec": 4, "eagle": 6}
+DRAFTS = {"spec": 4, "eagle": 6, "shallow": 1}
 """Drafts of a step, one after another; the host reads each before the next is made."""
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
@@ -101,7 +101,9 @@ def test_the_budget_holds_every_decoder_to_a_wait_for_each_call() -> None:
         assert max(WAITS[spec]) <= drafts + 1
 
 
-@pytest.mark.parametrize("spec", ["ar", "spec", "lookahead", "ptp:mode=pqd", "isd", "eagle"])
+@pytest.mark.parametrize(
+    "spec", ["ar", "spec", "lookahead", "ptp:mode=pqd", "isd", "eagle", "shallow"]
+)
 def test_row_invariant_numerics_compute_on_the_device_alone(
     spec: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:

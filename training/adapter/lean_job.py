@@ -168,13 +168,13 @@ def taught_loss(
     temperature: Tensor,
     weight: Tensor,
     *,
-    label_share: float,
+    label_share: float | Tensor,
     overlap_share: float = 0.0,
 ) -> Tensor:
     """Return the summed loss of slots with final hidden states ``[M, D]``.
 
     It is cross-entropy with the teacher's distribution, with labels (`target` ``[M]``, by
-    `label_share`), and the chance that a proposal is rejected, 1 - sum min(p, q) (by
+    `label_share`, one or ``[M]``) and the chance that a proposal is rejected, 1 - sum min(p, q) (by
     `overlap_share`); without `top`, with labels alone. All distributions are at the slots' own
     temperatures ``[M]`` and over the head's words; the teacher's is of its T likeliest tokens. Each
     slot has a weight ``[M]``.

@@ -42,21 +42,18 @@ class LayerTable(RecipeTable):
 
 
 class DrafterTable(RecipeTable):
-    """[drafter]: layers that draft `slots` tokens in one pass (`ParallelLayers`).
+    """[drafter]: layers that draft in one pass; fields are as in `AdapterConfig`.
 
     Attributes:
-        rank: width of their MLPs.
-        words: number of words that are drafted, those most frequent in answers; 0, or more than
-            there are: all.
-        bias_rank: of the bias that the token before a slot puts on its logits; 0: none.
+        num_words: as [layer]'s `words`; of fewer words there are all.
         code: how slots know their uniforms; ``constant``: they do not.
     """
 
-    slots: Count = 8
-    layers: Count = 2
+    num_slots: Count = 8
+    num_layers: Count = 2
     rank: Count = 1024
     num_heads: Count = 4
-    words: NotNegative = 0
+    num_words: NotNegative = 0
     bias_rank: NotNegative = 128
     code: Code = "dyadic"
     seed: Seed = 0
@@ -83,7 +80,6 @@ class RunTable(LoopTable):
         position_decay: slot k of a drafter weighs exp(-k position_decay).
         teacher_top: likeliest tokens of the teacher that greedy text is compared with.
         label_share: share of the text's own token in the loss of greedy text.
-        overlap_share: share of 1 - overlap in a drafter's loss.
     """
 
     warmup_steps: NotNegative = 40
@@ -98,7 +94,6 @@ class RunTable(LoopTable):
     position_decay: float = Field(default=0.25, ge=0)
     teacher_top: Count = 16
     label_share: Share = 0.3
-    overlap_share: Share = 0.0
 
 
 class HeadsRecipe(Recipe):

@@ -104,16 +104,9 @@ def _fresh(recipe: HeadsRecipe, num_words: int, width: int) -> HiddenAdapter:
         }
         return DraftLayer(AdapterConfig(variant="eagle", **sizes, **of_width), layer.seed)
     if (drafter := recipe.drafter) is not None:
-        sizes = {
-            "num_slots": drafter.slots,
-            "num_layers": drafter.layers,
-            "rank": drafter.rank,
-            "num_heads": drafter.num_heads,
-            "num_words": min(drafter.words, num_words) or num_words,
-            "bias_rank": drafter.bias_rank,
-        }
-        of_width["code"] = drafter.code
-        return ParallelLayers(AdapterConfig(variant="shallow", **sizes, **of_width), drafter.seed)
+        of_width |= drafter.model_dump(exclude={"seed"})
+        of_width["num_words"] = min(drafter.num_words, num_words) or num_words
+        return ParallelLayers(AdapterConfig(variant="shallow", **of_width), drafter.seed)
     if (leaving := recipe.exit) is not None:
         sizes = {"num_slots": 1, "rank": leaving.rank, "exit_layer": leaving.after}
         return ExitBlock(AdapterConfig(variant="exit", **sizes, **of_width), leaving.seed)

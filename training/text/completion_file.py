@@ -59,14 +59,11 @@ class Completion:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
 
-    def row(self) -> Row:
-        """Return a row that learns the completion; the prompt is context."""
+    def row(self, *, tempered: bool) -> Row:
+        """Return a row that learns the completion after its prompt, `tempered`: at its own."""
         learn = [False] * len(self.prompt) + [True] * len(self.tokens)
-        return Row([*self.prompt, *self.tokens], learn)
-
-    def tempered_row(self) -> Row:
-        """Return the same row with the temperature it was sampled at."""
-        return dataclasses.replace(self.row(), temperature=self.temperature)
+        temperature = self.temperature if tempered else None
+        return Row([*self.prompt, *self.tokens], learn, temperature)
 
     def line(self) -> str:
         """Return the completion as a line of the file."""

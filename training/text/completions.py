@@ -100,7 +100,7 @@ class OnPolicySource(PoolSource):
             )
         completions = sample(teacher, tokenizer, fitting, plan, folder)
         super().__init__(
-            (each.tempered_row() if tempered else each.row() for each in completions),
+            (completion.row(tempered=tempered) for completion in completions),
             kind="on-policy",
             name=teacher.name,
             rows_per_step=rows_per_step,
@@ -150,7 +150,7 @@ def _stored_rows(file: Path, vocab_size: int) -> list[Row]:
         completions = list(read_completions(file).values())
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} holds no completions ({error})") from error
-    rows = [completion.tempered_row() for completion in completions]
+    rows = [completion.row(tempered=True) for completion in completions]
     highest = max((max(row.ids) for row in rows), default=0)
     if highest >= vocab_size:
         raise ValueError(

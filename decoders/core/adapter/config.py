@@ -23,7 +23,6 @@ HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 _OF_SOME = ("num_heads", "num_words", "exit_layer", "num_layers", "bias_rank")
-_OF_SHALLOW = ("temperatures", "greedy")
 _ATTENTIVE = ("eagle", "shallow")
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
@@ -157,8 +156,7 @@ class AdapterConfig:
         if not self.enter:
             del fields["enter"]  # as in files older than it
         if self.variant in HEADS:  # nothing is said of slots
-            of_slots = _OF_SHALLOW if self.variant == "shallow" else ()
-            fields = {name: fields[name] for name in ("format", *_OF_HEADS, *_OF_SOME, *of_slots)}
+            fields = {name: fields[name] for name in ("format", *_OF_HEADS, *_OF_SOME)}
         for name in _OF_SOME:
             if not fields[name]:
                 del fields[name]

@@ -46,19 +46,11 @@ class Block:
 
         Positions are ``[N]``, or each row's own ``[..., N]``.
         """
-        query, key, value = self._split(rows, self.attention)
+        projected = F.linear(normed(rows), self.attention)
+        split = (*rows.shape[:-1], 3, self.num_heads, rows.shape[-1] // self.num_heads)
+        query, key, value = projected.view(split).movedim(-3, 0).transpose(-3, -2)
         turn = _rotation(positions, query.shape[-1], query.dtype)
         return _rotated(query, *turn), _rotated(key, *turn), value
-
-    def entries(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of `project` alone."""
-        key, value = self._split(rows, self.attention[rows.shape[-1] :])
-        return _rotated(key, *_rotation(positions, key.shape[-1], key.dtype)), value
-
-    def _split(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        projected = F.linear(normed(rows), weight)
-        split = (*rows.shape[:-1], -1, self.num_heads, rows.shape[-1] // self.num_heads)
-        return projected.view(split).movedim(-3, 0).transpose(-3, -2).unbind()
 
     def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return rows ``[..., N, D]`` behind the layer that attended to ``[..., H, N, E]``."""

@@ -73,7 +73,7 @@ class ParallelLayers(HiddenAdapter):
 
     def entries(self, rows: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return keys and values ``[..., H, N, E]`` of text ``[..., N, D]``, layer by layer."""
-        return [layer.entries(rows, positions) for layer in self._blocks]
+        return [layer.project(rows, positions)[1:] for layer in self._blocks]
 
     def slots(self, last: Tensor, u: Tensor, temperature: Tensor | float) -> Tensor:
         """Return slots ``[..., K, D]`` behind last rows ``[..., D]``.

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
@@ -118,3 +119,26 @@ class Drafter:
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Learn what stood, of the prompt's call too; the text has the new tokens already."""
+
+
+class StatesDrafter(Drafter):
+    """A drafter that feeds layers of its own the target's states behind the text, each once.
+
+    Of a prompt it is the last ones: each costs the target's head a row.
+    """
+
+    hidden = 256
+
+    def __init__(self) -> None:
+        """Begin without a state."""
+        self._unfed: list[Tensor] = []
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Keep the states behind the text's new tokens."""
+        self._unfed.append(verdict.states)
+
+    def unfed(self, text: Text) -> tuple[Tensor, list[int]]:
+        """Take the new states ``[N, D]``, and the tokens after them, the text's last N."""
+        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
+        self._unfed = []
+        return states, text.tokens[-len(states) :]

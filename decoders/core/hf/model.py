@@ -251,7 +251,7 @@ class HFModel(Model):
         logits: Tensor = self._runner.head(heads(hidden))
         return logits.float()
 
-    def drafter(self, name: str, capacity: int) -> DraftCache | SlotCache:
+    def drafter(self, name: str, capacity: int) -> Any:
         """See `Model.drafter`."""
         layer = self._heads[name]
         if isinstance(layer, ParallelLayers):

@@ -177,7 +177,7 @@ class TableModel(Model):
             proposed.append(torch.stack(rows))
         return torch.stack(proposed)
 
-    def drafter(self, name: str, capacity: int) -> TableDrafter | TableSlots:
+    def drafter(self, name: str, capacity: int) -> Any:
         """See `Model.drafter`."""
         if self.adapters[name].variant == "shallow":
             return TableSlots(self, name)

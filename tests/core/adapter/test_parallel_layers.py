@@ -152,7 +152,7 @@ def test_uniforms_and_temperature_move_drafts_and_greedy_ones_know_none() -> Non
 
 
 def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
-    layers = Made(temperatures=(0.7, 1.0), greedy=True, code="constant").layers
+    layers = Made(code="constant").layers
     layers.save(tmp_path)
     loaded = read_adapter(tmp_path)
     assert isinstance(loaded, ParallelLayers)

@@ -12,6 +12,7 @@ import torch
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
@@ -108,6 +109,7 @@ SPECS = {
     "medusa": "medusa",
     "eagle": "eagle",
     "exit": "exit",
+    "shallow": "shallow",
     "hf": None,
     "hf@assisted:kind=assisted": None,
 }
@@ -127,6 +129,16 @@ def attached(model: HFModel, spec: str) -> Decoder:
             model.attach("eagle", DraftLayer(config))
         case "exit":
             model.attach("exit", exit_block())
+        case "shallow":
+            sizes: dict[str, Any] = {
+                "rank": 8,
+                "num_heads": 2,
+                "num_layers": 2,
+                "num_words": 20,
+                "bias_rank": 2,
+            }
+            config = AdapterConfig(variant="shallow", **sizes, **FIELDS)
+            model.attach("shallow", ParallelLayers(config))
         case variant:
             code = "constant" if variant == "isd" else "dyadic"
             adapter = slot_adapter(fresh("llama-gqa"), variant=variant, code=code, greedy=True)

@@ -502,7 +502,7 @@ def test_a_stop_token_ends_a_completion_and_is_learnt(teacher: Teacher, tmp_path
     assert 0 < len(stopped) < 150
     for completion in stopped:
         assert completion.tokens.index(2) == len(completion.tokens) - 1
-        row = completion.row()
+        row = completion.row(tempered=False)
         assert row.ids[-1] == 2
         assert row.learn == [False] + [True] * len(completion.tokens)
 

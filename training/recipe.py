@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -93,6 +93,7 @@ class Recipe(RecipeTable):
             case "extra_forbidden" | "unexpected_keyword_argument":
                 *table, _ = error["loc"]
                 owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
+                owner = next(iter(get_args(owner)), owner)  # of a table that may be left out
                 names = getattr(owner, "model_fields", None) or owner.__annotations__
                 return f"unknown key {key}; use {', '.join(names)}"
             case "value_error":  # a table's own check, which says it all

@@ -220,6 +220,7 @@ def test_the_command_trains_heads(tables: dict[str, Any], home: Path, tmp_path: 
     for wrong, told in (
         (("--set", "heads.num_heads=0"), "heads.num_heads"),
         (("--set", "run.strides=2"), "unknown key run.strides"),
+        (("--set", "heads.ranks=2"), "unknown key heads.ranks; use num_heads, rank, seed"),
         (("--on-policy", "--data", "text=x"), "--on-policy and --data exclude each other"),
     ):
         ended = bench(*train, *wrong)

@@ -67,7 +67,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         words = ("pytest", *options, *(("--collect-only",) if rehearse else ()), str(path))
         name = f"tests-{Path(file).name}"
         return Step(
-            name=name, kind="tests", words=words, budget_s=28.0, left_out=_missing("pytest")
+            name=name, kind="tests", words=words, budget_s=22.0, left_out=_missing("pytest")
         )
 
     def run(name: str, budget_s: float, model: str) -> Step:
@@ -81,6 +81,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
     steps = [
         bare("ar", "llama-1b", 45.0, None if rehearse else 0.65),
         bare("ar", "qwen3-8b", 65.0, None if rehearse else 0.80),
+        bare("profile", "llama-1b", 25.0),
         bare("scripted", "llama-1b", 65.0),
         bare("scripted", "qwen3-8b", 75.0),
         bare("invariant", "llama-1b", 40.0),

@@ -77,7 +77,7 @@ def test_steps_stand_in_the_order_of_their_worth(tmp_path):
     names = [each.name for each in gpu.make_steps(tmp_path, rehearse=False)]
     kinds = [name.partition("-")[0] for name in names]
     assert list(dict.fromkeys(kinds)) == [
-        *("ar", "scripted", "invariant", "tests", "smollm2", "zoo"),
+        *("ar", "profile", "scripted", "invariant", "tests", "smollm2", "zoo"),
     ]
 
 

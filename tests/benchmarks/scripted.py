@@ -53,8 +53,7 @@ def overhead_of(bench: Bench, spec: str, context: int, chance: float) -> float:
     """Seconds a step that are no calls, of a run of its own."""
     bench.forward = watched = Watched(bench)  # type: ignore[assignment]
     try:
-        prompts = [[7] * context]
-        timing = bench._once(spec, bench.models, prompts, Scripted([chance]))
+        timing = bench.once(spec, bench.models, context, 1, Scripted([chance]))
     finally:
         bench.forward = forward
     return max(0.0, timing.seconds - watched.seconds) / timing.num_steps

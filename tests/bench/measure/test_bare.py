@@ -69,6 +69,15 @@ def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -
         assert line["energy_per_token_j"] != 0
 
 
+def test_a_profile_lists_what_a_token_is_made_of(bench: bare.Bench) -> None:
+    lines = list(bare.profile_ar(bench))
+    times = [line["us_per_token"] for line in lines]
+    assert times == sorted(times, reverse=True)
+    layers = bench.models.target.module.config.num_hidden_layers  # type: ignore[attr-defined]
+    of_mlps = next(line for line in lines if line["kernel"] == "aten::silu")
+    assert of_mlps["per_token"] == pytest.approx(layers, rel=0.01)  # one call a token
+
+
 def test_a_projection_is_that_of_the_calls_times(
     bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ class Shallow(DraftAndVerify):
     """
 
     slots: int = 0
-    stop: float = 0.15
+    stop: float = 0.1
     adapter: str = "shallow"
 
     needs = ("adapter",)

@@ -30,6 +30,7 @@ from bench.stats.cost_curve import load_cost
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.heads import DraftHeads, read_adapter
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter.peft import to_peft
 from decoders.core.hf import gguf
 from decoders.core.hf.checkpoint import count_weights, weights_sha256
@@ -105,6 +106,12 @@ def write_adapter(folder: Path) -> None:
 def write_heads(folder: Path) -> None:
     sizes: dict[str, Any] = {"num_slots": 2, "rank": 4, "width": 8, "layers": {}}
     DraftHeads(AdapterConfig(variant="medusa", code="constant", **sizes)).save(folder)
+
+
+def write_drafter(folder: Path) -> None:
+    sizes: dict[str, Any] = {"num_slots": 2, "rank": 4, "width": 8, "layers": {}, "num_heads": 2}
+    sizes |= {"num_words": 9, "num_layers": 2, "bias_rank": 2}
+    ParallelLayers(AdapterConfig(variant="shallow", **sizes)).save(folder)
 
 
 def write_peft(folder: Path) -> None:
@@ -210,6 +217,9 @@ PARSERS = {
     ),
     "adapter": Parser(
         write_adapter, SlotAdapter.load, ["adapter.json", "adapter.safetensors"], many=2000
+    ),
+    "drafter": Parser(
+        write_drafter, read_adapter, ["adapter.json", "adapter.safetensors"], many=2000
     ),
     "heads": Parser(
         write_heads, read_adapter, ["adapter.json", "adapter.safetensors"], many=2000

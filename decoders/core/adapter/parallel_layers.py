@@ -12,7 +12,7 @@ Letters: K slots, L layers, N rows, D hidden width, H heads, E width of a head, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -66,6 +66,14 @@ class ParallelLayers(HiddenAdapter):
     def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the number of slots and the width of the model."""
         return config.num_slots, config.width
+
+    @classmethod
+    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
+        super()._check(config, state)
+        found = state["right"], state[f"layers.{config.num_layers - 1}.feed"]
+        sizes = (config.num_words, config.bias_rank), (2 * config.rank, config.width)
+        if sizes != (stored := tuple(tuple(each.shape) for each in found)):
+            raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
         """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""

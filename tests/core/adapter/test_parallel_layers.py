@@ -160,8 +160,13 @@ def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
     for name, value in layers.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
     text = (tmp_path / "adapter.json").read_text()
-    (tmp_path / "adapter.json").write_text(text.replace('"num_slots": 4', '"num_slots": 9'))
-    with pytest.raises(ValueError, match="its sizes are"):
+    for own in ('"num_slots": 4', '"num_words": 50', '"bias_rank": 3', '"rank": 6'):
+        large = text.replace(f" {own}", f" {own}00000000")
+        (tmp_path / "adapter.json").write_text(large)
+        with pytest.raises(ValueError, match="its sizes are"):
+            ParallelLayers.load(tmp_path)
+    (tmp_path / "adapter.json").write_text(text.replace('"num_layers": 2', '"num_layers": 3'))
+    with pytest.raises(ValueError, match="cannot be loaded"):
         ParallelLayers.load(tmp_path)
 
 

@@ -12,7 +12,7 @@ MOST_LINES = 50_616
 """A ceiling to lower. A third round brought the source to 47,900 lines; features then added 2,050,
 which ADR 0024 lists, and the shallow drafter 650: those lines are owed, and a third was to go."""
 ROOT = Path(__file__).parents[1]
-MOST_BYTES = {"": 51 * 2**20, "zoo": 45_000_000}
+MOST_BYTES = {"": 50 * 2**20, "zoo": 45_000_000}
 
 
 def test_the_source_is_no_longer_than_its_ceiling() -> None:

@@ -30,6 +30,7 @@ FREE = {
     "checkpoint_minutes",
     "workers",
     "half",
+    "stored",
     "choose",
     "final_rows",
     "final_draws",

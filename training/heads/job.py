@@ -140,7 +140,7 @@ class HiddenJob:
         config = dataclasses.replace(self.heads.config, base=self.base, measured=measured)
         fresh = type(self.heads)(config)
         fresh.load_state_dict(self.heads.state_dict())
-        fresh.save(folder, torch.float16 if self.run.half else torch.float32)
+        fresh.save(folder, getattr(torch, self.run.stored))
 
 
 class HeadsJob(HiddenJob):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from training.heads.job import NONE, HiddenJob
 from training.text.data import PoolSource, Row
 from training.text.sources import Source
 
+_Ask = Callable[[Sequence[Row], Tensor], Sequence[Tensor]]
+
 
 class LayerJob(HiddenJob):
     """A draft layer: all depths of a group of rows in one piece."""
@@ -34,7 +36,7 @@ class LayerJob(HiddenJob):
     def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
         """See `HiddenJob`; a layer of fewer words takes the answers' most frequent ones."""
         super().__init__(module, heads, source, *parts)
-        self._kept: dict[tuple[int, ...], Tensor] = {}
+        self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
         if num := heads.config.num_words:
             words = stored_words(source, num, self._head.weight.shape[0])
             heads.words.copy_(torch.tensor(words))
@@ -59,30 +61,47 @@ class LayerJob(HiddenJob):
         index[self.heads.words] = torch.arange(len(self.heads.words), device=index.device)
         return index[targets.clamp(min=0)].where(targets != NONE, NONE)
 
-    def _states(self, rows: Sequence[Row], ids: Tensor) -> Tensor:
-        """Return the target's last states ``[B, T, D]`` of rows; what padding has is arbitrary."""
+    def _states(self, ids: Tensor) -> Tensor:
+        """Return the target's last states ``[B, T, D]``."""
+        states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
+        return states.float()
+
+    def _asked(self, rows: Sequence[Row], ids: Tensor, ask: _Ask) -> list[Tensor]:
+        """Return what `ask` says of rows, ``[B, T, …]`` each; what padding has is arbitrary.
+
+        With `keep_states` it is asked once about a row, and numbers are kept in half precision.
+        """
         if not self.run.keep_states:
-            states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
-            return states.float()
-        for row, padded in zip(rows, ids, strict=True):
-            if (key := tuple(row.ids)) not in self._kept:
-                own = padded[None, : len(row.ids)]
-                base = self.module.base_model(input_ids=own, use_cache=False)
-                self._kept[key] = base.last_hidden_state[0].half().cpu()
-        kept = [self._kept[tuple(row.ids)] for row in rows]
-        return pad_sequence(kept, batch_first=True).to(ids.device).float()
+            return list(ask(rows, ids))
+        keys = [(row.temperature, *row.ids) for row in rows]
+        if missing := [n for n, key in enumerate(keys) if key not in self._kept]:
+            found = ask([rows[n] for n in missing], ids[missing])
+            for place, n in enumerate(missing):
+                own = (each[place, : len(rows[n].ids)] for each in found)
+                self._kept[keys[n]] = [_small(each) for each in own]
+        parts = zip(*(self._kept[key] for key in keys), strict=True)
+        return [_whole(pad_sequence(list(each), batch_first=True)) for each in parts]
 
     def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         depths = self.heads.config.num_slots
         ids, targets = self._batch(rows)
         counts = (targets != NONE).any(-1)
         with torch.no_grad():
-            hidden = self._states(rows, ids)
+            (hidden,) = self._asked(rows, ids, lambda _, ids: [self._states(ids)])
             embedded = self.module.get_input_embeddings()(ids).float()
             read = self._read(hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)
         states = unrolled(self.heads, hidden, embedded, depths)
         return self._read(torch.stack([each[counts] for each in states], 1)), targets[counts], truth
+
+
+def _small(values: Tensor) -> Tensor:
+    dtype = {torch.float32: torch.float16, torch.int64: torch.int32}.get(values.dtype)
+    return values.clone() if dtype is None else values.to(dtype)
+
+
+def _whole(values: Tensor) -> Tensor:
+    return values.float() if values.dtype == torch.float16 else values
 
 
 def stored_words(source: Source, num: int, num_all: int) -> list[int]:

@@ -76,7 +76,7 @@ class ParallelJob(LayerJob):
         self._generator, rows = torch.Generator(), self.source.rows(0)[:8]
         with torch.no_grad():
             ids = padded(rows).to(self.heads.scale.device)
-            seen = self._states(rows, ids)[learnt(rows).to(ids.device)]
+            seen = self._states(ids)[learnt(rows).to(ids.device)]
             self.heads.scale.copy_(seen.square().mean(0).sqrt())
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -134,7 +134,7 @@ class ParallelJob(LayerJob):
         """Run the slots of some places of each row."""
         heads, device = self.heads, self.heads.scale.device
         anchors, inside, noise = (upload(each, device) for each in self._anchors(rows))
-        ids, asked = upload(padded(rows), device), upload(learnt(rows), device)
+        ids = upload(padded(rows), device)
         known = [1.0 if row.temperature is None else row.temperature for row in rows]
         warm = upload(known, device, torch.float32)[:, None, None]  # 0: greedy
         places = anchors[..., None] + 2 + torch.arange(inside.shape[-1], device=device)
@@ -145,14 +145,10 @@ class ParallelJob(LayerJob):
             return values.view(*places.shape, *values.shape[2:])
 
         with torch.no_grad():
-            hidden = self._states(rows, ids)
+            hidden, *facts = self._asked(rows, ids, self._taught)
             embedded = self.module.get_input_embeddings()(ids).float().roll(-1, 1)
-            heat = torch.where(warm == 0, 1.0, warm).flatten()
-            (_, left, mass), top = ask_teacher(
-                *(functools.partial(HiddenJob._read, self), ids, hidden, asked, heat),
-                self.run.teacher_top,
-            )
-            left, mass, label, likely, logits = map(chosen, (left, mass, ids, *top))
+            label, left, mass, likely, logits = map(chosen, (ids, *facts))
+            likely = likely.long()
             before = heads.index(chosen(ids.roll(1, 1)))
             u = (left + mass * noise).clamp(0, 1 - 2**-53)
             u = torch.where(warm == 0, NO_UNIFORM, u)
@@ -167,6 +163,14 @@ class ParallelJob(LayerJob):
         ones = [] if self._short.bias is None else [torch.ones_like(slots[..., :1])]
         features = torch.cat([states, *ones, heads.left[before]], -1)
         return _Slots(features, label, inside, usable, (likely, logits))
+
+    def _taught(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
+        """Return states, left edges and widths of tokens, likely tokens and their logits."""
+        hidden, asked = self._states(ids), upload(learnt(rows), ids.device)
+        heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
+        read = functools.partial(HiddenJob._read, self)
+        (_, left, mass), top = ask_teacher(read, ids, hidden, asked, heat, self.run.teacher_top)
+        return [hidden, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Draw places ``[B, A]`` of rows, after each of which a slot's token is of the answer.

@@ -87,7 +87,7 @@ class RunTable(LoopTable):
     max_tokens: Count = 2600
     max_logits: Count = 16_000_000
     keep_states: bool = False
-    half: bool = True
+    stored: Literal["float32", "float16", "float8_e4m3fn"] = "float16"
     choose: Literal["last", "best"] = "last"
     muon_lr: Rate | None = None
     anchors_per_row: Count = 64

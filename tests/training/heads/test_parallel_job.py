@@ -19,6 +19,7 @@ from decoders.shallow import Shallow
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of
 from training.adapter.lean_job import GREEDY_TEMPERATURE
+from training.heads import parallel_job
 from training.heads.job import ByKind, HeldOut
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe
@@ -221,13 +222,21 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_what_is_kept_is_what_is_computed_anew(tables: dict[str, Any], tmp_path: Path) -> None:
-    losses = []
+def test_what_is_kept_is_what_is_computed_anew_and_asked_once(
+    tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, asked = [], []
+    ask = parallel_job.ask_teacher
+    monkeypatch.setattr(
+        parallel_job, "ask_teacher", lambda *given: asked.append(given) or ask(*given)
+    )
     for keep in (False, True):
         tables["run"]["keep_states"] = keep
         job = job_of(tables, tmp_path)
-        for _ in range(2):
+        for again in (False, True):
+            asked.clear()
             losses.append([loss.item() for loss, _, _ in job.pieces(TrainingProgress())])
+            assert bool(asked) == (not keep or not again)
     assert losses[1] == losses[0]
     assert losses[2] == pytest.approx(losses[0], rel=1e-2)
     assert losses[3] == losses[2]

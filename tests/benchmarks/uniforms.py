@@ -30,9 +30,9 @@ from training.run import Reporter
 class _Strangers(ParallelLayers):
     """The same weights, with uniforms of another text."""
 
-    def slots(self, last: Any, u: Any, temperature: Any) -> Any:
+    def embedded(self, u: Any) -> Any:
         other = torch.rand(u.shape, dtype=u.dtype, generator=torch.Generator().manual_seed(7))
-        return super().slots(last, torch.where(u == NO_UNIFORM, u, other), temperature)
+        return super().embedded(torch.where(u == NO_UNIFORM, u, other))
 
 
 def main() -> None:

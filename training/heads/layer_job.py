@@ -128,7 +128,7 @@ def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -
     own: list[tuple[Tensor, Tensor]] = []
     for depth in range(depths):
         rows = layer.enter(states, _ahead(embedded, 1 + depth))
-        query, key, value = layer.project(rows, positions + depth)
+        query, key, value = layer.project(rows, layer.turn(positions + depth))
         if depth == 0:
             text_keys, text_values = key, value
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)

@@ -158,7 +158,7 @@ class ParallelJob(LayerJob):
         with self._autocast():
             text = heads.enter(hidden, embedded).float()
             last = text.gather(1, anchors[..., None].expand(-1, -1, text.shape[-1]))
-            slots = heads.slots(last, u, warm[..., None]).float()
+            slots = heads.slots(last, heads.embedded(u), warm[..., None]).float()
             states = run_slots(heads, text, slots.flatten(1, 2), anchors).view(slots.shape)
         ones = [] if self._short.bias is None else [torch.ones_like(slots[..., :1])]
         features = torch.cat([states, *ones, heads.left[before]], -1)
@@ -215,7 +215,7 @@ def run_slots(heads: ParallelLayers, text: Tensor, slots: Tensor, anchors: Tenso
     steps, num_slots = torch.arange(text.shape[1], device=text.device), heads.config.num_slots
     offsets = torch.arange(num_slots, device=text.device)
     positions = anchors[..., None] + 1 + offsets
-    entries = heads.entries(text, steps)
+    entries = heads.entries(text, heads.turn(steps))
     later = (offsets > offsets[:, None]).expand(*positions.shape, -1)
     hidden = steps > anchors[..., None], later
 
@@ -228,5 +228,5 @@ def run_slots(heads: ParallelLayers, text: Tensor, slots: Tensor, anchors: Tenso
         scale = query.shape[-1] ** -0.5
         return attend_windows(query, key, value, scale, (masks[0], masks[1])).transpose(1, 2)
 
-    states: Tensor = heads(slots, positions.flatten(1), attend)
+    states: Tensor = heads(slots, heads.turn(positions.flatten(1)), attend)
     return states

@@ -22,6 +22,8 @@ from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.upload import upload
 
 _THETA = 10_000.0
+Turn = tuple[Tensor, Tensor]
+"""Cosines and sines ``[..., 1, N, E]`` that queries and keys are turned by."""
 
 
 class Block:
@@ -41,16 +43,24 @@ class Block:
         self.feed = spread(generator, 2 * inner, width)
         self.feed_out = spread(generator, width, inner)
 
-    def project(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def turn(self, positions: Tensor) -> Turn:
+        """Return cosines and sines of positions ``[N]``, or each row's own ``[..., N]``."""
+        width = self.attention.shape[1] // self.num_heads
+        steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
+        angles = (positions[..., None].float() / _THETA**steps).unsqueeze(-3)
+        angles = torch.cat([angles, angles], -1)
+        return angles.cos().to(self.attention.dtype), angles.sin().to(self.attention.dtype)
+
+    def project(self, rows: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values ``[..., H, N, E]`` of rows ``[..., N, D]``.
 
-        Positions are ``[N]``, or each row's own ``[..., N]``.
+        `turn` is of the rows' positions.
         """
         projected = F.linear(normed(rows), self.attention)
         split = (*rows.shape[:-1], 3, self.num_heads, rows.shape[-1] // self.num_heads)
         query, key, value = projected.view(split).movedim(-3, 0).transpose(-3, -2)
-        turn = _rotation(positions, query.shape[-1], query.dtype)
-        return _rotated(query, *turn), _rotated(key, *turn), value
+        cos, sin = (part.to(query.dtype) for part in turn)
+        return _rotated(query, cos, sin), _rotated(key, cos, sin), value
 
     def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return rows ``[..., N, D]`` behind the layer that attended to ``[..., H, N, E]``."""
@@ -129,6 +139,7 @@ class DraftCache:
         num_heads, weight = layer.config.num_heads, layer.join
         shape = (2, num_heads, capacity, layer.config.width // num_heads)
         self._entries = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        self._cos, self._sin = layer.turn(torch.arange(capacity, device=weight.device))
         self._length = 0
         self._parents: list[int] = []
 
@@ -167,7 +178,9 @@ class DraftCache:
     ) -> Tensor:
         layer, device = self._layer, self._entries.device
         rows = layer.enter(states, self._embed(upload(tokens, device)))
-        query, key, value = layer.project(rows, upload(positions, device))
+        places = upload(positions, device)
+        turn = self._cos.index_select(1, places), self._sin.index_select(1, places)
+        query, key, value = layer.project(rows, turn)
         stop = start + len(tokens)
         self._entries[0, :, start:stop], self._entries[1, :, start:stop] = key, value
         keys, values = self._entries[:, :, :stop]
@@ -179,13 +192,6 @@ class DraftCache:
 def normed(rows: Tensor) -> Tensor:
     """Return rows of root mean square 1."""
     return F.rms_norm(rows, rows.shape[-1:], eps=1e-6)
-
-
-def _rotation(positions: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
-    angles = (positions[..., None].float() / _THETA**steps).unsqueeze(-3)
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -15,12 +15,22 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from decoders.core.types import NO_UNIFORM
+
 Code = Literal["dyadic", "float-bits", "interpolation", "constant"]
 CODES: tuple[Code, ...] = get_args(Code)
 
+NUM_LEVELS = 4096
+"""Levels that u is rounded to at decoding."""
 NUM_BITS = 16
 NUM_COSINES = 32
 NUM_ANCHORS = 3
+
+
+def all_levels() -> Tensor:
+    """Return the middles of `NUM_LEVELS` levels of u, and `NO_UNIFORM`, float64."""
+    u = (torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5) / NUM_LEVELS
+    return torch.cat([u, u.new_tensor([NO_UNIFORM])])
 
 
 class UniformEmbedding(nn.Module):

@@ -12,6 +12,7 @@ Letters: K slots, L layers, N rows, D hidden width, H heads, E width of a head, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -19,15 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.draft_layer import Block, ShortHead, normed
-from decoders.core.adapter.embedding import UniformEmbedding
+from decoders.core.adapter.draft_layer import Block, ShortHead, Turn, normed
+from decoders.core.adapter.embedding import NUM_LEVELS, UniformEmbedding, all_levels
 from decoders.core.adapter.module import HiddenAdapter, spread
-from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Attention of a layer's slots, given its number and their queries, keys and values."""
-_CANDIDATES = 32  # of a slot, to which the bias is added
 
 
 class _Layer(nn.Module, Block):
@@ -79,26 +78,38 @@ class ParallelLayers(HiddenAdapter):
         """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""
         return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
-    def entries(self, rows: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def turn(self, positions: Tensor) -> Turn:
+        """See `Block.turn`: all layers turn alike."""
+        return self._blocks[0].turn(positions)
+
+    def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
         """Return keys and values ``[..., H, N, E]`` of text ``[..., N, D]``, layer by layer."""
-        return [layer.project(rows, positions)[1:] for layer in self._blocks]
+        return [layer.project(rows, turn)[1:] for layer in self._blocks]
 
-    def slots(self, last: Tensor, u: Tensor, temperature: Tensor | float) -> Tensor:
-        """Return slots ``[..., K, D]`` behind last rows ``[..., D]``.
+    def embedded(self, u: Tensor) -> Tensor:
+        """Return uniforms ``[..., K]``, float64 or `NO_UNIFORM`, as vectors ``[..., K, D]``."""
+        flat: Tensor = self.embedding(u.flatten(), u.new_empty(0))
+        return flat.view(*u.shape, -1)
 
-        `u` is ``[..., K]`` float64 or `NO_UNIFORM`; the sampling's `temperature` (0: greedy) is one
-        or ``[..., 1, 1]``.
+    @functools.cached_property
+    def levels(self) -> Tensor:
+        """The embedded uniforms of `NUM_LEVELS`, and of none ``[NUM_LEVELS + 1, D]``."""
+        return self.embedded(all_levels().to(self.join.device))
+
+    def slots(self, last: Tensor, embedded: Tensor, temperature: Tensor | float) -> Tensor:
+        """Return slots ``[..., K, D]`` of `embedded` uniforms behind last rows ``[..., D]``.
+
+        The sampling's `temperature` (0: greedy) is one or ``[..., 1, 1]``.
         """
-        flat = self.embedding(u.flatten(), u.new_empty(0))
         given = F.linear(normed(last), self.start).unsqueeze(-2)
-        beside = self.numbers[: u.shape[-1]] + temperature * self.warmth
-        slots: Tensor = given + flat.view(*u.shape, -1) + beside
+        beside = self.numbers[: embedded.shape[-2]] + temperature * self.warmth
+        slots: Tensor = given + embedded + beside
         return slots
 
-    def forward(self, slots: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
         """Return what the model's head reads, ``[..., N, D]``, of slots ``[..., N, D]``."""
         for number, layer in enumerate(self._blocks):
-            slots = layer.passed(slots, attend(number, *layer.project(slots, positions)))
+            slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
         return normed(slots) * self.scale
 
     def index(self, tokens: Tensor) -> Tensor:
@@ -127,6 +138,7 @@ class SlotCache:
         room = capacity + config.num_slots
         shape = (config.num_layers, 2, config.num_heads, room, config.width // config.num_heads)
         self._entries = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        self._cos, self._sin = layers.turn(torch.arange(room, device=weight.device))
         self._length = 0
 
     @torch.inference_mode()
@@ -140,12 +152,11 @@ class SlotCache:
         layers, device = self._layers, self._entries.device
         start, stop = self._length, self._length + len(tokens)
         end, self._length = stop + len(uniforms), stop
-        ids, positions = upload(tokens, device), torch.arange(start, end, device=device)
+        ids = upload(tokens, device)
         rows = layers.enter(states, self._embed(ids))
-        for kept, entries in zip(
-            self._entries, layers.entries(rows, positions[: len(tokens)]), strict=True
-        ):
-            kept[0, :, start:stop], kept[1, :, start:stop] = entries
+        entries = layers.entries(rows, (self._cos[:, start:stop], self._sin[:, start:stop]))
+        for kept, own in zip(self._entries, entries, strict=True):
+            kept[0, :, start:stop], kept[1, :, start:stop] = own
         sees = torch.ones(len(uniforms), end, dtype=torch.bool, device=device).tril_(stop)
 
         def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -154,28 +165,25 @@ class SlotCache:
             keys, values = kept[:, :, :end]
             return F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
 
-        given = uniforms if temperature else [NO_UNIFORM] * len(uniforms)
-        u = upload(given, device, torch.float64)
-        out = layers(layers.slots(rows[-1], u, temperature), positions[len(tokens) :], attend)
+        levels = [int(u * NUM_LEVELS) if temperature else NUM_LEVELS for u in uniforms]
+        embedded = layers.levels.index_select(0, upload(levels, device))
+        turn = self._cos[:, stop:end], self._sin[:, stop:end]
+        out = layers(layers.slots(rows[-1], embedded, temperature), turn, attend)
         return chain(layers, self._head.short(out).float(), ids[-1:])
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> tuple[list[int], list[float]]:
     """Return the likeliest word of each slot behind the one picked before it, and its chance.
 
-    Logits are ``[K, W]``, without the bias; `before` is the id ``[1]`` of the last token known. The
-    bias counts among a slot's likeliest `_CANDIDATES` alone.
+    Logits are ``[K, W]``, without the bias; `before` is the id ``[1]`` of the last token known.
     """
-    values, index = logits.topk(min(_CANDIDATES, logits.shape[-1]))
-    others = logits.scatter(-1, index, float("-inf")).logsumexp(-1)
-    right = layers.right[index].float()
-    picks, known = [], layers.index(before)
-    for number in range(len(logits)):
-        if layers.config.bias_rank:  # else they are sorted, the likeliest first
-            values[number] += right[number] @ layers.left[known].float()[0]
-        known = index[number].gather(0, values[number].argmax(-1, keepdim=True))
+    picks, values, known = [], [], layers.index(before)
+    for row in logits:
+        if layers.config.bias_rank:
+            row = row + (layers.right @ layers.left.index_select(0, known)[0]).float()
+        value, known = row.max(-1, keepdim=True)
         picks.append(known)
-    whole = torch.logaddexp(values.logsumexp(-1), others)
-    chances = (values.amax(-1) - whole).exp()
-    tokens, sure = torch.stack([layers.words[torch.cat(picks)].double(), chances.double()]).tolist()
-    return [int(token) for token in tokens], sure
+        values.append(value - row.logsumexp(-1))
+    tokens, sure = layers.words[torch.cat(picks)].double(), torch.cat(values).exp().double()
+    drafted, chances = torch.stack([tokens, sure]).tolist()
+    return [int(token) for token in drafted], chances

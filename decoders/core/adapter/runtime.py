@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from decoders.core.adapter.embedding import NUM_LEVELS, all_levels
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.mid_layer_slots import LateSlots
@@ -24,9 +25,6 @@ from decoders.core.adapter.weights import (
 )
 from decoders.core.types import MASKED, NO_UNIFORM, Call, Slots
 from decoders.core.upload import upload
-
-NUM_LEVELS = 4096
-"""Levels that u is rounded to at decoding."""
 
 
 class AttachedAdapter:
@@ -205,10 +203,8 @@ class AttachedAdapter:
 
     def _table(self, warp: tuple[float, float]) -> Tensor:
         if warp not in self._tables:
-            u = torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5
-            u = torch.cat([u / NUM_LEVELS, torch.tensor([NO_UNIFORM], dtype=torch.float64)])
-            rows = u.to(self._device)
-            warps = torch.tensor([warp], device=self._device).expand(len(u), 2)
+            rows = all_levels().to(self._device)
+            warps = torch.tensor([warp], device=self._device).expand(len(rows), 2)
             table: Tensor = self.module.embedding(rows, warps)
             self._tables[warp] = table.to(self._dtype)
         return self._tables[warp]

@@ -87,12 +87,12 @@ def test_places_of_the_text_matter_and_their_start_does_not() -> None:
     made = Made()
     rows = noise(3, WIDTH, seed=7)
     for shift in (0, 5):
-        query, key, _ = made.layer.project(rows, torch.arange(3) + shift)
+        query, key, _ = made.layer.project(rows, made.layer.turn(torch.arange(3) + shift))
         scores = query @ key.transpose(-1, -2)
         if shift == 0:
             expected = scores
     torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
-    apart, key, _ = made.layer.project(rows, torch.tensor([0, 4, 9]))
+    apart, key, _ = made.layer.project(rows, made.layer.turn(torch.tensor([0, 4, 9])))
     assert not torch.allclose(apart @ key.transpose(-1, -2), expected, atol=1e-2)
 
 

@@ -81,13 +81,13 @@ def test_the_loss_is_that_of_each_slot_by_its_weight(
     tables["run"]["teacher_top"] = job_of(tables, tmp_path).module.config.vocab_size
     job = job_of(tables, tmp_path)
     seen: list[torch.Tensor] = []
-    slots_of = job.heads.slots
+    embedded = job.heads.embedded
 
-    def spying(last: Any, u: torch.Tensor, temperature: Any) -> torch.Tensor:
+    def spying(u: torch.Tensor) -> torch.Tensor:
         seen.append(u)
-        return slots_of(last, u, temperature)
+        return embedded(u)
 
-    monkeypatch.setattr(job.heads, "slots", spying)
+    monkeypatch.setattr(job.heads, "embedded", spying)
     rows = job.source.rows(0)
     assert {row.temperature for row in rows} == {0.0, 0.7, 1.0}
     job._generator.manual_seed(4)

@@ -55,7 +55,7 @@ def in_peft(folder: Path, base: Any) -> Any:
 
 def slots_embedded(module: Any, adapter: SlotAdapter) -> Tensor:
     """What slots are fed ``[K, D]``, the uniforms at the middle of their level as in a call."""
-    from decoders.core.adapter.runtime import NUM_LEVELS
+    from decoders.core.adapter.embedding import NUM_LEVELS
 
     middles = [u if u == NO_UNIFORM else (int(u * NUM_LEVELS) + 0.5) / NUM_LEVELS for u in UNIFORMS]
     count = len(UNIFORMS)

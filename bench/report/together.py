@@ -84,12 +84,14 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
     for i, side in enumerate(sides):
         if len(sides) > 1:
             refuse_invalid(side)
-        _refuse_empty(side)
         for before in sides[:i]:
             refuse_twice(before, side)
         if i:
             _refuse_unlike(sides[0], side)
-    return members_of(sides)
+    members = members_of(sides)
+    for member in members:
+        _refuse_empty(member)
+    return members
 
 
 def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
@@ -149,10 +151,10 @@ def refuse_invalid(side: RunSnapshot) -> None:
         raise BenchError(line, exit_code=EXIT_CODES[side.verdict])
 
 
-def _refuse_empty(side: RunSnapshot) -> None:
-    rows = rows_of(numbers(side)[0], ALL)
+def _refuse_empty(member: NamedRun) -> None:
+    rows = rows_of(member.summary, ALL)
     if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
-        raise UnavailableError(f"{side.name} measured no speed-up over {BASELINE}")
+        raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
 
 
 def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:

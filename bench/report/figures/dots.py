@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
@@ -259,16 +260,17 @@ def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
 
 def _make_room(figure: Figure) -> None:
     """Move the right end of the axis until the texts beside points end within the figure."""
-    texts = [text for axes in figure.axes for text in axes.texts]
+    written = [text for axes in figure.axes for text in axes.texts]
+    texts = [text for text in written if isinstance(text, Annotation)]
     for text in texts:
         text.set_in_layout(False)
+    figure.draw_without_rendering()
     axes = figure.axes[0]
-    for _ in range(8):
-        figure.draw_without_rendering()
-        over = max(text.get_window_extent().x1 for text in texts)
-        over += 0.02 * figure.dpi - figure.bbox.x1
-        if over <= 0:
-            return
-        low, high = axes.get_xlim()
-        room = max(axes.bbox.width - over, 0.2 * axes.bbox.width)
-        axes.set_xlim(low, high + 1.1 * (high - low) * over / room)
+    left, (low, high) = axes.bbox.x0, axes.get_xlim()
+    width = figure.bbox.x1 - left  # the axis ends before: its texts will, too
+    for text in texts:
+        x, beside = text.xy[0], text.get_window_extent().x1
+        beside -= axes.transData.transform((x, 0))[0]
+        room = max(width - 0.02 * figure.dpi - beside, 0.2 * width)
+        high = max(high, low + (x - low) * width / room)
+    axes.set_xlim(low, high)

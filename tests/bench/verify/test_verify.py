@@ -50,7 +50,7 @@ def examined(small: Make, opener: Any, progress: Any) -> Callable[..., VerifyRep
         *,
         shown: Any = None,
         distribution: bool = False,
-        draws: int = 2000,
+        draws: int = 1500,
         **values: Any,
     ) -> VerifyReport:
         config = small(decoders=decoders, **values)
@@ -74,7 +74,7 @@ def controls() -> VerifyReport:
     names = ",".join(f"{WRONG}:{name}" for name in (*CONTROLS, "Tampered", "OwnTest"))
     values = {"model": "tables", "draft": "tables", "decoders": names, "tasks": "qa"}
     config = load_config(None, {**values, "limit": 2, "max_new_tokens": 12})
-    return verify(config, RecordedProgress(), num_draws=2000, opener=open_tables)
+    return verify(config, RecordedProgress(), num_draws=1500, opener=open_tables)
 
 
 @pytest.mark.parametrize("control", CONTROLS)
@@ -150,14 +150,14 @@ def test_honest_decoders_pass_twenty_of_twenty_examinations(
 def test_controls_are_caught_whatever_the_seed(examined: Callable[..., VerifyReport]) -> None:
     names = [f"{WRONG}:{control}" for control in CONTROLS]
     for seed in range(5):
-        report = examined(",".join(names), seed=1 + seed * 10**6, limit=2)
+        report = examined(",".join(names), seed=1 + seed * 10**6, limit=2, draws=2000)
         assert [of(report, name).verdict for name in names] == ["wrong"] * len(names), seed
 
 
 def test_a_lossy_decoder_has_its_distance_measured(small: Make, opener: Any, progress: Any) -> None:
     name = f"{WRONG}:Unverified@loose"
     report = verify(
-        small(decoders=name), progress(), num_draws=2000, opener=partial(opener, agreement=0.3)
+        small(decoders=name), progress(), num_draws=1500, opener=partial(opener, agreement=0.3)
     )
     (finding,) = of(report, name).findings
     assert of(report, name).verdict == "lossy"
@@ -173,7 +173,7 @@ def test_a_lossy_decoder_that_fails_is_inconclusive(
     path = Path(spec.partition(":")[0])
     code = path.read_text().replace("    def steps", "    lossless = False\n\n    def steps")
     path.write_text(code)
-    report = examined(spec, limit=2, draws=2000)
+    report = examined(spec, limit=2, draws=1500)
     (mine,) = (one for one in report.examined if one.decoder != "ar")
     assert not mine.lossless
     assert mine.verdict == "inconclusive"
@@ -196,7 +196,7 @@ def without_numbers(run: ResolvedRun) -> Any:
 
 def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: Any) -> None:
     report = verify(
-        small(decoders="ar,spec", limit=2), progress(), num_draws=2000, opener=without_numbers
+        small(decoders="ar,spec", limit=2), progress(), num_draws=1500, opener=without_numbers
     )
     assert {one.decoder: one.verdict for one in report.examined} == dict.fromkeys(
         ["ar", "spec"], "inconclusive"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +22,7 @@ FIGURE = ("figures/speedup.png", "figures/speedup.pdf", "figures/speedup.svg")
 Write = Callable[..., Path]
 
 
+@cache
 def stored(*names: str) -> list[NamedRun]:
     return load_members([str(ROOT / "results" / "reference" / name) for name in names], ROOT)
 

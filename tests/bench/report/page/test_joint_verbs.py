@@ -60,8 +60,11 @@ def test_what_cannot_be_is_one_line(
     assert not (tmp_path / "together").exists()
 
 
-def test_a_paper_lies_with_the_report_and_neither_verb_loads_torch(tmp_path: Path) -> None:
-    runs = [*map(str, STORED), "--output", str(tmp_path)]
+def test_a_paper_lies_with_the_report_and_neither_verb_loads_torch(
+    synthetic_run: Write, tmp_path: Path
+) -> None:
+    runs = [str(synthetic_run(name="one")), str(synthetic_run(name="two", seed=1))]
+    runs += ["--output", str(tmp_path)]
     code = (
         "import sys, cli\n"
         "for verb in (['report'], ['paper', '--venue', 'arxiv']):\n"

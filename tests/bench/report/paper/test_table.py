@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +24,7 @@ REFERENCES = ROOT / "results" / "reference"
 LABELS = {"ptp": "PTP (ours)", "idlm@isd": "I-DLM, strided"}
 
 
+@cache
 def stored(*names: str) -> list[NamedRun]:
     return load_members([str(REFERENCES / name) for name in names or ("cpu-zoo",)], ROOT)
 

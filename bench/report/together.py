@@ -88,10 +88,7 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
             refuse_twice(before, side)
         if i:
             _refuse_unlike(sides[0], side)
-    members = members_of(sides)
-    for member in members:
-        _refuse_empty(member)
-    return members
+    return [_compared(member) for member in members_of(sides)]
 
 
 def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
@@ -151,10 +148,11 @@ def refuse_invalid(side: RunSnapshot) -> None:
         raise BenchError(line, exit_code=EXIT_CODES[side.verdict])
 
 
-def _refuse_empty(member: NamedRun) -> None:
+def _compared(member: NamedRun) -> NamedRun:
     rows = rows_of(member.summary, ALL)
     if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
         raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
+    return member
 
 
 def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:

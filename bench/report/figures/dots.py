@@ -260,17 +260,15 @@ def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
 
 def _make_room(figure: Figure) -> None:
     """Move the right end of the axis until the texts beside points end within the figure."""
-    written = [text for axes in figure.axes for text in axes.texts]
-    texts = [text for text in written if isinstance(text, Annotation)]
+    texts = [t for axes in figure.axes for t in axes.texts if isinstance(t, Annotation)]
     for text in texts:
         text.set_in_layout(False)
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    left, (low, high) = axes.bbox.x0, axes.get_xlim()
-    width = figure.bbox.x1 - left  # the axis ends before: its texts will, too
+    low, high = axes.get_xlim()
+    width = figure.bbox.x1 - axes.bbox.x0  # the axis ends before: its texts will, too
     for text in texts:
-        x, beside = text.xy[0], text.get_window_extent().x1
-        beside -= axes.transData.transform((x, 0))[0]
+        beside = text.get_window_extent().x1 - axes.transData.transform(text.xy)[0]
         room = max(width - 0.02 * figure.dpi - beside, 0.2 * width)
-        high = max(high, low + (x - low) * width / room)
+        high = max(high, low + (text.xy[0] - low) * width / room)
     axes.set_xlim(low, high)

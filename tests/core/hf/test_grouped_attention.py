@@ -97,10 +97,10 @@ def test_on_a_gpu_two_products_give_the_same_numbers(heads, rows):
     mask = ragged(rows, 40)
     expected = sdpa_attention_forward(layer, query, key, value, mask, scaling=0.3)[0]
     with PretendedCuda():
-        placed = [place(each) for each in (query, key, value, mask)]
-        got, _ = attention.grouped_attention(layer, *placed, scaling=0.3)
+        q, k, v = (place(each) for each in (query, key, value))
+        got, _ = attention.grouped_attention(layer, q, k, v, place(mask), scaling=0.3)
         assert got.device.type == "cuda"
         assert (got.cpu() - expected).abs().max() < 1e-6
         wider = place(torch.cat([mask, mask], -1))  # a bucket of entries, of which fewer are there
-        again, _ = attention.grouped_attention(layer, *placed[:3], wider, scaling=0.3)
+        again, _ = attention.grouped_attention(layer, q, k, v, wider, scaling=0.3)
         assert torch.equal(again.cpu(), got.cpu())

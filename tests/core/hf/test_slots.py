@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from decoders.core import masks
+from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.runtime import NUM_LEVELS
 from decoders.core.hf.model import HFModel
 from decoders.core.types import MASKED, NO_UNIFORM, Slots
 from tests.tiny_models import VOCAB, fresh, slot_adapter, tiny

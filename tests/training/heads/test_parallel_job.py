@@ -18,8 +18,7 @@ from decoders.core.types import NO_UNIFORM, Sampling
 from decoders.shallow import Shallow
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of
-from training.adapter.lean_job import GREEDY_TEMPERATURE
-from training.heads import parallel_job
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher
 from training.heads.job import ByKind, HeldOut
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe
@@ -225,11 +224,14 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
 def test_what_is_kept_is_what_is_computed_anew_and_asked_once(
     tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses, asked = [], []
-    ask = parallel_job.ask_teacher
-    monkeypatch.setattr(
-        parallel_job, "ask_teacher", lambda *given: asked.append(given) or ask(*given)
-    )
+    losses: list[list[float]] = []
+    asked: list[int] = []
+
+    def asking(*given: Any) -> Any:
+        asked.append(1)
+        return ask_teacher(*given)
+
+    monkeypatch.setattr("training.heads.parallel_job.ask_teacher", asking)
     for keep in (False, True):
         tables["run"]["keep_states"] = keep
         job = job_of(tables, tmp_path)

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -24,12 +24,13 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]
+Stored = Literal["float32", "float16", "float8_e4m3fn"]
+"""Numbers that weights are written in."""
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 FREE = {
     "num_steps",
     "checkpoint_minutes",
     "workers",
-    "half",
     "stored",
     "choose",
     "final_rows",

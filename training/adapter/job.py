@@ -197,7 +197,7 @@ class AdapterJob:
         ``FOLDER/draft`` (a model of masks verifies itself: ``FOLDER/model``), and the adapter keeps
         its embedding alone.
         """
-        dtype, trained = torch.float16 if self.run.half else torch.float32, self.trained
+        dtype, trained = getattr(torch, self.run.stored), self.trained
         report, base = self.report or self.held_out(), self.base
         if self.best is not None and (chosen := self.best.better_than(report.score)) is not None:
             trained.load_state_dict(chosen)

@@ -19,6 +19,7 @@ from training.recipe import (
     RecipeTable,
     Seed,
     Share,
+    Stored,
     TopP,
 )
 
@@ -105,7 +106,7 @@ class RunTable(LoopTable):
     eval_steps: Count = 300
     eval_temperature: Rate = 0.7
     eval_top_p: TopP = 0.95
-    half: bool = True
+    stored: Stored = "float16"
     lean: bool = False
     teacher_top: Count = 16
     head_words: NotNegative = 0

@@ -7,7 +7,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from decoders.core.adapter.embedding import Code
-from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
+from training.recipe import (
+    Count,
+    LoopTable,
+    NotNegative,
+    Rate,
+    Recipe,
+    RecipeTable,
+    Seed,
+    Share,
+    Stored,
+)
 
 
 class _ModelTable(RecipeTable):
@@ -87,7 +97,7 @@ class RunTable(LoopTable):
     max_tokens: Count = 2600
     max_logits: Count = 16_000_000
     keep_states: bool = False
-    stored: Literal["float32", "float16", "float8_e4m3fn"] = "float16"
+    stored: Stored = "float16"
     choose: Literal["last", "best"] = "last"
     muon_lr: Rate | None = None
     anchors_per_row: Count = 64

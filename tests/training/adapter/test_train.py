@@ -94,7 +94,7 @@ def test_training_leaves_an_adapter_that_loads_and_a_log(
 
 
 def test_a_stopped_run_resumes_to_the_same_weights(recipe: dict[str, Any], tmp_path: Path) -> None:
-    recipe["run"]["half"] = False
+    recipe["run"]["stored"] = "float32"
     train_adapter(recipe, tmp_path / "whole", progress="plain")
     stopped = train_adapter(recipe, tmp_path / "parts", progress="plain", stop_after_s=0.0)
     assert 0 < stopped.step < RUN["num_steps"]
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
         with pytest.raises(ValueError, match="made by another recipe; delete it"):
             train_adapter(other, tmp_path, progress="plain")
     longer = customised(recipe, num_steps=7)  # the length is free, and so are reports
-    longer["run"] |= {"eval_rows": 2, "half": False}
+    longer["run"] |= {"eval_rows": 2, "stored": "float32"}
     assert train_adapter(longer, tmp_path, progress="plain").step == 7
     done = train_adapter(other, tmp_path, resume=False, progress="plain")
     assert done.step == RUN["num_steps"]
@@ -363,7 +363,7 @@ def test_an_ungated_adapter_is_written_as_a_draft_model_and_its_embedding(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     recipe["adapter"] |= {"gated": False}
-    recipe["run"] |= {"half": False}
+    recipe["run"] |= {"stored": "float32"}
     assert train_adapter(recipe, tmp_path, progress="plain").step == RUN["num_steps"]
     trained = weights(tmp_path)
     adapter = SlotAdapter.load(tmp_path)
@@ -449,14 +449,14 @@ def test_data_of_no_known_form_are_refused(data: str, recipe: dict[str, Any]) ->
 
 def test_a_recipe_may_extend_another(tmp_path: Path) -> None:
     files = {
-        "a.toml": "[run]\nseed = 1\nhalf = false\n[data.counts]\nqa = 1\nrag = 2\n",
+        "a.toml": '[run]\nseed = 1\nstored = "float32"\n[data.counts]\nqa = 1\nrag = 2\n',
         "b.toml": 'extends = "a.toml"\n[run]\nseed = 2\n[data.counts]\nqa = 0\n',
         "c.toml": 'extends = "b.toml"\n[run]\nworkers = 1\n',
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert read_recipe(tmp_path / "c.toml") == {
-        "run": {"seed": 2, "half": False, "workers": 1},
+        "run": {"seed": 2, "stored": "float32", "workers": 1},
         "data": {"counts": {"qa": 0, "rag": 2}},
     }
     for name, base in (("f", "g"), ("g", "f"), ("h", "h")):

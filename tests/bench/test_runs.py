@@ -538,8 +538,8 @@ def test_a_stored_reference_is_neither_read_nor_resumed_as_a_run(
     tmp_path: Path, progress: Any, opener: Any
 ) -> None:
     """It has a status and no plan, like a run that was stopped early, which resuming begins."""
-    reference = tmp_path / "cpu-zoo-ptp"
-    shutil.copytree(ROOT / "results" / "reference" / "cpu-zoo-ptp", reference)
+    reference = tmp_path / "cpu-smollm2-t07"
+    shutil.copytree(ROOT / "results" / "reference" / "cpu-smollm2-t07", reference)
     before = sorted(reference.rglob("*"))
     with pytest.raises(BenchError, match="stored reference") as read:
         load_run(reference)

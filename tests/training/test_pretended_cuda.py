@@ -29,7 +29,7 @@ SAMPLED = {
     "temperatures": [0.7], "rows_per_step": 6, "seed": 1,
 }  # fmt: skip
 STEPS = {"num_steps": 4, "warmup_steps": 1, "eval_steps": 2, "max_tokens": 80, "eval_rows": 8}
-LEAN = {"lean": True, "label_share": 0.3, "head_words": 12, "teacher_top": 4, "half": False}
+LEAN = {"lean": True, "label_share": 0.3, "head_words": 12, "teacher_top": 4, "stored": "float32"}
 KINDS: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "ptp": (train_adapter, {}),
     "isd": (train_adapter, {"adapter": MASKS, "sampling": {}, "run": RUN | {"objective": "kl"}}),

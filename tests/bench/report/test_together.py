@@ -188,10 +188,8 @@ def test_differences_are_those_that_are_not_the_same_in_all(tmp_path: Path) -> N
     told = dict(differences(members))
     assert told["temperature"] == ["0.0", "0.7", "0.7"]
     assert told["limit"] == ["24", "24", "48"]
-    assert told["compile"][:2] == ["True", "True"]
-    assert not {"target weights", "torch"} & set(told)
-    assert same_machine(members[:2])
-    assert not same_machine(members)
+    assert not {"target weights", "torch", "compile"} & set(told)
+    assert same_machine(members)
 
 
 def test_machines_of_unknown_kind_are_not_taken_for_the_same(synthetic_run: Write) -> None:

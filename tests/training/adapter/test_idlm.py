@@ -57,7 +57,11 @@ def masked(recipe: dict[str, Any], variant: Variant) -> dict[str, Any]:
         "anchored": True, "numbered": True, "seed": 3,
     }  # fmt: skip
     recipe["sampling"] = {}
-    recipe["run"] |= {"objective": "kl" if isd else "one-hot", "slots_per_row": 14, "half": False}
+    recipe["run"] |= {
+        "objective": "kl" if isd else "one-hot",
+        "slots_per_row": 14,
+        "stored": "float32",
+    }
     if not isd:
         recipe["blocks"] = {"sizes": [4, 7], "own": 0.5}
     return recipe
@@ -221,7 +225,7 @@ def full(recipe: dict[str, Any]) -> dict[str, Any]:
         "variant": "isd", "code": "constant", "rank": 0, "num_slots": 3, "gated": False, "seed": 3,
     }  # fmt: skip
     recipe["sampling"] = {}
-    recipe["run"] |= {"half": False, "slots_per_row": 9, "clean": "auto", "strides": [2, 4]}
+    recipe["run"] |= {"stored": "float32", "slots_per_row": 9, "clean": "auto", "strides": [2, 4]}
     return recipe
 
 

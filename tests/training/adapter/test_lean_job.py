@@ -69,7 +69,7 @@ def lean(recipe: dict[str, Any], answers: str) -> dict[str, Any]:
     recipe["run"] |= {
         "objective": "kl", "lean": True, "slots_per_row": 15, "label_share": 0.3,
         "overlap_share": 0.2, "position_decay": 0.2, "head_words": 12, "teacher_top": 4,
-        "eval_rows": 40, "half": False, "choose": "best",
+        "eval_rows": 40, "stored": "float32", "choose": "best",
     }  # fmt: skip
     return recipe
 

@@ -59,11 +59,11 @@ def test_a_warning_of_a_run_does_not_begin_a_sentence() -> None:
 
 def test_what_runs_share_is_said_once_and_what_not_by_run() -> None:
     text = reproducibility(stored("cpu-zoo", "cpu-zoo-t07", "cpu-zoo-ptp"), "icml")
-    assert text.count("AMD EPYC") == 1  # of cpu-zoo-ptp alone
+    assert text.count("Xeon") == 1
     assert "greedy (temperature 0), at most 256 new tokens (cpu-zoo); temperature 0.7, " in text
     assert "(cpu-zoo, cpu-zoo-t07); 56 timed of zoo" in text
     differing = text.partition("The runs differ in: ")[2]
-    for fact in ("isd adapter", "refine adapter", "limit", "hardware", "compile"):
+    for fact in ("isd adapter", "refine adapter", "limit"):
         assert fact in differing
 
 

@@ -21,7 +21,7 @@ from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Outcome, Sampling
 
-SHORT_S = 0.5
+SHORT_S = 1.2
 """Far above what an answer of a table takes, on a busy machine as well."""
 
 

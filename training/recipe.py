@@ -1,7 +1,7 @@
 """Recipes: TOML tables, read, extended, changed, and checked before anything is loaded.
 
 A recipe may name one to extend: ``extends = "ptp.toml"``, a file beside it, whose values hold where
-it has none of its own; [data] of another kind is all its own.
+it has none of its own; a table of another `kind` is all its own.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Stored = Literal["float32", "float16", "float8_e4m3fn"]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 FREE = {
     "num_steps",
+    "minutes",
     "checkpoint_minutes",
     "workers",
     "stored",
@@ -129,10 +130,7 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     above = (*above, path.name)
     if base in above:
         raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")
-    under = read_recipe(path.parent / base, above)
-    if tables.get("data", {}).get("kind", "") not in ("", under.get("data", {}).get("kind")):
-        del under["data"]  # options of another kind
-    return _laid_over(under, tables)
+    return _laid_over(read_recipe(path.parent / base, above), tables)
 
 
 def zoo_output() -> Path:
@@ -142,11 +140,15 @@ def zoo_output() -> Path:
 
 
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return `over`'s values where it has any, `under`'s elsewhere, table by table."""
+    """Return `over`'s values where it has any, `under`'s elsewhere, table by table.
+
+    A table of another `kind` takes nothing of the one under it: its options are others.
+    """
     both = {
-        key: _laid_over(under[key], value)
+        key: _laid_over(base, value)
         for key, value in over.items()
-        if isinstance(value, dict) and isinstance(under.get(key), dict)
+        if isinstance(value, dict) and isinstance(base := under.get(key), dict)
+        if value.get("kind") in (None, base.get("kind"))
     }
     return {**under, **over, **both}
 

@@ -459,6 +459,18 @@ def test_a_recipe_may_extend_another(tmp_path: Path) -> None:
         "run": {"seed": 2, "stored": "float32", "workers": 1},
         "data": {"counts": {"qa": 0, "rag": 2}},
     }
+    (tmp_path / "k.toml").write_text(
+        'extends = "c.toml"\ndata = {kind = "zoo", prompts = {kind = "zoo", seed = 1}}\n'
+    )
+    assert read_recipe(tmp_path / "k.toml")["data"] == {
+        "kind": "zoo",
+        "prompts": {"kind": "zoo", "seed": 1},
+    }  # its options are not those of a table of another kind
+    (tmp_path / "l.toml").write_text('extends = "k.toml"\ndata.prompts = {kind = "text"}\n')
+    assert read_recipe(tmp_path / "l.toml")["data"] == {"kind": "zoo", "prompts": {"kind": "text"}}
+    (tmp_path / "m.toml").write_text("[run]\nseed = 1\n", encoding="utf-8")
+    (tmp_path / "n.toml").write_text('extends = "m.toml"\ndata = {kind = "zoo"}\n')
+    assert read_recipe(tmp_path / "n.toml")["data"] == {"kind": "zoo"}
     for name, base in (("f", "g"), ("g", "f"), ("h", "h")):
         (tmp_path / f"{name}.toml").write_text(f'extends = "{base}.toml"\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"extends itself \(f\.toml > g\.toml > f\.toml\)"):

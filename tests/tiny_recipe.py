@@ -1,6 +1,8 @@
 """A recipe of adapter training that takes a second, in parts that tests change."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 SIZES: dict[str, Any] = {
@@ -37,6 +39,18 @@ ADAPTER: dict[str, Any] = {
     "numbered": True,
     "seed": 3,
 }
+
+
+def whole_and_parts(
+    train: Callable[..., Any], tables: dict[str, Any], folder: Path
+) -> tuple[Path, Path]:
+    """Train four steps at once, and in a run that is stopped after one; return both folders."""
+    tables["run"]["num_steps"] = 4
+    train(tables, folder / "whole", progress="none")
+    assert train(tables, folder / "parts", progress="none", stop_after_s=0).step == 1
+    assert {each.name for each in (folder / "parts").iterdir()} == {".training"}
+    train(tables, folder / "parts", progress="none")
+    return folder / "whole", folder / "parts"
 
 
 def toml_of(tables: dict[str, Any]) -> str:

@@ -58,6 +58,8 @@ _RECIPES = {
     "isd": ("idlm-isd.toml", "idlm-any.toml"),
 }
 """Recipes of the zoo's adapter and of one for any model, where they are not KIND and KIND-any."""
+_IN_ZOO = {"drafter": "shallow"}
+"""Folders of the zoo's adapters, where they are not KIND."""
 
 
 @contextmanager
@@ -167,9 +169,7 @@ def train_kind(
     if output is None:
         suffix = "" if kind == "ptp" else f"-{kind}"
         named = RESULTS / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
-        output = (
-            zoo_output() / ("shallow" if kind == "drafter" else kind) if model is None else named
-        )
+        output = zoo_output() / _IN_ZOO.get(kind, kind) if model is None else named
     if kind in ("ptp", "refine", "isd"):
         adapters.train_adapter(tables, output, kind=kind, **options)
     else:

@@ -49,7 +49,6 @@ def main() -> None:
     sizes = {"rank": config.rank, "bias_rank": config.bias_rank, "num_layers": config.num_layers}
     settings = [f"data.path={given.data}", *(f"drafter.{k}={v}" for k, v in sizes.items())]
     tables = with_settings(read_recipe(RECIPES / "smollm2-drafter.toml"), settings)
-    tables["run"] |= {"keep_states": True}
     recipe, silent = HeadsRecipe.of(tables), Reporter("none", "heads", None)
     job: Any = build_job(recipe, Path(), torch.device("cpu"), silent, resolve)
     drafters = {"with u": drafter, "without u": control, "another text's u": strangers}

@@ -20,7 +20,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 from decoders.spec import Speculative
 from tests.command_line import bench
-from tests.tiny_recipe import toml_of
+from tests.tiny_recipe import toml_of, whole_and_parts
 from training.adapter.lean_job import GREEDY_TEMPERATURE
 from training.draft import (
     DraftJob,
@@ -108,14 +108,8 @@ def test_matrices_stored_in_eight_bits_load_in_the_dtype_that_is_asked_for(
 def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
-    tables["run"]["num_steps"] = 4
-    train_draft(tables, tmp_path / "whole", progress="none")
-    assert train_draft(tables, tmp_path / "parts", progress="none", stop_after_s=0).step == 1
-    train_draft(tables, tmp_path / "parts", progress="none")
-    whole, parts = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict()
-        for name in ("whole", "parts")
-    )
+    folders = whole_and_parts(train_draft, tables, tmp_path)
+    whole, parts = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in folders)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 

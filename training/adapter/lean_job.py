@@ -194,7 +194,7 @@ def taught_loss(
     return (loss * weight).sum()
 
 
-_CHUNK = {"cpu": 256, "cuda": 4096}  # tokens whose logits are held at a time
+_CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are held at a time
 
 
 class LeanJob(AdapterJob):
@@ -265,7 +265,7 @@ def ask_teacher(
     mass = torch.zeros_like(left)
     top_ids = torch.zeros(*ids.shape, num_top, dtype=torch.int64, device=ids.device)
     top_logits = torch.zeros(*ids.shape, num_top, device=ids.device)
-    for chunk in torch.split(asked.nonzero(), _CHUNK.get(ids.device.type, 256)):
+    for chunk in torch.split(asked.nonzero(), _CHUNK_ON_GPU if ids.is_cuda else _CHUNK):
         row, index = chunk.unbind(1)
         logits = read(hidden[row, index - 1])
         top = logits.topk(num_top)

@@ -69,7 +69,17 @@ class Block:
         return rows + F.linear(F.silu(gate) * up, self.feed_out)
 
 
-class DraftLayer(HiddenAdapter, Block):
+class Joined(HiddenAdapter):
+    """An adapter that is fed hidden states joined with the tokens picked behind them."""
+
+    join: nn.Parameter
+
+    def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
+        """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""
+        return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
+
+
+class DraftLayer(Joined, Block):
     """The weights: the join, attention, a gated MLP and the last norm."""
 
     variant, sized = "eagle", "feed"
@@ -90,10 +100,6 @@ class DraftLayer(HiddenAdapter, Block):
     def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the widths of the MLP, gate and value, and of the model."""
         return 2 * config.rank, config.width
-
-    def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""
-        return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
     def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return states ``[..., N, D]`` of rows and what they attended to ``[..., H, N, E]``."""

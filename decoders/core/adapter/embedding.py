@@ -27,6 +27,11 @@ NUM_COSINES = 32
 NUM_ANCHORS = 3
 
 
+def level_of(u: float) -> int:
+    """Return the number of the level that u is rounded to; of `NO_UNIFORM` the one after all."""
+    return NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS)
+
+
 def all_levels() -> Tensor:
     """Return the middles of `NUM_LEVELS` levels of u, and `NO_UNIFORM`, float64."""
     u = (torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5) / NUM_LEVELS

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.draft_layer import Block, ShortHead, Turn, normed
-from decoders.core.adapter.embedding import NUM_LEVELS, UniformEmbedding, all_levels
-from decoders.core.adapter.module import HiddenAdapter, spread
+from decoders.core.adapter.draft_layer import Block, Joined, ShortHead, Turn, normed
+from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_of
+from decoders.core.adapter.module import spread
+from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -36,7 +37,7 @@ class _Layer(nn.Module, Block):
         self.draw(generator, **sizes)
 
 
-class ParallelLayers(HiddenAdapter):
+class ParallelLayers(Joined):
     """The weights: the join, what slots begin as, the layers, the last norm and the bias."""
 
     variant, sized = "shallow", "numbers"
@@ -73,10 +74,6 @@ class ParallelLayers(HiddenAdapter):
         sizes = (config.num_words, config.bias_rank), (2 * config.rank, config.width)
         if sizes != (stored := tuple(tuple(each.shape) for each in found)):
             raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
-
-    def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""
-        return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
     def turn(self, positions: Tensor) -> Turn:
         """See `Block.turn`: all layers turn alike."""
@@ -165,7 +162,7 @@ class SlotCache:
             keys, values = kept[:, :, :end]
             return F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
 
-        levels = [int(u * NUM_LEVELS) if temperature else NUM_LEVELS for u in uniforms]
+        levels = [level_of(u if temperature else NO_UNIFORM) for u in uniforms]
         embedded = layers.levels.index_select(0, upload(levels, device))
         turn = self._cos[:, stop:end], self._sin[:, stop:end]
         out = layers(layers.slots(rows[-1], embedded, temperature), turn, attend)

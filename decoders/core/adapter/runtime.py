@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.embedding import NUM_LEVELS, all_levels
+from decoders.core.adapter.embedding import all_levels, level_of
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.mid_layer_slots import LateSlots
@@ -23,7 +23,7 @@ from decoders.core.adapter.weights import (
     UnmergedWeights,
     graph_size,
 )
-from decoders.core.types import MASKED, NO_UNIFORM, Call, Slots
+from decoders.core.types import MASKED, Call, Slots
 from decoders.core.upload import upload
 
 
@@ -182,8 +182,8 @@ class AttachedAdapter:
 
     def _embed_one(self, slots: Slots) -> Tensor:
         """Round u to `NUM_LEVELS`: finer bits seldom decide a pick, and a table is fast."""
-        levels = [NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS) for u in slots.uniforms]
-        embedded = self._table(slots.warp).index_select(0, self._indices(levels))
+        levels = self._indices([level_of(u) for u in slots.uniforms])
+        embedded = self._table(slots.warp).index_select(0, levels)
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
         if showing := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:
             tokens = self._tokens(self._indices([slots.slot_tokens[slot] for slot in showing]))

@@ -42,8 +42,6 @@ _SPECIAL = ("softcap", "position_bias", "cache", "s_aux")
 """Options that only some architectures give: theirs is left to transformers."""
 GROUPED_ROWS = 16
 """Wider calls have rows enough for a product of their own."""
-
-
 _PROCESSORS, _WIDE = 128, 32
 """So many heads of all sequences keep a GPU busy, and with so many rows each torch's kernel is the
 faster one (results/reference/h100/attention.csv)."""

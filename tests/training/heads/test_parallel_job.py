@@ -17,7 +17,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM, Sampling
 from decoders.shallow import Shallow
 from tests.command_line import bench
-from tests.tiny_recipe import toml_of
+from tests.tiny_recipe import toml_of, whole_and_parts
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher
 from training.heads.job import ByKind, HeldOut
 from training.heads.parallel_job import ParallelJob
@@ -213,11 +213,8 @@ def test_a_drafter_is_trained_chosen_written_and_drafts(
 def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
-    tables["run"]["num_steps"] = 4
-    train_heads(tables, tmp_path / "whole", progress="none")
-    assert train_heads(tables, tmp_path / "parts", progress="none", stop_after_s=0).step == 1
-    train_heads(tables, tmp_path / "parts", progress="none")
-    whole, parts = (ParallelLayers.load(tmp_path / n).state_dict() for n in ("whole", "parts"))
+    folders = whole_and_parts(train_heads, tables, tmp_path)
+    whole, parts = (ParallelLayers.load(folder).state_dict() for folder in folders)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 

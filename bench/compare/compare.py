@@ -22,7 +22,7 @@ from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
 from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_speedup
 from bench.stats.side import RunSnapshot
-from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, from_here
+from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, drifted, from_here
 
 _STORED = (
     "a stored reference has no answers: time, accepted drafts and changed answers are not judged"
@@ -206,6 +206,10 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
+    unsteady = any(drifted(side.status.drift) for side in pair.sides.values())
+    if measure.verdict is Regression.regressed and unsteady and not pair.interleaved:
+        note = "slower, but the machine's speed drifted in a run; `bench ab` can tell"
+        measure = replace(measure, verdict=Regression.inconclusive, note=note)
     if joined.base[0].decoder == BASELINE:
         return [measure]
     return [measure, *_over_ar(joined, of_ar, measure)]

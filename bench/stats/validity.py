@@ -315,14 +315,15 @@ def _noise_warnings(
             f"the processor was slowed down during {len(throttled)} of {len(loads)} blocks "
             f"({throttled[0]})"
         )
-    if _drifted(drift):
+    if drifted(drift):
         warnings.append(
             f"{_slower(drift)} of the run than at its start: the machine's speed drifted"
         )
     return warnings
 
 
-def _drifted(drift: float | None) -> bool:
+def drifted(drift: float | None) -> bool:
+    """Tell whether the baseline's time per token changed too much in a run to judge times."""
     return drift is not None and abs(drift) > _MAX_DRIFT
 
 
@@ -335,7 +336,7 @@ def _slower(drift: float | None) -> str:
 def _worker_warnings(parts: Iterable[Part]) -> list[str]:
     warnings = []
     for part in parts:
-        if _drifted(part.drift):
+        if drifted(part.drift):
             line = f"{_slower(part.drift)} of its blocks than at their start"
             warnings.append(f"worker {part.title} drifted: {line}")
         floor = part.floor.value

@@ -323,6 +323,19 @@ def test_noise_alone_never_regresses(pair: Pair) -> None:
         assert "regressed" not in verdicts(judged(runs, gate)).values()
 
 
+@pytest.mark.parametrize(("drift", "verdict"), [(0.16, "inconclusive"), (0.04, "regressed")])
+def test_a_slow_down_on_a_machine_that_drifted_is_inconclusive_unless_interleaved(
+    pair: Pair, drift: float, verdict: str
+) -> None:
+    runs = pair(slower(1.25))
+    status = json.loads((runs[1] / "run.json").read_text()) | {"drift": drift}
+    (runs[1] / "run.json").write_text(json.dumps(status))
+    assert verdicts(judged(runs))["spec"] == verdict
+    for run in runs:
+        (run / "run.json").write_text(json.dumps(status | {"ab": "one"}))
+    assert verdicts(judged(runs))["spec"] == "regressed"
+
+
 def test_a_gate_may_tell_of_time_without_failing(pair: Pair) -> None:
     gate = Gate(time={"fail": False})  # type: ignore[arg-type]
     comparison = judged(pair(slower(2)), gate)

@@ -56,8 +56,8 @@ class _Slots(StatesDrafter):
         super().__init__()
         assert request.adapter is not None
         self._options, self._request = options, request
-        trained = request.adapter.num_slots
-        self._slots = min(options.slots or trained, trained)
+        self._trained = request.adapter.num_slots
+        self._slots = min(options.slots or self._trained, self._trained)
 
     def propose(self, text: Text, most: int) -> list[int]:
         """Draft tokens up to the first that is hardly reached."""

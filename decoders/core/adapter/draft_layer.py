@@ -9,7 +9,7 @@ Letters: N rows, D hidden width, H heads, E width of a head, T entries, V vocabu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,13 @@ from torch import Tensor, nn
 from decoders.core import masks
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import HiddenAdapter, spread
+from decoders.core.types import MOST_DRAFTS
 from decoders.core.upload import upload
 
+Inputs = Mapping[str, Tensor]
+Embed = Head = Callable[[Tensor], Tensor]
+Run = Callable[[Any, Inputs, Sequence[Tensor]], Sequence[Tensor]]
+"""Runs a `DraftPass`, itself or a graph of it: given a name, inputs and planes."""
 _THETA = 10_000.0
 Turn = tuple[Tensor, Tensor]
 """Cosines and sines ``[..., 1, N, E]`` that queries and keys are turned by."""
@@ -112,13 +117,17 @@ class ShortHead(nn.Module):
     Source: FR-Spec (arXiv 2502.14856).
     """
 
+    words: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
     def __init__(self, head: Any, words: Tensor) -> None:
         """Copy the rows of a linear head for `words` (int64 ``[W]``)."""
         super().__init__()
-        self._size, self.words = len(head.weight), words
-        self.weight = head.weight.detach()[words]
-        bias = getattr(head, "bias", None)
-        self.bias = None if bias is None else bias.detach()[words]
+        self._size, bias = len(head.weight), getattr(head, "bias", None)
+        self.register_buffer("words", words)
+        self.register_buffer("weight", head.weight.detach()[words])
+        self.register_buffer("bias", None if bias is None else bias.detach()[words])
 
     def short(self, states: Tensor) -> Tensor:
         """Return logits ``[..., W]`` of states ``[..., D]``."""
@@ -126,40 +135,86 @@ class ShortHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return logits ``[N, V]`` of states ``[N, D]``, minus infinity for words left out."""
-        logits = states.new_full((len(states), self._size), float("-inf"))
+        logits = states.new_full((states.shape[0], self._size), float("-inf"))
         return logits.index_copy_(-1, self.words, self.short(states))
 
 
-class DraftCache:
-    """The keys and values of a draft layer's text, and of drafts behind it, in one sequence."""
+class DraftPass:
+    """A pass of draft layers, a function of tensors alone that a graph can hold."""
 
-    def __init__(
-        self,
-        layer: DraftLayer,
-        embed: Callable[[Tensor], Tensor],
-        head: Callable[[Tensor], Tensor],
-        capacity: int,
-    ) -> None:
-        """Make room for `capacity` entries; `embed` and `head` are the model's own."""
-        self._layer, self._embed, self._head = layer, embed, head
-        num_heads, weight = layer.config.num_heads, layer.join
-        shape = (2, num_heads, capacity, layer.config.width // num_heads)
-        self._entries = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        self._cos, self._sin = layer.turn(torch.arange(capacity, device=weight.device))
-        self._length = 0
-        self._parents: list[int] = []
+    layers: Joined
+
+    def __init__(self, layers: Joined, embed: Embed, head: Head) -> None:
+        """Take layers, and the model's own embedding and head."""
+        self.layers, self.embed, self.head = layers, embed, head
+
+    def planes(self, capacity: int) -> list[Tensor]:
+        """Return room for a text of `capacity`: keys and values ``[1, H, C, E]`` of each layer."""
+        config, like = self.layers.config, self.layers.join
+        room = capacity + max(config.num_slots, MOST_DRAFTS)
+        shape = 1, config.num_heads, room, config.width // config.num_heads
+        return [like.new_zeros(shape) for _ in range(2 * max(1, config.num_layers))]
+
+    def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Run the pass on the planes, which it writes to."""
+        raise NotImplementedError
+
+
+class LayerPass(DraftPass):
+    """A pass of a draft layer: logits ``[R, V]`` and states ``[R, D]`` of the rows read."""
+
+    layers: DraftLayer
+
+    def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """See `DraftPass`; inputs are as `DraftCache` lays them out."""
+        layer, entries, sees = self.layers, inputs["entries"][0], inputs["mask.draft"]
+        rows = layer.enter(inputs["states"], self.embed(inputs["ids"]))
+        query, *own = layer.project(rows, layer.turn(inputs["positions"][0]))
+        write(planes, entries, own)
+        keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
+        out = layer.leave(rows, attended)[0].index_select(0, inputs["read"])
+        return self.head(out).float(), out
+
+
+class TextCache:
+    """The keys and values of a text in draft layers, in one sequence."""
+
+    def __init__(self, run: Run, planes: Sequence[Tensor], *, fixed: bool = False) -> None:
+        """Begin without a text, in `planes` of any content; `fixed`: passes are of few sizes."""
+        self._run, self._planes, self._fixed = run, planes, fixed
+        self._device, self._length = planes[0].device, 0
+
+    def _seen(self, entries: int) -> int:
+        return self._planes[0].shape[2] if self._fixed else entries
+
+    def _padded(self, rows: int) -> int:
+        """Return a number of rows that has a graph: above one, on a GPU a power of two."""
+        return max(8, 1 << (rows - 1).bit_length()) if self._fixed else max(2, rows)
+
+    def _text(self, states: Tensor, tokens: Sequence[int], room: int) -> dict[str, Tensor]:
+        """Lay rows out for a pass, filled up with copies of the last; `room`: their number."""
+        missing = room - len(tokens)
+        ids = upload([[*tokens, *tokens[-1:] * missing]], self._device)
+        if missing:
+            states = torch.cat([states, states[-1:].expand(missing, -1)])
+        return {"states": states[None], "ids": ids}
+
+
+class DraftCache(TextCache):
+    """The keys and values of a draft layer's text, and of drafts behind it."""
+
+    _parents: Sequence[int] = ()
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Append text and forget drafts: logits ``[1, V]`` and state ``[1, D]`` of the last row."""
-        self._parents = []
+        self._parents = ()
         start, num_rows = self._length, len(tokens)
-        mask = None
-        if num_rows > 1:
-            mask = torch.ones(num_rows, start + num_rows, dtype=torch.bool).tril_(start)
         self._length += num_rows
-        out = self._run(states, tokens, range(start, self._length), start, mask)[-1:]
-        return self._head(out).float(), out
+        mask = torch.ones(num_rows, self._length, dtype=torch.bool).tril_(start)
+        positions = range(start, self._length)
+        return self._passed(states, tokens, positions, start, mask, [num_rows - 1])
 
     @torch.inference_mode()
     def draft(
@@ -167,32 +222,41 @@ class DraftCache:
     ) -> tuple[Tensor, Tensor]:
         """Append drafts: logits ``[N, V]`` and states ``[N, D]``; parent -1: the text's end."""
         first = len(self._parents)
-        self._parents += parents
+        self._parents = [*self._parents, *parents]
         positions = [self._length + depth for depth in masks.depths(self._parents)[first:]]
         mask = torch.ones(len(tokens), self._length + len(self._parents), dtype=torch.bool)
         mask[:, self._length :] = masks.tree(self._parents)[first:]
-        out = self._run(states, tokens, positions, self._length + first, mask)
-        return self._head(out).float(), out
+        rows = range(len(tokens))
+        return self._passed(states, tokens, positions, self._length + first, mask, rows)
 
-    def _run(
+    def _passed(
         self,
         states: Tensor,
         tokens: Sequence[int],
         positions: Sequence[int],
         start: int,
-        mask: Tensor | None,
-    ) -> Tensor:
-        layer, device = self._layer, self._entries.device
-        rows = layer.enter(states, self._embed(upload(tokens, device)))
-        places = upload(positions, device)
-        turn = self._cos.index_select(1, places), self._sin.index_select(1, places)
-        query, key, value = layer.project(rows, turn)
-        stop = start + len(tokens)
-        self._entries[0, :, start:stop], self._entries[1, :, start:stop] = key, value
-        keys, values = self._entries[:, :, :stop]
-        visible = None if mask is None else upload(mask, device)
-        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
-        return layer.leave(rows, attended)
+        mask: Tensor,
+        read: Sequence[int],
+    ) -> tuple[Tensor, Tensor]:
+        num_rows, room, device = len(tokens), self._padded(len(tokens)), self._device
+        missing, seen = room - num_rows, self._seen(mask.shape[1])
+        sees = F.pad(mask, (0, seen - mask.shape[1], 0, missing))
+        sees[num_rows:, 0] = True  # a row that sees nothing is no number
+        asked = [*read, *[0] * (self._padded(len(read)) - len(read))]
+        inputs = self._text(states, tokens, room) | {
+            "positions": upload([[*positions, *[0] * missing]], device),
+            "entries": upload([[*range(start, start + room)]], device),
+            "mask.draft": upload(sees[None, None], device),
+            "read": upload(asked, device),
+        }
+        logits, after = self._run(None, inputs, self._planes)
+        return logits[: len(read)], after[: len(read)]
+
+
+def write(planes: Sequence[Tensor], entries: Tensor, new: Sequence[Tensor]) -> None:
+    """Write keys and values ``[1, H, N, E]`` to entries ``[N]`` of their planes."""
+    for plane, each in zip(planes, new, strict=True):
+        plane.index_copy_(2, entries, each)
 
 
 def normed(rows: Tensor) -> Tensor:

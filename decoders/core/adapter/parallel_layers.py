@@ -12,15 +12,26 @@ Letters: K slots, L layers, N rows, D hidden width, H heads, E width of a head, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.draft_layer import Block, Joined, ShortHead, Turn, normed
+from decoders.core.adapter.draft_layer import (
+    Block,
+    DraftPass,
+    Embed,
+    Inputs,
+    Joined,
+    ShortHead,
+    TextCache,
+    Turn,
+    normed,
+    write,
+)
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_of
 from decoders.core.adapter.module import spread
 from decoders.core.types import NO_UNIFORM
@@ -88,11 +99,6 @@ class ParallelLayers(Joined):
         flat: Tensor = self.embedding(u.flatten(), u.new_empty(0))
         return flat.view(*u.shape, -1)
 
-    @functools.cached_property
-    def levels(self) -> Tensor:
-        """The embedded uniforms of `NUM_LEVELS`, and of none ``[NUM_LEVELS + 1, D]``."""
-        return self.embedded(all_levels().to(self.join.device))
-
     def slots(self, last: Tensor, embedded: Tensor, temperature: Tensor | float) -> Tensor:
         """Return slots ``[..., K, D]`` of `embedded` uniforms behind last rows ``[..., D]``.
 
@@ -119,24 +125,46 @@ class ParallelLayers(Joined):
         return [layer for layer in self.layers if isinstance(layer, _Layer)]
 
 
-class SlotCache:
-    """The keys and values of a text, in one sequence; slots run behind them and leave nothing."""
+class SlotPass(DraftPass):
+    """A pass of slots behind new text: drafts and their chances, float64 ``[2, K]``."""
+
+    layers: ParallelLayers
+    head: ShortHead
+
+    def __init__(self, layers: ParallelLayers, embed: Embed, head: ShortHead) -> None:
+        """See `DraftPass`."""
+        super().__init__(layers, embed, head)
+        self.levels = layers.embedded(all_levels().to(layers.join.device))
+
+    def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """See `DraftPass`; inputs are as `SlotCache` lays them out."""
+        layers, ids, last = self.layers, inputs["ids"][0], inputs["last"]
+        entries, behind, sees = inputs["positions"][0], inputs["behind"][0], inputs["sees"]
+        rows = layers.enter(inputs["states"], self.embed(inputs["ids"]))
+        text = layers.entries(rows, layers.turn(entries))
+        write(planes, entries, [part for pair in text for part in pair])
+
+        def attend(number: int, query: Tensor, *own: Tensor) -> Tensor:
+            both = planes[2 * number : 2 * number + 2]
+            write(both, behind, own)
+            keys, values = (plane[:, :, : sees.shape[-1]] for plane in both)
+            return F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
+
+        embedded = self.levels.index_select(0, inputs["levels"][0])
+        slots = layers.slots(rows[0].index_select(0, last), embedded, inputs["warmth"])
+        out = layers(slots, layers.turn(behind), attend)[0]
+        return (chain(layers, self.head.short(out).float(), ids.index_select(0, last)),)
+
+
+class SlotCache(TextCache):
+    """The keys and values of a text; slots run behind them and leave nothing."""
 
     def __init__(
-        self,
-        layers: ParallelLayers,
-        embed: Callable[[Tensor], Tensor],
-        head: ShortHead,
-        capacity: int,
+        self, run: Run, planes: Sequence[Tensor], *, num_slots: int, fixed: bool = False
     ) -> None:
-        """Make room for `capacity` rows of text; `embed` and `head` are the model's own."""
-        config, weight = layers.config, layers.join
-        self._layers, self._embed, self._head = layers, embed, head
-        room = capacity + config.num_slots
-        shape = (config.num_layers, 2, config.num_heads, room, config.width // config.num_heads)
-        self._entries = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        self._cos, self._sin = layers.turn(torch.arange(room, device=weight.device))
-        self._length = 0
+        """See `TextCache`; passes are of `num_slots`."""
+        super().__init__(run, planes, fixed=fixed)
+        self._num_slots = num_slots
 
     @torch.inference_mode()
     def propose(
@@ -144,43 +172,43 @@ class SlotCache:
     ) -> tuple[list[int], list[float]]:
         """Append text and draft behind it: tokens and their chances, one for each uniform.
 
-        States are ``[N, D]``; at temperature 0 uniforms do not count. The host waits once.
+        States are ``[N, D]``; at temperature 0 uniforms do not count. All slots run, also where
+        fewer uniforms are given. The host waits once.
         """
-        layers, device = self._layers, self._entries.device
-        start, stop = self._length, self._length + len(tokens)
-        end, self._length = stop + len(uniforms), stop
-        ids = upload(tokens, device)
-        rows = layers.enter(states, self._embed(ids))
-        entries = layers.entries(rows, (self._cos[:, start:stop], self._sin[:, start:stop]))
-        for kept, own in zip(self._entries, entries, strict=True):
-            kept[0, :, start:stop], kept[1, :, start:stop] = own
-        sees = torch.ones(len(uniforms), end, dtype=torch.bool, device=device).tril_(stop)
-
-        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            kept = self._entries[number]
-            kept[0, :, stop:end], kept[1, :, stop:end] = key, value
-            keys, values = kept[:, :, :end]
-            return F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
-
+        num_rows, num_slots, device = len(tokens), self._num_slots, self._device
+        start, stop = self._length, self._length + num_rows
+        room, end = self._padded(num_rows), stop + num_slots
+        self._length = stop
         levels = [level_of(u if temperature else NO_UNIFORM) for u in uniforms]
-        embedded = layers.levels.index_select(0, upload(levels, device))
-        turn = self._cos[:, stop:end], self._sin[:, stop:end]
-        out = layers(layers.slots(rows[-1], embedded, temperature), turn, attend)
-        return chain(layers, self._head.short(out).float(), ids[-1:])
+        levels += [level_of(NO_UNIFORM)] * (num_slots - len(levels))
+        # rows that fill up write where the slots will
+        entries = [*range(start, stop), *[stop] * (room - num_rows)]
+        sees = torch.ones(num_slots, self._seen(end), dtype=torch.bool).tril_(stop)
+        inputs = self._text(states, tokens, room) | {
+            "positions": upload([entries], device),
+            "behind": upload([[*range(stop, end)]], device),
+            "sees": upload(sees[None, None], device),
+            "levels": upload([levels], device),
+            "last": upload([num_rows - 1], device),
+            "warmth": upload([temperature], device, self._planes[0].dtype),
+        }
+        (drafted,) = self._run(None, inputs, self._planes)
+        drafts, chances = drafted[:, : len(uniforms)].tolist()
+        return [int(token) for token in drafts], chances
 
 
-def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> tuple[list[int], list[float]]:
+def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
     """Return the likeliest word of each slot behind the one picked before it, and its chance.
 
-    Logits are ``[K, W]``, without the bias; `before` is the id ``[1]`` of the last token known.
+    Logits are ``[K, W]``, without the bias; `before` is the id ``[1]`` of the last token known. Ids
+    and chances are float64 ``[2, K]``.
     """
     picks, values, known = [], [], layers.index(before)
-    for row in logits:
+    for row in logits.unbind(0):
         if layers.config.bias_rank:
             row = row + (layers.right @ layers.left.index_select(0, known)[0]).float()
         value, known = row.max(-1, keepdim=True)
         picks.append(known)
         values.append(value - row.logsumexp(-1))
-    tokens, sure = layers.words[torch.cat(picks)].double(), torch.cat(values).exp().double()
-    drafted, chances = torch.stack([tokens, sure]).tolist()
-    return [int(token) for token in drafted], chances
+    tokens = layers.words.index_select(0, torch.cat(picks))
+    return torch.stack([tokens.double(), torch.cat(values).exp().double()])

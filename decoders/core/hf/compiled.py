@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 _config: Any = _untyped_config
 DIMS = {
     **dict.fromkeys(("ids", "positions", "entries"), "BN"),
-    "embeds": "BND",
+    **dict.fromkeys(("embeds", "states"), "BND"),
     "read": "R",
     "gate": "BN1",
     "gate.base": "P",
@@ -48,8 +48,14 @@ DIMS = {
     "gate.back": "BN",
     **dict.fromkeys(("late.rows", "late.before", "late.number"), "L"),
     "late.embedded": "LD",
+    **dict.fromkeys(("behind", "levels"), "BK"),
+    "sees": "B1KT",
+    **dict.fromkeys(("last", "warmth"), "1"),
 }
-"""Dimensions of a graph's inputs: R rows are read, P are base rows, S slots and L late slots."""
+"""Dimensions of a graph's inputs: R rows are read, P are base rows, S slots and L late slots.
+
+Drafts in one pass are K, of one number in a graph.
+"""
 _MASK, _PLANE = "B1NT", "BHCD"
 _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
 """Sizes to trace by."""
@@ -88,7 +94,8 @@ class Graphs:
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[], Outputs]:
         """Return the same as a function, which may run again and again (raises as a call)."""
-        key = (name, len(inputs["positions"]), tuple(map(self._kind, inputs.values())))
+        places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
+        key = (name, len(inputs["positions"]), tuple(map(self._kind, inputs.values())), *places)
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._made(name, key, inputs, planes)

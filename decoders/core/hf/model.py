@@ -20,16 +20,17 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.draft_layer import DraftCache, DraftLayer, ShortHead
+from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, LayerPass, ShortHead
 from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter.parallel_layers import ParallelLayers, SlotCache
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.hf.architecture import Architecture, main_device, notes_of, token_ids
 from decoders.core.hf.attention import group_attention, own_attention
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import early_exit, library_copy
+from decoders.core.hf.drafting import DraftRunner
 from decoders.core.hf.layout import Layout, read_rows
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, load_module, placement
@@ -109,6 +110,7 @@ class HFModel(Model):
         self._layout: Layout | None = None
         self._heads: dict[str, HiddenAdapter] = {}
         self._short_heads: dict[str, ShortHead] = {}
+        self._drafts: dict[str, DraftRunner] = {}
         self._exits: dict[str, HFModel] = {}
         self.num_forwards = 0
 
@@ -202,10 +204,13 @@ class HFModel(Model):
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
-        self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+        own = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+        head: Any = self._runner.head
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
-            head = self.module.get_output_embeddings()
-            self._short_heads[name] = ShortHead(head, heads.words.to(self.device))
+            head = self._short_heads[name] = ShortHead(head, heads.words.to(self.device))
+        if isinstance(own, DraftLayer | ParallelLayers):
+            kind: type[DraftPass] = LayerPass if isinstance(own, DraftLayer) else SlotPass
+            self._drafts[name] = DraftRunner(kind(own, self._runner.tokens, head), self._runner)
         if isinstance(heads, ExitBlock):
             module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
             graphs = self._runner.graphs
@@ -253,12 +258,7 @@ class HFModel(Model):
 
     def drafter(self, name: str, capacity: int) -> Any:
         """See `Model.drafter`."""
-        layer = self._heads[name]
-        if isinstance(layer, ParallelLayers):
-            return SlotCache(layer, self._runner.tokens, self._short_heads[name], capacity)
-        assert isinstance(layer, DraftLayer), f"{name!r} is no draft layer"
-        head = self._short_heads.get(name, self._runner.head)
-        return DraftCache(layer, self._runner.tokens, head, capacity)
+        return self._drafts[name].begin(capacity)
 
     @property
     def library_module(self) -> Any:
@@ -314,8 +314,9 @@ class HFModel(Model):
     @property
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
-        own = 0 if self._runner.graphs is None else self._runner.graphs.num_graphs
-        return own + sum(early.num_graphs for early in self._exits.values())
+        own = self._runner.graphs, *(drafts.graphs for drafts in self._drafts.values())
+        others = sum(early.num_graphs for early in self._exits.values())
+        return others + sum(graphs.num_graphs for graphs in own if graphs is not None)
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.draft_layer import DraftCache, DraftLayer
+from decoders.core.adapter.draft_layer import DraftCache, DraftLayer, LayerPass
 from decoders.core.adapter.heads import DraftHeads, read_adapter
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import WIDTH, fresh
@@ -33,9 +33,10 @@ class Made:
         self.table, self.head = noise(VOCAB, WIDTH), noise(VOCAB, WIDTH, seed=2)
 
     def cache(self) -> DraftCache:
-        return DraftCache(
-            self.layer, lambda ids: self.table[ids], lambda states: states @ self.head.T, 64
+        work = LayerPass(
+            self.layer, lambda ids: self.table[ids], lambda states: states @ self.head.T
         )
+        return DraftCache(work, work.planes(64))
 
     def path(self, states: torch.Tensor, tokens: list[int], own: list[int]) -> torch.Tensor:
         """The state after `own` drafts behind a text, one row at a time, nothing else cached."""

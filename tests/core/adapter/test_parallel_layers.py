@@ -11,7 +11,7 @@ from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import ShortHead
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.heads import read_adapter
-from decoders.core.adapter.parallel_layers import ParallelLayers, SlotCache, chain
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotCache, SlotPass, chain
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM
 from tests.tiny_models import WIDTH, fresh
@@ -44,7 +44,8 @@ class Made:
         self.head = ShortHead(head, self.layers.words)
 
     def cache(self) -> SlotCache:
-        return SlotCache(self.layers, lambda ids: self.table[ids], self.head, 64)
+        work = SlotPass(self.layers, lambda ids: self.table[ids], self.head)
+        return SlotCache(work, work.planes(64), num_slots=SLOTS)
 
     def dense(self, states: Tensor, tokens: list[int], u: Tensor, warm: float) -> Tensor:
         """States of slots behind a text by attention with one dense mask, head by head."""
@@ -113,7 +114,7 @@ def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
 def test_the_bias_of_the_draft_before_counts_in_full(before: int, rank: int) -> None:
     made = Made(num_words=30, bias_rank=rank)
     logits = noise(SLOTS, 30, seed=7)
-    tokens, chances = chain(made.layers, logits.clone(), torch.tensor([before]))
+    tokens, chances = chain(made.layers, logits.clone(), torch.tensor([before])).tolist()
     known = before - 5 if before >= 5 else 30
     for row, token, chance in zip(logits, tokens, chances, strict=True):
         expected = (row + made.layers.right @ made.layers.left[known]).softmax(-1)

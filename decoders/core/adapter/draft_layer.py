@@ -23,7 +23,8 @@ from decoders.core.types import MOST_DRAFTS
 from decoders.core.upload import upload
 
 Inputs = Mapping[str, Tensor]
-Embed = Head = Callable[[Tensor], Tensor]
+Function = Callable[[Tensor], Tensor]
+"""A model's embedding or head."""
 Run = Callable[[Any, Inputs, Sequence[Tensor]], Sequence[Tensor]]
 """Runs a `DraftPass`, itself or a graph of it: given a name, inputs and planes."""
 _THETA = 10_000.0
@@ -144,7 +145,7 @@ class DraftPass:
 
     layers: Joined
 
-    def __init__(self, layers: Joined, embed: Embed, head: Head) -> None:
+    def __init__(self, layers: Joined, embed: Function, head: Function) -> None:
         """Take layers, and the model's own embedding and head."""
         self.layers, self.embed, self.head = layers, embed, head
 
@@ -195,7 +196,7 @@ class TextCache:
     def _text(self, states: Tensor, tokens: Sequence[int], room: int) -> dict[str, Tensor]:
         """Lay rows out for a pass, filled up with copies of the last; `room`: their number."""
         missing = room - len(tokens)
-        ids = upload([[*tokens, *tokens[-1:] * missing]], self._device)
+        ids = upload([[*tokens, *[tokens[-1]] * missing]], self._device)
         if missing:
             states = torch.cat([states, states[-1:].expand(missing, -1)])
         return {"states": states[None], "ids": ids}

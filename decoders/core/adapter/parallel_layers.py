@@ -23,9 +23,10 @@ from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import (
     Block,
     DraftPass,
-    Embed,
+    Function,
     Inputs,
     Joined,
+    Run,
     ShortHead,
     TextCache,
     Turn,
@@ -131,7 +132,7 @@ class SlotPass(DraftPass):
     layers: ParallelLayers
     head: ShortHead
 
-    def __init__(self, layers: ParallelLayers, embed: Embed, head: ShortHead) -> None:
+    def __init__(self, layers: ParallelLayers, embed: Function, head: ShortHead) -> None:
         """See `DraftPass`."""
         super().__init__(layers, embed, head)
         self.levels = layers.embedded(all_levels().to(layers.join.device))

@@ -19,10 +19,11 @@ class DraftRunner:
 
     def __init__(self, work: DraftPass, runner: Runner) -> None:
         """Compile passes as `runner` compiles calls."""
-        self._work, self._runner, self.graphs = work, runner, None
+        self._work, self._runner = work, runner
+        self.graphs: Graphs | None = None
         if runner.graphs is not None:
             device, backend = work.layers.join.device, runner.graphs.backend
-            self.graphs: Graphs | None = Graphs(work, self._held, device=device, backend=backend)
+            self.graphs = Graphs(work, self._held, device=device, backend=backend)
         self._capacity, self._free = 0, list[Sequence[Tensor]]()
 
     def begin(self, capacity: int) -> DraftCache | SlotCache:

@@ -141,17 +141,17 @@ class ShortHead(nn.Module):
 
 
 class DraftPass:
-    """A pass of draft layers, a function of tensors alone that a graph can hold."""
+    """A pass of an adapter on hidden states: a function of tensors alone that a graph can hold."""
 
-    layers: Joined
+    layers: Any
 
-    def __init__(self, layers: Joined, embed: Function, head: Function) -> None:
-        """Take layers, and the model's own embedding and head."""
+    def __init__(self, layers: HiddenAdapter, embed: Function, head: Function) -> None:
+        """Take an adapter, and the model's own embedding and head."""
         self.layers, self.embed, self.head = layers, embed, head
 
     def planes(self, capacity: int) -> list[Tensor]:
         """Return room for a text of `capacity`: keys and values ``[1, H, C, E]`` of each layer."""
-        config, like = self.layers.config, self.layers.join
+        config, like = self.layers.config, next(self.layers.parameters())
         room = capacity + max(config.num_slots, MOST_DRAFTS)
         shape = 1, config.num_heads, room, config.width // config.num_heads
         return [like.new_zeros(shape) for _ in range(2 * max(1, config.num_layers))]

@@ -5,14 +5,16 @@ Letters: R rows, H heads, D hidden width, M width of a block, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.config import CONFIG_FILE, HEADS, AdapterConfig
-from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, Inputs
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
 from decoders.core.adapter.parallel_layers import ParallelLayers
 
@@ -36,7 +38,7 @@ class DraftHeads(HiddenAdapter):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return what the head reads for each of H: ``[R, H, D]`` of states ``[R, D]``."""
         inner = F.linear(hidden, self.down.flatten(0, 1), self.bias.flatten())
-        inner = F.silu(inner).view(len(hidden), *self.bias.shape)
+        inner = F.silu(inner).view(-1, *self.bias.shape)
         added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
         return hidden[:, None] + added.transpose(0, 1)
 
@@ -44,6 +46,16 @@ class DraftHeads(HiddenAdapter):
     def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return heads, width of a block and of the model."""
         return config.num_slots, config.rank, config.width
+
+
+class HeadsPass(DraftPass):
+    """A pass of heads on states ``[1, R, D]``: logits ``[R, H, V]``."""
+
+    layers: DraftHeads
+
+    def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """See `DraftPass`; there are no planes."""
+        return (self.head(self.layers(inputs["states"][0])).float(),)
 
 
 class ExitBlock(HiddenAdapter):

@@ -95,7 +95,7 @@ class Graphs:
     ) -> Callable[[], Outputs]:
         """Return the same as a function, which may run again and again (raises as a call)."""
         places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
-        key = (name, len(inputs["positions"]), tuple(map(self._kind, inputs.values())), *places)
+        key = (name, len(_rows(inputs)), tuple(map(self._kind, inputs.values())), *places)
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._made(name, key, inputs, planes)
@@ -126,8 +126,9 @@ class Graphs:
         if self.backend == "eager":
             return lambda given: flat(*given)
         given = [*inputs.values(), *planes]
-        rows = "one row" if inputs["positions"].shape[1] == 1 else "rows"
-        kind = f"{len(inputs['positions'])} x {rows}{f' of {name}' if name else ''}"
+        sequences, num_rows = _rows(inputs).shape[:2]
+        rows = "one row" if num_rows == 1 else "rows"
+        kind = f"{sequences} x {rows}{f' of {name}' if name else ''}"
         try:
             if self._on_gpu:
                 return _captured(flat, given, len(names))
@@ -161,6 +162,11 @@ class Graphs:
         if not package.exists:
             make()
         return package.load(constants)
+
+
+def _rows(inputs: Inputs) -> Tensor:
+    """Return an input ``[B, N, …]`` that has as many rows as the others."""
+    return inputs["positions"] if "positions" in inputs else inputs["states"]
 
 
 class _Flat(nn.Module):

@@ -1,4 +1,4 @@
-"""Run attached draft layers, as graphs where a model's calls are."""
+"""Run attached heads and draft layers, as graphs where a model's calls are."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from decoders.core.hf.runner import COMPILED_ROWS, Runner
 
 
 class DraftRunner:
-    """The passes of one attached draft layer, and the caches that texts use one after another."""
+    """The passes of an attached adapter, and the caches that texts use one after another."""
 
     def __init__(self, work: DraftPass, runner: Runner) -> None:
         """Compile passes as `runner` compiles calls."""
         self._work, self._runner = work, runner
+        self._like = next(work.layers.parameters())
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
-            device, backend = work.layers.join.device, runner.graphs.backend
-            self.graphs = Graphs(work, self._held, device=device, backend=backend)
+            backend = runner.graphs.backend
+            self.graphs = Graphs(work, self._held, device=self._like.device, backend=backend)
         self._capacity, self._free = 0, list[Sequence[Tensor]]()
 
     def begin(self, capacity: int) -> DraftCache | SlotCache:
@@ -37,20 +38,21 @@ class DraftRunner:
         cache: DraftCache | SlotCache
         if isinstance(self._work, SlotPass):
             slots = self._work.layers.config.num_slots
-            cache = SlotCache(self._run, planes, num_slots=slots, fixed=fixed)
+            cache = SlotCache(self.run, planes, num_slots=slots, fixed=fixed)
         else:
-            cache = DraftCache(self._run, planes, fixed=fixed)
+            cache = DraftCache(self.run, planes, fixed=fixed)
         weakref.finalize(cache, self._free.append, planes)
         return cache
 
-    def _run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+    def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+        """Run a pass; of many rows it is no graph."""
         graphs = self.graphs if self._runner.compiling else None
-        if graphs is None or inputs["ids"].numel() > COMPILED_ROWS:
+        if graphs is None or inputs["states"].shape[1] > COMPILED_ROWS:
             return self._work(name, inputs, planes)
         out = graphs(name, inputs, planes)
         return [each.clone() for each in out] if graphs.fixed else out
 
     def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         layers = self._work.layers
-        text = f"{layers.variant} layer {layers.config.width} wide, {layers.join.dtype}"
+        text = f"{layers.variant}, {layers.config.width} wide, {self._like.dtype}"
         return f"{text}\n{layers.config}", tensors_of(self._work)

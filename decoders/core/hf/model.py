@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicCache
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, LayerPass, ShortHead
 from decoders.core.adapter.gating import GatedModule
-from decoders.core.adapter.heads import DraftHeads, ExitBlock
+from decoders.core.adapter.heads import DraftHeads, ExitBlock, HeadsPass
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter.weights import GroupedWeights
@@ -46,6 +46,11 @@ from decoders.core.types import Call
 _MERGED_BYTES = 32 * 2**20
 """A larger model has no merged weights beside its own on a CPU: reading them is what a call costs
 (docs/log.md)."""
+_PASSES: dict[type, Callable[..., DraftPass]] = {
+    DraftHeads: HeadsPass,
+    DraftLayer: LayerPass,
+    ParallelLayers: SlotPass,
+}
 _PLACED = ("placed on several devices", "--device-map")
 
 
@@ -208,9 +213,8 @@ class HFModel(Model):
         head: Any = self._runner.head
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
             head = self._short_heads[name] = ShortHead(head, heads.words.to(self.device))
-        if isinstance(own, DraftLayer | ParallelLayers):
-            kind: type[DraftPass] = LayerPass if isinstance(own, DraftLayer) else SlotPass
-            self._drafts[name] = DraftRunner(kind(own, self._runner.tokens, head), self._runner)
+        if (work := _PASSES.get(type(own))) is not None:
+            self._drafts[name] = DraftRunner(work(own, self._runner.tokens, head), self._runner)
         if isinstance(heads, ExitBlock):
             module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
             graphs = self._runner.graphs
@@ -251,10 +255,8 @@ class HFModel(Model):
     @torch.inference_mode()
     def propose(self, name: str, hidden: Tensor) -> Tensor:
         """See `Model.propose`."""
-        heads = self._heads[name]
-        assert isinstance(heads, DraftHeads), f"{name!r} is no adapter of heads"
-        logits: Tensor = self._runner.head(heads(hidden))
-        return logits.float()
+        (logits,) = self._drafts[name].run(None, {"states": hidden[None]}, ())
+        return logits
 
     def drafter(self, name: str, capacity: int) -> Any:
         """See `Model.drafter`."""

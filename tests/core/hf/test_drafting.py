@@ -10,6 +10,7 @@ from torch import Tensor
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.hf.compiled import Backend
@@ -26,6 +27,16 @@ def noise(*shape: int, seed: int = 1) -> Tensor:
 
 def layers_of(variant: str, num_words: int = 0) -> HiddenAdapter:
     sizes: dict[str, Any] = {"num_slots": 4, "rank": 6, "width": WIDTH, "num_heads": 4}
+    if variant == "medusa":
+        heads = DraftHeads(
+            AdapterConfig(
+                variant="medusa", num_slots=4, rank=6, width=WIDTH, code="constant", layers={}
+            ),
+            seed=3,
+        )
+        with torch.no_grad():
+            heads.up.copy_(noise(*heads.up.shape, seed=4))
+        return heads
     if variant == "eagle":
         config = AdapterConfig(
             variant="eagle", code="constant", layers={}, num_words=num_words, **sizes
@@ -84,6 +95,18 @@ def test_graphs_draft_as_plain_layers(
     assert_alike(drafts(model), drafts(model_of(layers)))
     if graphs is not None:  # one serves all sizes
         assert model.num_graphs == graphs
+
+
+@pytest.mark.parametrize("backend", ["export", "eager"])
+def test_graphs_of_heads_propose_as_plain_heads(backend: Backend) -> None:
+    layers = layers_of("medusa")
+    model, plain = model_of(layers, backend), model_of(layers)
+    for num in (1, 1, 3, 2):
+        states = noise(num, WIDTH, seed=num)
+        found, expected = (each.propose("drafts", states) for each in (model, plain))
+        assert found.shape == (num, 4, VOCAB)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert model.num_graphs == 2 + (backend == "eager")  # of one row and of more, or of each number
 
 
 @pytest.mark.parametrize("variant", ["shallow", "eagle"])

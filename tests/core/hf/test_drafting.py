@@ -63,7 +63,7 @@ def drafts(model: HFModel, seed: int = 1, lengths: tuple[int, ...] = LENGTHS) ->
     """Everything that layers give for one text, fed in parts and drafted behind."""
     cache, found = model.drafter("drafts", 200), list[Any]()
     for step, num in enumerate(lengths):
-        states = noise(num, WIDTH, seed=100 * seed + step)
+        states = noise(num, WIDTH, seed=100 * seed + step).to(model.device)
         tokens = [(7 * step + 3 * row) % VOCAB for row in range(num)]
         if hasattr(cache, "propose"):
             drafted, chances = cache.propose(states, tokens, UNIFORMS[: 1 + step], 0.7)
@@ -152,3 +152,22 @@ def test_a_longer_cache_forgets_graphs_of_the_old_planes() -> None:
     found = cache.propose(noise(220, WIDTH), tokens, UNIFORMS, 0.0)
     expected = model_of(layers).drafter("drafts", 250)
     assert found[0] == expected.propose(noise(220, WIDTH), tokens, UNIFORMS, 0.0)[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", ["shallow", "eagle", "medusa"])
+def test_a_gpu_replays_passes_of_any_text(variant: str) -> None:
+    layers = layers_of(variant)
+    plain, captured = (HFModel(fresh("llama").to("cuda"), compile=c) for c in (False, True))
+    for model in (plain, captured):
+        model.attach("drafts", layers)
+        model.reserve(2, 300)
+    for seed in (1, 2):
+        if variant == "medusa":
+            states = noise(2, WIDTH, seed=seed).to("cuda")
+            found, expected = ([m.propose("drafts", states)] for m in (captured, plain))
+        else:
+            found, expected = (drafts(model, seed=seed) for model in (captured, plain))
+        assert_alike(found, expected)
+    assert captured.num_graphs > 0

@@ -2,16 +2,21 @@
 
 Decoders of k drafts that stand with given chances run on models with random weights; beside each
 measured speed-up stands that of its trace on a cost curve of calls timed alone. What is no call
-(sampling, the scheduler, a draft layer) is taken over from the run in seconds a step, as
-`bench project` does. Times mean something on an idle machine alone.
+(sampling, the scheduler, a draft layer) is taken over from a run in seconds a step, as
+`bench project` does. Answers of AR and of the decoder, both again with their calls timed, and calls
+of the curve take turns; medians over the turns count. Times mean something on an idle machine
+alone.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +35,7 @@ from decoders.core.types import Call
 from tests.answer_records import record_of
 
 ROWS = (1, 2, 3, 5, 9, 17, 34)
-CALLS = 9
+CALLS = 5
 
 
 class Watched:
@@ -49,40 +54,69 @@ class Watched:
         return logits
 
 
-def overhead_of(bench: Bench, spec: str, context: int, chance: float) -> float:
+@dataclass
+class Cell:
+    """One decoder at one chance: the seconds of each turn, and answers, which are alike in all."""
+
+    ratios: list[float] = field(default_factory=list)
+    overhead_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    calls_s: list[dict[CostCell, float]] = field(default_factory=list)
+    drafts_s: list[dict[CostCell, float]] = field(default_factory=list)
+    timings: tuple[Timing, ...] = ()
+
+    def take_turn(self, bench: Bench, name: str, spec: str, chance: float, context: int) -> None:
+        """Measure everything once."""
+        middle = context + bench.plan.num_tokens // 2
+        readings = {BASELINE: Scripted([0.0]), name: Scripted([chance])}
+        specs = {BASELINE: BASELINE, name: spec}
+        asked = [(bench.models, context, 1, readings[each]) for each in specs]
+        runs = zip(specs.values(), asked, strict=True)
+        self.timings = base, timing = tuple(bench.once(each, *given) for each, given in runs)
+        self.ratios.append(base.token_s / timing.token_s)
+        for each, given in zip(specs, asked, strict=True):
+            self.overhead_s[each].append(overhead_of(bench, specs[each], *given))
+        self.calls_s.append(calls_of(bench, bench.models.target, middle))
+        if name == "spec" and bench.models.draft is not None:
+            self.drafts_s.append(calls_of(bench, bench.models.draft, middle))
+
+    def projected(self, name: str, context: int) -> float:
+        """The speed-up of the decoder's trace on the medians of its turns."""
+        terms = Terms(
+            curve=curve_of(self.calls_s),
+            draft=curve_of(self.drafts_s) if self.drafts_s else None,
+            overhead_s={each: median(seconds) for each, seconds in self.overhead_s.items()},
+            draft_share={name: 0.0},  # a draft layer's calls are overhead
+        )
+        records = [
+            scripted_record(each, timing, context)
+            for each, timing in zip((BASELINE, name), self.timings, strict=True)
+        ]
+        (found,) = project(records, terms, [name])
+        assert found.speedup.value is not None
+        return found.speedup.value
+
+
+def overhead_of(bench: Bench, spec: str, *given: Any) -> float:
     """Seconds a step that are no calls, of a run of its own."""
     bench.forward = watched = Watched(bench)  # type: ignore[assignment]
     try:
-        timing = bench.once(spec, bench.models, context, 1, Scripted([chance]))
+        timing = bench.once(spec, *given)
     finally:
         bench.forward = forward
     return max(0.0, timing.seconds - watched.seconds) / timing.num_steps
 
 
-def curve_of(bench: Bench, model: Model, context: int) -> CostCurve:
-    """Calls of one sequence after `context` tokens."""
+def calls_of(bench: Bench, model: Model, context: int) -> dict[CostCell, float]:
+    """Seconds of calls of one sequence after `context` tokens."""
     cells = [CostCell(rows=rows, sequences=1, context=context) for rows in ROWS]
     with Sequences(model, cells) as sequences:
         times = {c: [sequences.timed(c, bench.clock) for _ in range(CALLS)][1:] for c in cells}
-    return CostCurve({cell: median(seconds) for cell, seconds in times.items()})
+    return {cell: median(seconds) for cell, seconds in times.items()}
 
 
-def terms_of(bench: Bench, name: str, context: int, overhead_s: dict[str, float]) -> Terms:
-    middle = context + bench.plan.num_tokens // 2
-    draft = bench.models.draft if name == "spec" else None
-    return Terms(
-        curve=curve_of(bench, bench.models.target, middle),
-        draft=None if draft is None else curve_of(bench, draft, middle),
-        overhead_s=overhead_s,
-        draft_share={name: 0.0},  # a draft layer's calls are overhead
-    )
-
-
-def projected(terms: Terms, name: str, base: Timing, timing: Timing, context: int) -> float:
-    records = [scripted_record(BASELINE, base, context), scripted_record(name, timing, context)]
-    (found,) = project(records, terms, [name])
-    assert found.speedup.value is not None
-    return found.speedup.value
+def curve_of(turns: Sequence[dict[CostCell, float]]) -> CostCurve:
+    """Medians of all turns."""
+    return CostCurve({cell: median(turn[cell] for turn in turns) for cell in turns[0]})
 
 
 def scripted_record(decoder: str, timing: Timing, context: int) -> SampleRecord:
@@ -101,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ks", type=numbers, default=[1, 2, 4, 8, 16])
     parser.add_argument("--chances", type=numbers, default=[0.6, 0.8, 0.9])
     parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=7)
     given = parser.parse_args(arguments)
     plan = Plan(
         shape=given.shape,
@@ -119,15 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("| decoder | k | chance | tokens a step | measured | projected | apart |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for chance, k, name in product(plan.chances, plan.ks, SPECS):
-        spec = SPECS[name].format(k=k, slots=k + 1)
-        # a machine's speed drifts: AR is timed beside each cell
-        base = bench.time(BASELINE, context, 1)
-        timing = bench.time(spec, context, 1, reading=Scripted([chance]))
-        own_s = overhead_of(bench, BASELINE, context, 0.0)
-        overhead_s = {BASELINE: own_s, name: overhead_of(bench, spec, context, chance)}
-        terms = terms_of(bench, name, context, overhead_s)
-        measured = base.token_s / timing.token_s
-        expected = projected(terms, name, base, timing, context)
+        spec, cell = SPECS[name].format(k=k, slots=k + 1), Cell()
+        bench.time(spec, context, 1, reading=Scripted([chance]))  # warms up
+        for _ in range(given.turns):
+            cell.take_turn(bench, name, spec, chance, context)
+        timing, measured = cell.timings[1], median(cell.ratios)
+        expected = cell.projected(name, context)
         apart, per_step = expected / measured - 1, timing.tokens / timing.num_steps
         print(f"| {name} | {k} | {chance} | {per_step:.2f} ", end="")
         print(f"| {measured:.2f} | {expected:.2f} | {100 * apart:+.0f} % |", flush=True)

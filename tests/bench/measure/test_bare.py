@@ -18,7 +18,7 @@ from bench.gpu_summary import read_lines
 from bench.measure import bare
 from bench.records.record import broken_invariants
 from decoders.core.testing.scripted import Scripted
-from tests.benchmarks.scripted import main, projected, scripted_record, terms_of
+from tests.benchmarks.scripted import Cell, calls_of, main, scripted_record
 from tests.fake_clock import FakeClock
 
 ROOT = Path(__file__).parents[3]
@@ -91,14 +91,18 @@ def test_a_projection_is_that_of_the_calls_times(
         bare.Timing(each.answers, float(seconds), None)
         for each, seconds in ((base, TOKENS), (timing, calls))
     ]
-    terms = terms_of(bench, "spec", CONTEXT, {})
-    assert projected(terms, "spec", first, second, CONTEXT) == pytest.approx(TOKENS / calls)
+    nothing = {"ar": [0.0], "spec": [0.0]}
+    assert bench.models.draft is not None
+    models = bench.models.target, bench.models.draft
+    of_calls, of_drafts = ([calls_of(bench, model, CONTEXT)] for model in models)
+    cell = Cell([], nothing, of_calls, of_drafts, (first, second))
+    assert cell.projected("spec", CONTEXT) == pytest.approx(TOKENS / calls)
 
 
 def test_the_comparison_with_the_projection_is_a_table(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    main(["--ks", "2", "--chances", "0.5", "--context", "8", "--tokens", "6"])
+    main(["--ks", "2", "--chances", "0.5", "--context", "8", "--tokens", "6", "--turns", "2"])
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[0].strip("| ") for row in rows] == list(bare.SPECS)
     assert all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows)

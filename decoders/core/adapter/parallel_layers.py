@@ -132,6 +132,7 @@ class SlotPass(DraftPass):
     layers: ParallelLayers
     head: ShortHead
 
+    @torch.no_grad()
     def __init__(self, layers: ParallelLayers, embed: Function, head: ShortHead) -> None:
         """See `DraftPass`."""
         super().__init__(layers, embed, head)

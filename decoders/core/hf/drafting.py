@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -53,6 +54,6 @@ class DraftRunner:
         return [each.clone() for each in out] if graphs.fixed else out
 
     def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
-        layers = self._work.layers
-        text = f"{layers.variant}, {layers.config.width} wide, {self._like.dtype}"
-        return f"{text}\n{layers.config}", tensors_of(self._work)
+        config = replace(self._work.layers.config, base={}, measured={})
+        text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
+        return f"{text}\n{config}", tensors_of(self._work)

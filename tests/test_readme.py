@@ -152,7 +152,7 @@ ZOO = {"ar", "nar", "idlm", "idlm@isd", "spec", "ptp", "lookup"}
 @pytest.mark.parametrize(
     ("name", "page", "decoders"),
     [
-        ("cpu-smollm2-compiled", README, REAL),
+        ("cpu-smollm2", README, REAL),
         ("cpu-smollm2-invariant", STORED, INVARIANT),
         ("cpu-smollm2", STORED, REAL),
         ("cpu-smollm2-t07", STORED, REAL),

@@ -21,10 +21,9 @@ from docs.generate.places import DOCS, ROOT
 from docs.generate.tables import code, table
 
 _RUNS = {
-    "cpu-smollm2-compiled": ("SmolLM2, compiled", "0"),
+    "cpu-smollm2": ("SmolLM2", "0"),
     "cpu-smollm2-invariant": ("SmolLM2, row-invariant", "0"),
-    "cpu-smollm2": ("SmolLM2, eager", "0"),
-    "cpu-smollm2-t07": ("SmolLM2, eager", "0.7"),
+    "cpu-smollm2-t07": ("SmolLM2", "0.7"),
     "cpu-zoo": ("zoo", "0"),
     "cpu-zoo-t07": ("zoo", "0.7"),
     "cpu-zoo-rivals": ("zoo, beside transformers", "0"),

@@ -1,11 +1,11 @@
-"""Our `ar`, `generate()` and llama.cpp on the same weights, answer by answer. By hand:
+"""`ar`, transformers' `generate()` and llama.cpp on the same weights, answer by answer. By hand:
 
     python -m tests.benchmarks.llamacpp smollm2-135m [--prompts 12] [--tokens 64] [--threads 2]
 
 needs the extras `gguf` and `llamacpp`. The named model is a file of 4-bit weights; the other arms
-have them dequantised to bfloat16, llama.cpp in a file written here. Each prompt is answered by all
-arms in random order; ratios of seconds are geometric means over prompts, paired, with 95 %
-intervals (t).
+have them dequantised to bfloat16, llama.cpp in a file written here. `generate()` also runs with its
+static cache and `torch.compile`. Each prompt is answered by all arms in random order; ratios of
+seconds are geometric means over prompts, paired, with 95 % intervals (t).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import CompileConfig
 
 from bench.external.engine import Mode, Request
 from bench.external.llamacpp import LlamaCpp
@@ -30,6 +31,7 @@ from bench.text import factor
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.copies import library_copy
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 
@@ -89,7 +91,11 @@ def main() -> None:
         scheduler = Scheduler(Autoregressive(), Models(target=own), sampling)
         arms[name] = partial(_ours, scheduler)
     library, budget = plain.library_module, given.tokens
-    arms["generate()"] = partial(_generated, library, budget)
+    arms["generate()"] = partial(_generated, library, budget, {})
+    everywhere: Any = CompileConfig()
+    everywhere._compile_all_devices = True
+    static = {"cache_implementation": "static", "compile_config": everywhere}
+    arms["generate(), compiled"] = partial(_generated, library_copy(library), budget, static)
     with tempfile.TemporaryDirectory() as scratch:
         files = {"4 bits": file, "bfloat16": write_bfloat16(file, Path(scratch))}
         for name, weights in files.items():
@@ -112,11 +118,12 @@ def _ours(scheduler: Scheduler, prompt: list[int]) -> int:
     return len(answer.tokens)
 
 
-def _generated(module: Any, budget: int, prompt: list[int]) -> int:
+def _generated(module: Any, budget: int, options: dict[str, Any], prompt: list[int]) -> int:
     ids = torch.tensor([prompt])
-    with torch.inference_mode():
+    with torch.no_grad():
         out = module.generate(
             ids,
+            **options,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
             min_new_tokens=budget,

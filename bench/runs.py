@@ -50,7 +50,7 @@ from bench.records.run_folder import (
     load_run,
     outlines,
     point_latest,
-    refuse_reference,
+    refuse_summary,
 )
 from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
@@ -141,7 +141,7 @@ def resume(
             line = f"{run_dir} is a stored run ({STORED} without {SAMPLES}), which is only read"
             raise UsageError(f"{line}; to measure again: bench run --config {run_dir / CONFIG}")
         if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
-            refuse_reference(run_dir)
+            refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
         elif ended := _ended(stopped := load_run(run_dir), progress, reporter):
             return ended

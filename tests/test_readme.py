@@ -83,7 +83,7 @@ def reference(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def guaranteed(name: str) -> dict[str, str | None]:
+def guaranteed(name: str) -> dict[str, str]:
     """What the decoders of a reference run guarantee, by their code and its temperature."""
     config = tomllib.loads((ROOT / "results" / "reference" / name / "config.toml").read_text())
     found = {}

@@ -1,8 +1,4 @@
-"""Two runs side by side: whether they can be compared, and what differs between them.
-
-A side is a run folder, or a stored reference (``results/reference/NAME``), which has a summary and
-no records: its prompts are taken to be the same where everything that chooses them is.
-"""
+"""Two runs side by side: whether they can be compared, and what differs between them."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_lengt
 """Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
 _WORK = ("reuse_prefix",)
 """Settings that decide how much of it is timed."""
-_PROMPTS = ("tasks", "columns", "split", "limit", "overlong", "seed")
-"""Settings that choose the prompts."""
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Facts that a run records of a model beside the hash of its weights."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
@@ -35,11 +29,6 @@ class RunPair:
     def sides(self) -> dict[str, RunSnapshot]:
         """Return both by name."""
         return {"base": self.base, "head": self.head}
-
-    @property
-    def stored(self) -> bool:
-        """Return whether a side is a stored reference."""
-        return self.base.records is None or self.head.records is None
 
     @property
     def same_machine(self) -> bool:
@@ -61,26 +50,21 @@ class RunPair:
         sides = self.sides.values()
         return next((side.dtype for side in sides if not side.is_exact(cell)), None)
 
-    @cached_property
+    @property
     def held_to_ar(self) -> frozenset[str]:
         """Return the cells of head whose answers must be the baseline's: base's guarantee decides.
 
-        A decoder cannot give a guarantee up unnoticed. With a stored base head's guarantees count
-        besides, as near-ties may hide those of base.
+        A decoder cannot give a guarantee up unnoticed.
         """
-        stored = self.base.summary is not None
-        return self.base.same_as_ar | (self.head.same_as_ar if stored else frozenset())
+        return self.base.same_as_ar
 
     @cached_property
     def unlike(self) -> list[str]:
         """List why the runs are not about the same thing; empty where they are."""
-        base, head = ({"split": None, **side.config} for side in self.sides.values())
-        decisive = (*_DISTRIBUTION, *_WORK, *(_PROMPTS if self.stored else ()))
-        if base.get("temperature"):
-            decisive = (*decisive, "seed", *(("repeats",) if self.stored else ()))
+        base, head = self.base.config, self.head.config
         lines = [
             f"{key} is {base[key]} in base and {head[key]} in head"
-            for key in dict.fromkeys(decisive)
+            for key in (*_DISTRIBUTION, *_WORK, *(["seed"] if base.get("temperature") else []))
             if key in base and key in head and base[key] != head[key]
         ]
         return [*lines, *(f"the target model is another one{why}" for why in self._other_target())]

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.compare.comparable import RunPair
 from bench.compare.gate import Gate
-from bench.compare.joined import HardMeasures, PairedAnswers, counted, counted_in_summaries, join
+from bench.compare.joined import HardMeasures, PairedAnswers, counted, join
 from bench.compare.judge import (
     OVER_AR,
     CellRegression,
@@ -24,16 +24,11 @@ from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_s
 from bench.stats.side import RunSnapshot
 from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, drifted, from_here
 
-_STORED = (
-    "a stored reference has no answers: time, accepted drafts and changed answers are not judged"
-)
-
 
 def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
     """Compare two loaded sides."""
     pair = RunPair(base, head)
     apart = "one kind of machine" if pair.same_machine else "elsewhere"
-    timed = pair.same_machine and not pair.stored
     return Comparison(
         base=base.name,
         head=head.name,
@@ -42,7 +37,7 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         gate=gate,
         cells=tuple(_judged(cell, pair, gate) for cell in {**base.cells, **head.cells}),
         how="measured interleaved" if pair.interleaved else f"measured apart, {apart}",
-        margin=_margin(pair, gate) if timed else None,
+        margin=_margin(pair, gate) if pair.same_machine else None,
         unlike=tuple(pair.unlike),
         changes=tuple(pair.changes()),
         unjudged=tuple(_unjudged(pair)),
@@ -54,7 +49,7 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         warnings=tuple(
             f"{which}: {line}"
             for which, side in pair.sides.items()
-            for line in (side.status.warnings if timed else ())
+            for line in (side.status.warnings if pair.same_machine else ())
         ),
     )
 
@@ -76,15 +71,12 @@ def _invalid(side: RunSnapshot) -> str | None:
 
 
 def _unjudged(pair: RunPair) -> list[str]:
-    lines = [_STORED] if pair.stored else []
     rounded = filter(None, map(pair.rounded, sorted(pair.held_to_ar - {BASELINE})))
-    for dtype in dict.fromkeys(rounded):
-        lines.append(
-            f"identical_to_ar is measured and not judged in {dtype}, where equality "
-            "proves nothing: `bench verify` judges it"
-        )
-    if pair.stored:
-        return lines
+    lines = [
+        f"identical_to_ar is measured and not judged in {dtype}, where equality "
+        "proves nothing: `bench verify` judges it"
+        for dtype in dict.fromkeys(rounded)
+    ]
     lines += [
         f"the {name} pass is not judged: head did not plan it"
         for name in sorted(pair.base.passes - pair.head.passes)
@@ -126,34 +118,22 @@ def _not_comparable(cell: str, *notes: str, **numbers: Any) -> CellRegression:
 
 
 def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
-    made = _from_summaries(cell, pair, gate) if pair.stored else _from_answers(cell, pair, gate)
-    notes = made.notes
-    if cell in pair.held_to_ar - pair.head.same_as_ar and pair.head.records is not None:
-        notes = ("head does not claim ar's tokens; base does, and head is held to that", *notes)
-    return replace(made, options=tuple(pair.option_changes(cell)), notes=notes)
-
-
-def _from_summaries(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
-    summaries = counted_in_summaries(cell, pair)
-    if summaries is None:
-        return _not_comparable(cell, "not measured on the same number of prompts")
-    measures = tuple(_hard(cell, summaries, pair, gate))
-    verdict = worst(measures)
-    return CellRegression(cell=cell, verdict=verdict, measures=measures, notes=summaries.notes)
-
-
-def _from_answers(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     joined, of_ar = join(pair, cell), join(pair, BASELINE)
     numbers: dict[str, Any] = {"num_pairs": len(joined.base), "num_base": joined.num_base}
+    numbers["options"] = tuple(pair.option_changes(cell))
+    notes = []
+    if cell in pair.held_to_ar - pair.head.same_as_ar:
+        notes.append("head does not claim ar's tokens; base does, and head is held to that")
     if not joined.base or joined.coverage < gate.verdict.min_coverage:
         asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
         note = f"too few of base's prompts (by their hashes) were asked in head: {asked or 'none'}"
-        return _not_comparable(cell, note, **numbers)
+        return _not_comparable(cell, *notes, note, **numbers)
     hard = counted(joined, of_ar, pair)
     if cell not in pair.held_to_ar:
         hard.values.pop("changed_answers")  # other answers are lawful there: quality judges them
     measures = (*_hard(cell, hard, pair, gate), *_time(joined, of_ar, pair, gate))
-    notes = ["only answers that both sides gave count"] * (len(joined.base) < joined.num_base)
+    if len(joined.base) < joined.num_base:
+        notes.append("only answers that both sides gave count")
     if len(_batch_sizes(joined)) > 1:
         notes.append("time is not judged: the batch sizes differ")
     return CellRegression(
@@ -180,7 +160,7 @@ def _hard(cell: str, hard: HardMeasures, pair: RunPair, gate: Gate) -> list[Meas
         if base is None or new is None:
             continue
         step = hard.step(name)
-        measure = judge_hard(name, base, new, gate, exact=exact, rounded=pair.stored, step=step)
+        measure = judge_hard(name, base, new, gate, exact=exact, step=step)
         if name == "identical_to_ar" and pair.rounded(cell) is not None:
             measure = replace(measure, verdict=Regression.passed)
         near_ties = name == "identical_to_ar" and not exact and head.near_ties_alone(cell)

@@ -30,7 +30,6 @@ HARD: dict[str, tuple[_Better, bool]] = {
     "draft_calls": ("less", True),
     "emitted": ("same", True),
     "accepted": ("more", True),
-    "tokens_per_step": ("more", True),
     "identical_to_ar": ("more", False),
     "wrong_answers": ("less", False),
     "changed_answers": ("less", False),
@@ -64,7 +63,6 @@ class Hard(_Table):
     draft_calls: _Own = None
     emitted: _Own = None
     accepted: _Own = None
-    tokens_per_step: _Own = None
     identical_to_ar: _Own = None
     wrong_answers: _Own = None
     changed_answers: _Own = None

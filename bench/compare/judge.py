@@ -16,8 +16,8 @@ from bench.compare.gate import HARD, Gate
 from bench.errors import Exit
 from bench.stats.intervals import Estimate
 
-ROUNDING = 1e-5
-"""Relative: a stored summary has six significant digits."""
+ROUNDING = 1e-12
+"""Changes that are none: floating point's own."""
 OVER_AR = "time_over_ar"
 """The name of the measure of time in units of ar's."""
 _MOST_TIMES = 20
@@ -63,7 +63,7 @@ class CellRegression:
     """One decoder: its verdict, the measures behind it, and remarks (`notes`).
 
     `num_pairs` of `num_base` answers were joined; `num_changed` of them have other token ids. All
-    three are None against a stored reference.
+    three are None where none were looked at.
     """
 
     cell: str
@@ -138,13 +138,11 @@ def judge_hard(
     gate: Gate,
     *,
     exact: bool,
-    rounded: bool,
     step: float = 0.0,
 ) -> Measure:
     """Judge one hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
 
-    `exact`: equal work must give equal numbers; `rounded`: one of them is from a summary; `step`:
-    the effect of a single answer.
+    `exact`: equal work must give equal numbers; `step`: the effect of a single answer.
     """
     rule = name.partition(".")[0]
     better, relative = HARD[rule]
@@ -152,9 +150,8 @@ def judge_hard(
     change = head - base
     if relative and change:
         change = change / base if base else math.copysign(math.inf, change)
-    slack = tolerance + (ROUNDING if rounded else 1e-12)
     verdict = Regression.passed
-    if abs(change) > slack:
+    if abs(change) > tolerance + ROUNDING:
         good = (better == "more") == (change > 0) and better != "same"
         verdict = Regression.improved if good else Regression.regressed
     return Measure(name, base, head, change, relative, tolerance, verdict)

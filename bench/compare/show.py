@@ -25,7 +25,7 @@ from bench.stats.intervals import LEVEL
 from bench.text import UNKNOWN, counted, markdown, percent
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
-_ALWAYS = ("calls", "rows", "emitted", "accepted", "tokens_per_step", "identical_to_ar", "quality")
+_ALWAYS = ("calls", "rows", "emitted", "accepted", "identical_to_ar", "quality")
 _TIMES = ("time", OVER_AR)
 _BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
 _STYLES: Mapping[str, str] = {
@@ -224,11 +224,9 @@ def _pairs(cell: CellRegression) -> str:
 
 
 def _note(comparison: Comparison) -> str:
-    stored = all(cell.num_pairs is None for cell in comparison.cells)
-    basis = "from the summaries" if stored else "over the answers to the same prompts"
     text = (
-        f"Change from {comparison.base} to {comparison.head} ({comparison.how}), {basis}; "
-        "counters are sums, '=' is no change."
+        f"Change from {comparison.base} to {comparison.head} ({comparison.how}), over the answers "
+        "to the same prompts; counters are sums, '=' is no change."
     )
     if comparison.margin is not None:
         text += (

@@ -43,14 +43,14 @@ class Cell:
     name: str | None = None
     label: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    lossless: bool | None = None
+    lossless: bool
     comparable_to_ar: bool | None = None
 
     @property
-    def guarantee(self) -> str | None:
-        """The claim about its answers, None where it is not known."""
+    def guarantee(self) -> str:
+        """The claim about its answers."""
         if not self.lossless:
-            return None if self.lossless is None else NO_GUARANTEE
+            return NO_GUARANTEE
         return SAME_TOKENS if self.comparable_to_ar else SAME_DISTRIBUTION
 
 
@@ -120,7 +120,7 @@ class Plan:
         """Return the plan as JSON data."""
         return {"schema": SCHEMA, **asdict(self)}
 
-    def guarantees(self, wrong: Collection[str] = ()) -> dict[str, str | None]:
+    def guarantees(self, wrong: Collection[str] = ()) -> dict[str, str]:
         """Return the guarantee of every planned cell, `WRONG` for those in `wrong`."""
         return {cell.cell: cell.guarantee for cell in self.cells} | dict.fromkeys(wrong, WRONG)
 

@@ -75,7 +75,7 @@ def load_run(run_dir: Path | str) -> Run:
             f"put it back, or measure again: bench run --config {path / CONFIG}"
         )
     if plan is None and (path / STATUS).is_file():
-        refuse_reference(path)
+        refuse_summary(path)
         line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
         raise UsageError(line)
     if plan is None:
@@ -93,7 +93,7 @@ def load_run(run_dir: Path | str) -> Run:
 
 
 def lost_plan(path: Path) -> bool:
-    """Return whether a folder has answers and no plan: it was a run, and is no reference."""
+    """Return whether a folder has answers and no plan to judge them by."""
     has_answers = (path / SAMPLES).is_file() or (path / STORED).is_file()
     return has_answers and not (path / MANIFEST).is_file()
 
@@ -103,12 +103,13 @@ def is_stored(path: Path) -> bool:
     return (path / STORED).is_file() and not (path / SAMPLES).is_file()
 
 
-def refuse_reference(path: Path) -> None:
-    """Raise `UsageError` for a stored reference: a complete run without plan and answers."""
-    if not (path / MANIFEST).is_file() and read_status(path).complete:
+def refuse_summary(path: Path) -> None:
+    """Raise `UsageError` for a folder without a plan that keeps the summary of a run that ended."""
+    if (path / "summary.csv").is_file() or read_status(path).complete:
         raise UsageError(
-            f"{path} is a stored reference, without plan and answers: "
-            "`bench compare`, `bench paper` and `bench report` of several read it, and nothing else"
+            f"{path} has a summary and neither plan nor answers, without which no run is read: "
+            "store the run anew (bench export RUN --to reference), or measure it again: "
+            f"bench run --config {path / CONFIG}"
         )
 
 

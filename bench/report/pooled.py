@@ -1,7 +1,6 @@
 """`bench pool RUN…`: sessions of one job as one estimate: pool.csv, pool.md and a table.
 
-A session is a run folder, or a stored reference with its ``tables/by_prompt.csv``. Sessions may be
-of any day, machine and commit, and must have measured the same thing.
+Sessions are runs of any day, machine and commit, and must have measured the same thing.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from bench.stats.estimates import prompt_table
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.pool import FEWEST, Pooled, pool
 from bench.stats.side import RunSnapshot, load_side
-from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
 from bench.stats.validity import INCOMPLETE
 from bench.text import UNKNOWN, counted, factor, markdown, portable
 
@@ -56,13 +53,7 @@ class Session:
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
         """The speed-ups by decoder and prompt, see `bench.stats.estimates.prompt_table`."""
-        if self.side.records is not None:
-            return prompt_table(self.side.records, list(self.side.cells))
-        try:
-            return pd.read_csv(self.side.path / "tables" / "by_prompt.csv")
-        except (OSError, ValueError) as error:
-            line = f"{self.side.name} cannot be pooled: it has no readable tables/by_prompt.csv"
-            raise UnavailableError(line) from error
+        return prompt_table(self.side.records, list(self.side.cells))
 
     @property
     def machine(self) -> str:
@@ -88,12 +79,9 @@ class Pool:
     left_out: tuple[str, ...] = ()
 
     @cached_property
-    def decoders(self) -> dict[str, tuple[str | None, Pooled]]:
+    def decoders(self) -> dict[str, tuple[str, Pooled]]:
         """Guarantee and estimate of each decoder that all measured, the strongest first."""
-        side = self.sessions[0].side
-        found = {each.cell: each.guarantee for each in side.planned}
-        if side.summary is not None:
-            found = {row.decoder: row.guarantee for row in rows_of(side.summary, ALL)}
+        found = {each.cell: each.guarantee for each in self.sessions[0].side.planned}
         kept = [name for name in found if self._everywhere(name) and name not in self.wrong]
         kept.sort(key=lambda name: guarantee_rank(found[name]))
         return {name: (found[name], self._pooled(name)) for name in kept}
@@ -211,11 +199,11 @@ def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
         one, two = (facts.get(key, usual.get(key)) for facts in (ours, theirs))
         if one != two and None not in (one, two):
             yield f"{key} is {one} in one and {two} in the other"
-    asked = [
-        {r.prompt: r.prompt_hash for r in s.records or () if r.kind == "timing"}
-        for s in (first, other)
-    ]
-    if all(asked) and asked[0] != asked[1]:
+    asked, others = (
+        {r.prompt: r.prompt_hash for r in side.records if r.kind == "timing"}
+        for side in (first, other)
+    )
+    if asked != others:
         yield "their prompts are not the same"
 
 
@@ -277,7 +265,7 @@ def table(found: Pool) -> Table:
     """Make the table of the decoders over all sessions."""
     columns: Columns = {
         "decoder": lambda name: name,
-        "guarantee": lambda name: found.decoders[name][0] or UNKNOWN,
+        "guarantee": lambda name: found.decoders[name][0],
         f"speed-up [{LEVEL}]": lambda name: against_floor(of(name).mean, found.floor),
         f"next session [{LEVEL}]": lambda name: interval(of(name).next.low, of(name).next.high),
         "sessions' SD": lambda name: factor(math.exp(of(name).spread), ""),

@@ -66,15 +66,15 @@ class RunNumbers:
 class NamedRun(RunNumbers):
     """A run among others, whose decoders are named by `disambiguate_names`.
 
-    `pairs` are speed-ups of decoders over one another; None for a stored reference.
+    `pairs` are speed-ups of decoders over one another.
     """
 
     side: RunSnapshot
-    pairs: Pairs | None = None
+    pairs: Pairs
 
 
 def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
-    """Load runs or stored references that can stand in one table, in the order given.
+    """Load runs that can stand in one table, in the order given.
 
     Raises:
         BenchError: one is no run (exit 2) or measured no speed-up (5); of several, one is damaged
@@ -101,30 +101,18 @@ def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
 
 
 def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str]) -> NamedRun:
-    summary, floor = numbers(side)
+    summary, floor = summary_of(side), noise_floor(side.records)
     decoders = [str(decoder) for decoder in summary["decoder"].unique()]
     new = {decoder: renamed.get(decoder, decoder) for decoder in decoders}
-    pairs = None
-    if side.records is not None:
-        found = rivals(side.records, decoders)
-        pairs = {(new[one], new[other]): estimate for (one, other), estimate in found.items()}
+    found = rivals(side.records, decoders)
+    pairs = {(new[one], new[other]): estimate for (one, other), estimate in found.items()}
     summary = summary.assign(decoder=summary["decoder"].map(new))
     return NamedRun(name=name, label=label, summary=summary, floor=floor, side=side, pairs=pairs)
 
 
-def numbers(side: RunSnapshot) -> tuple[pd.DataFrame, Estimate]:
-    """Return a run's summary and its A/A floor; a stored reference keeps both."""
-    if side.summary is not None:
-        return judged(side.summary), stored_floor(side.summary)
-    records = side.records or ()
-    summary = summarise(records, Plan(cells=side.planned), side.gold, side.wrong)
-    return judged(summary), noise_floor(records)
-
-
-def stored_floor(summary: pd.DataFrame) -> Estimate:
-    """Return the A/A floor in a summary; unknown where it has none."""
-    first = next(iter(rows_of(summary, ALL)), None)
-    return Estimate() if first is None else first.floor
+def summary_of(side: RunSnapshot) -> pd.DataFrame:
+    """Return a run's summary, its quality over the families that can tell a loss."""
+    return judged(summarise(side.records, Plan(cells=side.planned), side.gold, side.wrong))
 
 
 def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
@@ -156,7 +144,7 @@ def _compared(member: NamedRun) -> NamedRun:
 
 
 def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
-    """Refuse one run under two names: the same folder, or a reference that was stored of it."""
+    """Refuse one run under two names: the same folder, or one that was stored of it."""
     times = [
         (s.status.started_utc, s.status.finished_utc, s.status.revision, s.config)
         for s in (first, second)

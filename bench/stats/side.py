@@ -1,8 +1,4 @@
-"""A finished run, or a stored reference, read to be compared or shown.
-
-A reference (``results/reference/NAME``) keeps a run's summary.csv, env.json, config.toml and
-run.json, and no records.
-"""
+"""A finished run, read to be compared or shown."""
 
 from __future__ import annotations
 
@@ -11,20 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from bench.errors import InvalidRunError, UsageError
-from bench.records.environment import ENV, Environment, read_environment
-from bench.records.plan import MANIFEST, SAME_TOKENS, SECOND_BASELINE, WRONG, Cell
+from bench.records.environment import Environment
+from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell
 from bench.records.record import SampleRecord
-from bench.records.run_folder import CONFIG, find_run, load_run, lost_plan, read_config
-from bench.records.status import STATUS, Difference, RunStatus, read_status
+from bench.records.run_folder import find_run, load_run
+from bench.records.status import Difference, RunStatus
 from bench.settings.config import INVARIANT, as_text
 from bench.stats.quality import Gold, gold_answers
-from bench.stats.summary import ALL
-from bench.stats.validity import VALID, judge
+from bench.stats.validity import judge
 
-_SUMMARY = "summary.csv"
 _SHORT = 9
 """Digits of a commit that are shown."""
 FLOAT32 = "float32"
@@ -32,11 +23,11 @@ FLOAT32 = "float32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
-    """A run as a comparison sees it; exactly one of `records` and `summary` is there.
+    """A run as a comparison sees it.
 
     `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
-    baseline's very tokens (of a reference: those that kept to them throughout). `passes` are those
-    planned (``timing``, ``quality``); `planned` holds the cells as the manifest has them.
+    baseline's very tokens. `passes` are those planned (``timing``, ``quality``); `planned` holds
+    the cells as the manifest has them.
     """
 
     path: Path
@@ -44,14 +35,13 @@ class RunSnapshot:
     env: Environment
     status: RunStatus
     cells: Mapping[str, Mapping[str, str]]
-    same_as_ar: frozenset[str] = frozenset()
-    passes: frozenset[str] = frozenset()
-    records: tuple[SampleRecord, ...] | None = None
-    summary: pd.DataFrame | None = None
-    gold: Gold | None = None
-    planned: tuple[Cell, ...] = ()
-    verdict: str = VALID
-    reasons: tuple[str, ...] = ()
+    same_as_ar: frozenset[str]
+    passes: frozenset[str]
+    records: tuple[SampleRecord, ...]
+    gold: Gold
+    planned: tuple[Cell, ...]
+    verdict: str
+    reasons: tuple[str, ...]
 
     @property
     def wrong(self) -> list[str]:
@@ -108,15 +98,11 @@ class RunSnapshot:
 
 
 def load_side(name: str, parent: Path) -> RunSnapshot:
-    """Read a run by path, name or ``latest``, or a folder of a stored reference.
+    """Read a run by path, name or ``latest``.
 
     Raises:
-        BenchError: where there is neither (exit 2), or a file is damaged (4).
+        BenchError: where there is none (exit 2), or a file is damaged (4).
     """
-    folder = Path(name)
-    is_run = (folder / MANIFEST).is_file() or lost_plan(folder)
-    if (folder / _SUMMARY).is_file() and not is_run:
-        return _reference(folder)
     run = load_run(find_run(name, parent))
     planned = tuple(c for c in run.plan.cells if c.cell != SECOND_BASELINE)
     validity = judge(run)
@@ -133,38 +119,6 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
         passes=frozenset(p for prompt in run.plan.prompts for p in prompt.passes),
         records=run.records,
         gold=gold_answers(run.path, run.plan),
-    )
-
-
-def _reference(folder: Path) -> RunSnapshot:
-    for name in (CONFIG, ENV, STATUS):
-        if not (folder / name).is_file():
-            line = f"{folder} is neither a run nor a reference: {name} is missing"
-            raise UsageError(line)
-    config, status = read_config(folder), read_status(folder)
-    try:
-        summary = pd.read_csv(folder / _SUMMARY)
-    except ValueError as error:
-        raise InvalidRunError(f"{folder / _SUMMARY} is damaged: {error}") from error
-    wrong = status.wrong
-    if "guarantee" not in summary:  # one of an older version
-        summary["guarantee"] = None
-        summary["calls_per_step"] = summary["acceptance_length"] / summary["tpf"]
-    summary.loc[summary["decoder"].isin(wrong), "guarantee"] = WRONG
-    decoders: dict[str, dict[str, Any]] = config.get("decoders") or {}
-    measured = list(dict.fromkeys(summary["decoder"]))
-    overall = summary[summary["family"] == ALL]
-    exact = overall[overall["identical_to_ar"] == 1]["decoder"]
-    return RunSnapshot(
-        path=folder,
-        config=config,
-        env=read_environment(folder),
-        status=status,
-        cells={cell: _texts(decoders.get(cell, {})) for cell in measured},
-        same_as_ar=frozenset(exact),
-        summary=summary,
-        verdict=WRONG if wrong else status.verdict or VALID,
-        reasons=status.reasons,
     )
 
 

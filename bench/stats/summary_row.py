@@ -127,8 +127,6 @@ _READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRo
 
 def judged(summary: pd.DataFrame) -> pd.DataFrame:
     """Return a summary whose quality over all families is that of those that can tell a loss."""
-    if "quality_tells" not in summary:
-        return summary
     told = summary["quality_tells"].notna() & summary["family"].eq("all")
     columns = {f"quality{end}": summary[f"telling_quality{end}"] for end in ("", "_low", "_high")}
     return summary.assign(**{name: summary[name].mask(told, c) for name, c in columns.items()})

@@ -69,7 +69,7 @@ prompt = "question"
 """
 GATE = """
 [hard]
-tokens_per_step = 0.01
+accepted = 0.01
 [time]
 margin = 0.05
 """

@@ -18,7 +18,7 @@ from bench.errors import BenchError, InvalidRunError
 from bench.records.environment import read_environment
 from bench.records.files import SAMPLES, STORED
 from bench.records.frames import num_samples
-from bench.records.plan import MANIFEST, WRONG
+from bench.records.plan import WRONG
 from bench.records.run_folder import lost_plan, read_config
 from bench.records.status import RunStatus, read_status
 from bench.stats.summary import ALL
@@ -112,11 +112,11 @@ def _series(config: Mapping[str, Any], dtype: str | None) -> str:
 def run_verdict(folder: Path, status: RunStatus | None) -> str:
     """Return a run's verdict by its status and the number of its records, without its plan.
 
-    A stored reference has neither plan nor records. None stands for a status that cannot be read.
+    None stands for a status that cannot be read.
     """
     if status is None or lost_plan(folder):
         return DAMAGED
-    if (folder / MANIFEST).is_file() and num_records_of(folder) < (status.num_records or 0):
+    if num_records_of(folder) < (status.num_records or 0):
         return DAMAGED
     if status.verdict not in (None, VALID):
         return str(status.verdict)

@@ -139,7 +139,7 @@ def print_joint(members: Members, console: Console) -> Exit:
     for run in (member.side for member in members if member.side.verdict != VALID):
         why = "; ".join(from_here(line, run.path) for line in run.reasons)
         console.print(Text(f"! {run.name} is {run.verdict}: {why}", style="bold red"))
-    return max(EXIT_CODES.get(member.side.verdict, Exit.INVALID) for member in members)
+    return max(EXIT_CODES[member.side.verdict] for member in members)
 
 
 # ---------------------------------------------------------------- tables
@@ -203,11 +203,9 @@ def _matrix(
 
 
 def _named(decoder: str, rows: Sequence[Mapping[str, SummaryRow]]) -> str:
-    """Name a decoder, with a word where it guarantees nothing, or nobody knows what."""
+    """Name a decoder, with a word where it guarantees nothing."""
     kinds = {each[decoder].guarantee for each in rows if decoder in each}
-    if NO_GUARANTEE in kinds:
-        return f"{decoder} (lossy)"
-    return f"{decoder} (guarantee unknown)" if kinds == {None} else decoder
+    return f"{decoder} (lossy)" if NO_GUARANTEE in kinds else decoder
 
 
 def _cell(row: SummaryRow | None, make: Callable[[SummaryRow], TableCell]) -> TableCell:

@@ -39,10 +39,10 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
 
 
 def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
-    """Name the decoders of a run that cannot be told from its fastest; empty without pairs."""
+    """Name the decoders of a run that cannot be told from its fastest."""
     rows = [row for row in rows_of(member.summary, ALL) if eligible(row) and row.speedup]
     best = max(rows, key=lambda row: row.speedup or 0.0, default=None)
-    if best is None or member.pairs is None:
+    if best is None:
         return ""
     others = [row for row in rows if row is not best]
     tied = not_slower(best, others, member.pairs, member.floor)
@@ -74,17 +74,16 @@ def _floors(members: Sequence[NamedRun]) -> str:
 
 def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
     """Warn of decoders without a guarantee, and of runs that are not VALID."""
-    lossy, untold, wrong = (
+    lossy, wrong = (
         dict.fromkeys(
             layout.labels.get(row.decoder, row.decoder)
             for member in members
             for row in rows_of(member.summary, ALL)
             if row.guarantee == kind and row.decoder != BASELINE
         )
-        for kind in (NO_GUARANTEE, None, WRONG)
+        for kind in (NO_GUARANTEE, WRONG)
     )
     text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
-    text += f" Not recorded is what these guarantee: {', '.join(untold)}." if untold else ""
     if wrong:
         text += f" {WRONG}, and left out of the figures: {', '.join(wrong)}."
     for member in members:

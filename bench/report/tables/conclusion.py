@@ -27,19 +27,14 @@ from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, counted, factor, percent
 
 
-def conclusion(summary: pd.DataFrame, pairs: Pairs | None) -> str:
-    """Conclude over all families; without `pairs` nobody is called the fastest.
-
-    Decoders with a guarantee come first, then lossy ones with their quality.
-    """
+def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
+    """Conclude over all families: of decoders with a guarantee, then of lossy ones."""
     rows = [row for row in rows_of(summary, ALL) if is_number(row.speedup)]
     others = [row for row in rows if row.decoder != BASELINE]
     exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
     lossy = [row for row in others if row.guarantee == NO_GUARANTEE]
-    unknown = ", ".join(row.decoder for row in others if row.guarantee is None)
     sentences = [_of_exact(exact, pairs)] if exact else []
     sentences += [_of_lossy(lossy, rows_of(summary, ALL))] if lossy else []
-    sentences += [f"Not recorded is what these guarantee: {unknown}."] if unknown else []
     sentences += [
         f"{row.decoder} claims to be lossless and is not."
         for row in others
@@ -48,7 +43,7 @@ def conclusion(summary: pd.DataFrame, pairs: Pairs | None) -> str:
     return " ".join(sentences) or f"Nothing was compared with {BASELINE}."
 
 
-def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs | None) -> str:
+def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs) -> str:
     faster = [
         r for r in rows if (r.speedup_low or 0) > 1 and r.estimate("speedup").exceeds(r.floor)
     ]
@@ -62,8 +57,6 @@ def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs | None) -> str:
     text = f"{best.decoder} is {_times(best)} and keeps {keeps}"
     if len(rows) == 1:
         return f"{text}."
-    if pairs is None:
-        return f"{text}; which of {len(rows)} with a guarantee is the fastest is not recorded."
     tied = not_slower(best, [row for row in rows if row is not best], pairs, best.floor)
     if not tied:
         return f"{text}: the fastest of {len(rows)} with a guarantee."
@@ -73,10 +66,10 @@ def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs | None) -> str:
 
 
 def not_slower(
-    best: SummaryRow, others: Iterable[SummaryRow], pairs: Pairs | None, floor: Estimate
+    best: SummaryRow, others: Iterable[SummaryRow], pairs: Pairs, floor: Estimate
 ) -> list[str]:
-    """Return the others that are not shown to be slower than the best; all without `pairs`."""
-    over = {other: (pairs or {}).get((best.decoder, other.decoder), Estimate()) for other in others}
+    """Return the others that are not shown to be slower than the best."""
+    over = {other: pairs.get((best.decoder, other.decoder), Estimate()) for other in others}
     return [
         other.decoder
         for other, pair in over.items()

@@ -14,7 +14,7 @@ from bench.errors import BenchError
 from bench.records.files import write_files
 from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell, speed
-from bench.report.together import numbers
+from bench.report.together import summary_of
 from bench.stats.intervals import LEVEL
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
@@ -51,7 +51,7 @@ def frame(points: Sequence[Swept]) -> pd.DataFrame:
                 side = load_side(str(point.path), point.path.parent)
                 own |= {"run": side.name, "verdict": side.verdict}
                 own |= {"comparability_key": side.key}
-                summary = numbers(side)[0]
+                summary = summary_of(side)
         except BenchError as error:  # one point that cannot be read hides no other
             own["note"] = portable(error.message)
         rows = None if summary is None else summary[summary["family"] == ALL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -73,7 +74,7 @@ def test_a_listing_that_is_piped_is_neither_folded_nor_cut(tmp_path: Path) -> No
     name = f"20260101T000000Z-{'long-' * 30}1"
     (tmp_path / name).mkdir()
     (tmp_path / name / "run.json").write_text('{"status": "done"}')
-    cells = [{"cell": f"spec@k{k}"} for k in range(30)]
+    cells = [{"cell": f"spec@k{k}", "lossless": True} for k in range(30)]
     (tmp_path / name / "manifest.json").write_text(json.dumps({"cells": cells, "blocks": []}))
 
     def printed(**console: Any) -> str:
@@ -92,7 +93,8 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     done, begun = tmp_path / "20260101T000000Z-a-1", tmp_path / "20260102T000000Z-b-2"
     for folder in (done, begun):
         folder.mkdir()
-        plan = {"cells": [{"cell": "ar"}, {"cell": "spec@k4"}], "blocks": []}
+        cells = [{"cell": cell, "lossless": True} for cell in ("ar", "spec@k4")]
+        plan = {"cells": cells, "blocks": []}
         (folder / "manifest.json").write_text(json.dumps(plan))
     (done / "run.json").write_text(json.dumps({"status": "done", "verdict": "INVALID"}))
     (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\n')
@@ -157,9 +159,15 @@ def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
     assert found["verdict"] == "DAMAGED"
 
 
-def test_a_stored_reference_is_listed_by_what_its_status_says() -> None:
-    (found,) = (r for r in listing.facts_of("runs", REFERENCES) if r["run"] == "cpu-smollm2-t07")
-    assert (found["verdict"], found["records"]) == ("VALID", 0)
+def test_a_stored_reference_is_listed_with_its_answers_and_damaged_without(tmp_path: Path) -> None:
+    reference = shutil.copytree(REFERENCES / "h100-zoo", tmp_path / "h100-zoo")
+    status = json.loads((reference / "run.json").read_text())
+    (found,) = listing.facts_of("runs", tmp_path)
+    assert (found["verdict"], found["records"]) == ("VALID", status["num_records"])
+    for name in ("manifest.json", "samples.parquet"):
+        (reference / name).unlink()
+    (found,) = listing.facts_of("runs", tmp_path)
+    assert (found["verdict"], found["records"]) == ("DAMAGED", 0)
 
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:

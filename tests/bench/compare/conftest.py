@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from bench.records.files import write_files
 
 ENV = {"device": "cpu", "dtype": "float32", "comparability_key": "one-machine"}
 Change = Callable[[dict[str, Any]], object]
@@ -45,16 +48,17 @@ def altered() -> Callable[[Path, Change], None]:
 
 @pytest.fixture
 def stored() -> Callable[[Path], Path]:
-    """Leaves of a run what a reference keeps."""
+    """Stores a run as a reference, with its answers, in place of the run's own folder."""
 
-    def strip(run: Path) -> Path:
+    def export(run: Path) -> Path:
         from bench.records.run_folder import load_run
+        from bench.report.exports.reference import reference
         from bench.report.findings import Findings
 
-        summary = Findings(load_run(run)).summary
-        summary.to_csv(run / "summary.csv", index=False, float_format="%.6g")
-        for name in ("manifest.json", "samples.jsonl", "vocab.json"):
-            (run / name).unlink()
+        (run / "report.md").write_text("")
+        files = reference(Findings(load_run(run)))
+        shutil.rmtree(run)
+        write_files(run, files)
         return run
 
-    return strip
+    return export

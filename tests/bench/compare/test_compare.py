@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from collections.abc import Callable, Sequence
@@ -436,53 +437,37 @@ def test_an_invalid_run_never_passes(pair: Pair) -> None:
 # ---------------------------------------------------------------- stored references
 
 
-def test_a_stored_reference_holds_counters_and_says_what_it_cannot_judge(
+def test_a_stored_reference_is_the_run_that_was_stored(
+    synthetic_run: Callable[..., Path], stored: Callable[[Path], Path]
+) -> None:
+    env = {"device": "cpu", "dtype": "float32", "comparability_key": "one-machine"}
+    run, base = (synthetic_run(name=name, env=env) for name in ("run", "base"))
+    comparison = judged((stored(base), run))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert measure(comparison, "spec", "time").change == 0
+    assert measure(comparison, "spec", "changed_answers").head == 0
+    alone = dataclasses.replace(judged((run, run)), base="base", head="run")
+    assert alone == comparison
+
+
+def test_a_summary_without_answers_is_refused_in_a_line(
     pair: Pair, stored: Callable[[Path], Path]
 ) -> None:
     base, head = pair()
     stored(base)
-    comparison = judged((base, head))
-    assert set(verdicts(comparison).values()) == {"pass"}
-    assert "time" not in {m.name for cell in comparison.cells for m in cell.measures}
-    assert any("no answers" in line for line in comparison.unjudged)
+    for name in ("manifest.json", "samples.parquet"):
+        (base / name).unlink()
+    with pytest.raises(BenchError, match=r"nor answers.*bench export RUN") as refused:
+        judged((base, head))
+    assert refused.value.exit_code == Exit.USAGE
+    assert "\n" not in refused.value.message
 
 
-def test_a_split_is_told_and_against_a_stored_reference_refused(
-    pair: Pair, stored: Callable[[Path], Path]
-) -> None:
+def test_another_split_is_told(pair: Pair) -> None:
     base, head = pair()
     with (head / "config.toml").open("a") as config:
         config.write('split = "test"\n')
     assert "split: None -> test" in judged((base, head)).changes
-    comparison = judged((stored(base), head))
-    assert comparison.exit_code == Exit.UNAVAILABLE
-    assert "split is None in base and test in head" in str(comparison)
-
-
-def test_a_stored_reference_finds_two_per_cent_more_calls(
-    pair: Pair, stored: Callable[[Path], Path]
-) -> None:
-    count = [0]
-
-    def change(record: dict[str, Any]) -> None:
-        if record["decoder"] == "spec" and record["steps"]:
-            calls = record["steps"]["target_calls"]
-            for i in range(len(calls)):
-                count[0] += 1
-                calls[i] += count[0] % 50 == 0
-
-    base, head = pair(change, env={"comparability_key": "elsewhere"})
-    comparison = judged((stored(base), head))
-    assert verdicts(comparison)["spec"] == "regressed"
-    assert verdicts(comparison)["ptp"] == "pass"
-
-
-def test_fewer_repeats_compare_with_a_reference_where_answers_do_not_depend_on_them(
-    synthetic_run: Callable[..., Path], stored: Callable[[Path], Path]
-) -> None:
-    base = stored(synthetic_run(name="base", repeats=3, quality=0))
-    head = synthetic_run(name="head", repeats=1, quality=0)
-    assert set(verdicts(judged((base, head))).values()) == {"pass"}
 
 
 def test_the_committed_reference_can_be_read() -> None:

@@ -159,13 +159,12 @@ def test_runs_with_equal_answers_show_no_difference(pair: Pair) -> None:
     assert "no answer changed" in printed(lambda console: show_changes(base, head, console))
 
 
-def test_of_a_stored_reference_no_answer_is_said_to_be_unchanged(
+def test_answers_of_a_stored_reference_are_shown(
     pair: Pair, stored: Callable[[Path], Path]
 ) -> None:
     base, head = pair(other_token)
     before, after = (load_side(str(run), run.parent) for run in (stored(base), head))
-    text = printed(lambda console: show_changes(before, after, console))
-    assert text == "no answers to show: base is a stored reference, which keeps none\n"
+    assert " w79]" in printed(lambda console: show_changes(before, after, console))
 
 
 def test_what_only_one_side_has_is_marked() -> None:

@@ -540,7 +540,8 @@ def hand_made(path: Path, record: Make) -> Path:
     """A run folder of `timed_records`, one block, with `ANSWERS` as its second pass."""
     rows = [*timed_records(record)]
     rows.append(dataclasses.replace(rows[0], decoder="ar@aa"))
-    cells = [{"cell": row.decoder, "comparable_to_ar": True} for row in rows]
+    promise = {"lossless": True, "comparable_to_ar": True}
+    cells = [{"cell": row.decoder, **promise} for row in rows]
     block = {"block": 0, "repeat": 0, "prompts": ["c0#1"], "order": [c["cell"] for c in cells]}
     manifest = {"schema": 1, "cells": cells, "prompts": [], "blocks": [block], "skipped": []}
     path.mkdir()

@@ -19,9 +19,10 @@ from bench.report.together import (
     identity,
     load_members,
     same_machine,
-    stored_floor,
 )
 from bench.stats.side import load_side
+from bench.stats.summary import ALL
+from bench.stats.summary_row import rows_of
 
 ROOT = Path(__file__).parents[3]
 REFERENCES = ROOT / "results" / "reference"
@@ -165,14 +166,14 @@ def test_a_decoder_stands_where_its_weakest_guarantee_puts_it(synthetic_run: Wri
     assert decoders_of(load_members([str(sure)], sure)) == ["ar", "ptp", "spec"]
 
 
-def test_a_stored_floor_is_that_of_the_run(synthetic_run: Write) -> None:
+def test_the_floor_beside_a_row_is_that_of_the_run(synthetic_run: Write) -> None:
     run = synthetic_run(name="run")
     ((member,)) = load_members([str(run)], run)
-    stored = stored_floor(member.summary)
-    assert stored.value == pytest.approx(member.floor.value)
-    assert (stored.low, stored.high) == pytest.approx((member.floor.low, member.floor.high))
-    assert stored.low is not None
-    assert stored.low < (stored.value or 0) < (stored.high or 0)
+    floor = rows_of(member.summary, ALL)[0].floor
+    assert floor.value == pytest.approx(member.floor.value)
+    assert (floor.low, floor.high) == pytest.approx((member.floor.low, member.floor.high))
+    assert floor.low is not None
+    assert floor.low < (floor.value or 0) < (floor.high or 0)
 
 
 def test_options_that_a_run_does_not_state_set_nothing_apart(synthetic_run: Write) -> None:

@@ -216,7 +216,7 @@ def test_two_baselines_that_disagree_are_said(record: Make) -> None:
 
 LEFT = {"cell": "spec", "num_answers": 3, "num_compared": 8, "num_wrong": 2, "example": "c0#1"}
 PLAN = Plan(
-    cells=(Cell(cell="ar"), Cell(cell="spec")),
+    cells=(Cell(cell="ar", lossless=True), Cell(cell="spec", lossless=True)),
     blocks=tuple(Block(block=block, repeat=0, prompts=(), order=()) for block in range(3)),
     prompts=tuple(
         PlannedPrompt(

@@ -24,7 +24,7 @@ def put(folder: Path, day: int, branch: str = "main", **changes: Any) -> Path:
     """A stored run as if it were measured on some day; `changes` are of ar's and spec's numbers."""
     run = folder / f"202611{day:02}-run"
     run.mkdir(parents=True)
-    for name in ("config.toml", "summary.csv"):
+    for name in ("config.toml", "summary.csv", "manifest.json", "samples.parquet"):
         shutil.copy(REFERENCE / name, run)
     summary = pd.read_csv(run / "summary.csv")
     for column, value in changes.items():

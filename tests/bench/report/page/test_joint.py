@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -50,20 +49,6 @@ def test_tokens_per_step_are_headed_so_whoever_verifies_them() -> None:
     cells = {row[0].text: row[1].text for row in table.rows}
     assert re.fullmatch(r"13\.45 \[[\d.]+, [\d.]+\]", cells["nar (lossy)"])
     assert table.title == "Tokens per step [95 %]"
-
-
-def test_a_guarantee_that_is_not_recorded_is_not_made_up(tmp_path: Path) -> None:
-    older = shutil.copytree(ROOT / "results" / "reference" / "cpu-smollm2-t07", tmp_path / "older")
-    summary = pd.read_csv(older / "summary.csv").drop(columns="guarantee")
-    summary.to_csv(older / "summary.csv", index=False)
-    rivals = ROOT / "results" / "reference" / "cpu-smollm2-rivals"
-    members = load_members([str(rivals), str(older)], tmp_path)
-    names = {row[0].text for row in matrices(members)["speedup"].rows}
-    assert {"ar", "lookup", "lookahead (guarantee unknown)"} <= names
-    write_joint(members, tmp_path / "out")
-    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "**older** (VALID): Not recorded is what these guarantee: " in text
-    assert "from None" not in text
 
 
 def test_what_no_run_knows_has_no_table(synthetic_run: Write) -> None:

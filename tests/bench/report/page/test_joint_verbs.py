@@ -43,11 +43,6 @@ def test_the_report_of_one_run_is_its_own(synthetic_run: Write, tmp_path: Path) 
         ((STORED[0], STORED[0]), Exit.USAGE, "are one run: name it once"),
         ((*STORED, "--reference", "ptp"), Exit.USAGE, "--reference stands beneath the rows of one"),
         ((STORED[0], "nowhere"), Exit.USAGE, "no run folder 'nowhere'"),
-        (
-            (ROOT / "results" / "reference" / "cpu-smollm2-t07",),
-            Exit.USAGE,
-            "`bench report` of several read it",
-        ),
     ],
 )
 def test_what_cannot_be_is_one_line(

@@ -121,8 +121,3 @@ def test_a_higher_estimate_that_is_not_shown_to_be_faster_does_not_hide_one_that
     said = conclusion(summary(*rows), {("spec", "ptp"): over(0.87, 0.5, 1.5)})
     assert said.startswith("spec is 1.30 times as fast as ar")
     assert said.endswith("the best 2 cannot be told apart (spec, ptp).")
-
-
-def test_without_answers_nobody_is_called_the_fastest() -> None:
-    said = conclusion(summary(*TWO), None)
-    assert said.endswith("; which of 2 with a guarantee is the fastest is not recorded.")

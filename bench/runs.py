@@ -49,6 +49,7 @@ from bench.records.run_folder import (
     is_stored,
     load_run,
     outlines,
+    planned,
     point_latest,
     refuse_summary,
 )
@@ -140,7 +141,7 @@ def resume(
         if is_stored(run_dir):
             line = f"{run_dir} is a stored run ({STORED} without {SAMPLES}), which is only read"
             raise UsageError(f"{line}; to measure again: bench run --config {run_dir / CONFIG}")
-        if (run_dir / STATUS).is_file() and not (run_dir / MANIFEST).is_file():
+        if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
         elif ended := _ended(stopped := load_run(run_dir), progress, reporter):

@@ -92,10 +92,14 @@ def load_run(run_dir: Path | str) -> Run:
     )
 
 
+def planned(path: Path) -> bool:
+    """Return whether a folder has a plan, or answers, which had one."""
+    return any((path / name).is_file() for name in (MANIFEST, SAMPLES, STORED))
+
+
 def lost_plan(path: Path) -> bool:
     """Return whether a folder has answers and no plan to judge them by."""
-    has_answers = (path / SAMPLES).is_file() or (path / STORED).is_file()
-    return has_answers and not (path / MANIFEST).is_file()
+    return planned(path) and not (path / MANIFEST).is_file()
 
 
 def is_stored(path: Path) -> bool:

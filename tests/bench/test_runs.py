@@ -447,6 +447,17 @@ def test_a_run_does_not_go_on_as_something_else(
     assert caught.value.exit_code == Exit.UNAVAILABLE
 
 
+def test_answers_without_their_plan_are_not_begun_anew(
+    start: Any, progress: Any, opener: Any
+) -> None:
+    ended, _ = start(progress(stop_at=5))
+    (ended.run_dir / "manifest.json").unlink()
+    answers = (ended.run_dir / "samples.jsonl").read_bytes()
+    with pytest.raises(BenchError, match=r"manifest\.json is missing"):
+        bench_run.resume(ended.run_dir, progress(), opener)
+    assert (ended.run_dir / "samples.jsonl").read_bytes() == answers
+
+
 def test_prompts_that_were_edited_are_refused(start: Any, progress: Any, opener: Any) -> None:
     ended, _ = start(progress(stop_at=5))
     file = ended.run_dir / "prompts.jsonl"

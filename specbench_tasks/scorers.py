@@ -6,6 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from types import ModuleType
 
 from specbench_tasks.generators.lists import items_of
@@ -139,6 +140,22 @@ def corpus_scores(
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
+def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
+    """Return BLEU / 100 of a corpus of texts with their gold answers; each is counted once."""
+    metrics = _need("sacrebleu.metrics", "sacrebleu", "translation")
+    sums = list(map(sum, zip(*(_bleu_counts(*pair) for pair in pairs), strict=True)))
+    found = metrics.BLEU.compute_bleu(sums[:4], sums[4:8], *sums[8:], smooth_method="exp")
+    return min(1.0, float(found.score) / 100)
+
+
+@lru_cache(maxsize=4096)
+def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
+    """Count a text's n-grams by length, those in its gold answers and all, and both lengths."""
+    sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
+    found = sacrebleu.sentence_bleu(output.strip(), list(answers))
+    return (*found.counts, *found.totals, found.sys_len, found.ref_len)
+
+
 def _check_family(family: str) -> None:
     if family not in PRIMARY:
         raise ValueError(f"unknown family {family!r}; use one of {', '.join(PRIMARY)}")
@@ -205,16 +222,13 @@ def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:
 
 def _corpus_translation(outputs: list[str], references: Sequence[GoldAnswer]) -> dict[str, float]:
     sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
-    depth = max(len(reference.answers) for reference in references)
-    streams = [
-        [ref.answers[i] if i < len(ref.answers) else ref.answers[0] for ref in references]
-        for i in range(depth)
-    ]
-    exact = [text in ref.answers for text, ref in zip(outputs, references, strict=True)]
+    pairs = [(text, gold.answers) for text, gold in zip(outputs, references, strict=True)]
+    depth = max(len(golds) for _, golds in pairs)
+    streams = [[golds[i % len(golds)] for _, golds in pairs] for i in range(depth)]
     return {
-        "bleu": min(1.0, sacrebleu.corpus_bleu(outputs, streams).score / 100),
+        "bleu": corpus_bleu(pairs),
         "chrf": min(1.0, sacrebleu.corpus_chrf(outputs, streams).score / 100),
-        "exact": sum(exact) / len(exact),
+        "exact": sum(text in golds for text, golds in pairs) / len(pairs),
     }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -62,12 +61,12 @@ def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> 
     answers = scored(records)
     if not answers:
         return Quality(Estimate(), None)
-    from specbench_tasks.scorers import PRIMARY
+    from specbench_tasks.scorers import PRIMARY, corpus_bleu
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
         groups = group_by(answers, attrgetter("conversation")).items()
-        items = {name: tuple((r.text or "", gold[r.prompt]) for r in of) for name, of in groups}
-        return Quality(_clipped(_bleu_interval(tuple(items.items()))), "corpus BLEU")
+        items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
+        return Quality(_clipped(jackknife(items, corpus_bleu)), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r.conversation) for r in answers if r.scores and metric in r.scores]
@@ -92,18 +91,3 @@ def _clipped(estimate: Estimate) -> Estimate:
     if estimate.low is None or estimate.high is None:
         return estimate
     return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
-
-
-@lru_cache(maxsize=64)
-def _bleu_interval(
-    groups: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...],
-) -> Estimate:
-    """Jackknife corpus BLEU / 100 of (text, gold answers) per conversation."""
-    from specbench_tasks.scorers import corpus_scores
-    from specbench_tasks.task import GoldAnswer
-
-    def bleu(items: list[tuple[str, tuple[str, ...]]]) -> float:
-        references = [GoldAnswer(answers=answers) for _, answers in items]
-        return corpus_scores(_CORPUS_FAMILY, [text for text, _ in items], references)["bleu"]
-
-    return jackknife(dict(groups), bleu)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import sys
 
 import pytest
+import sacrebleu
 
 from specbench_tasks.scorers import (
     PRIMARY,
     constraint_met,
     contains_words,
+    corpus_bleu,
     corpus_scores,
     final_number,
     score,
@@ -176,6 +179,23 @@ def test_translation_is_corpus_bleu_and_not_the_mean_of_sentences() -> None:
     assert 0.5 < row["bleu"] < 1
     assert row["bleu"] != pytest.approx((single[0]["bleu"] + single[1]["bleu"]) / 2)
     assert 0.5 < row["chrf"] < 1
+
+
+def test_corpus_bleu_of_counted_texts_is_sacrebleus() -> None:
+    """Of texts that share some words, none or all, with one or more gold answers."""
+    draw = random.Random(1)
+    words = ["Der", "Hund", "sieht", "die", "Katze", "im", "alten", "Garten", "."]
+    for size in (1, 2, 9):
+        texts = [" ".join(draw.choices(words, k=draw.randrange(0, 12))) for _ in range(size)]
+        golds = [
+            tuple(" ".join(draw.choices(words, k=8)) for _ in range(draw.choice([1, 3])))
+            for _ in texts
+        ]
+        streams = [[gold[i % len(gold)] for gold in golds] for i in range(3)]
+        expected = sacrebleu.corpus_bleu(texts, streams).score / 100
+        pairs = [*zip(texts, golds, strict=True)]
+        for _ in range(2):  # counted, and remembered
+            assert corpus_bleu(pairs) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_summary_is_scored_by_rouge_l_in_order() -> None:

@@ -91,6 +91,20 @@ def test_one_that_survives_is_named_and_ends_with_exit_code_3(
     assert "3 mutants planted: 1 caught, 1 not planted, 1 survived" in said
 
 
+def test_tests_of_minutes_are_asked_where_those_of_seconds_notice_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = TEST.replace("def", "@pytest.mark.slow\ndef").replace("6", "9").replace("(3)", "(4.5)")
+    whole = "def test_nothing():\n    pass\n"
+    (project / "test_it.py").write_text(f"import pytest\n{slow}\n\n{whole}", encoding="utf-8")
+    assert run(project, CAUGHT) == 0
+    assert "1 mutants planted: 1 caught" in capsys.readouterr().out
+    broken = slow.replace("9", "8")
+    (project / "test_it.py").write_text(f"import pytest\n{broken}\n\n{whole}", encoding="utf-8")
+    assert run(project, CAUGHT) == 1
+    assert "tests of minutes do not pass with nothing planted" in capsys.readouterr().out
+
+
 def test_one_whose_code_is_gone_or_that_cannot_be_judged_ends_with_exit_code_1(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,8 +23,12 @@ ROOT = FOLDER.parents[1]
 Outcome = Literal["caught", "out of time", "survived", "not planted", "not judged"]
 NOTICED = ("caught", "out of time")
 """Outcomes of mutants that do not go unnoticed: a test fails, or never ends."""
-TESTS_PASSED, TESTS_FAILED = 0, 1
+TESTS_PASSED, TESTS_FAILED, NO_TESTS = 0, 1, 5
 """pytest's exit codes; all others say that it could not run the tests."""
+DEFAULT, SLOW = "not slow and not gpu", "slow and not gpu"
+"""pytest's marks of the tests of seconds, and of minutes."""
+SLOWER = 6
+"""How many times the time limit the tests of minutes have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,7 @@ def copy_tree(source: Path, folder: Path) -> Path:
 
 
 def run_tests(
-    tests: Sequence[str], root: Path, time_limit_s: float | None
+    tests: Sequence[str], root: Path, time_limit_s: float | None, marks: str = DEFAULT
 ) -> tuple[int | None, str]:
     """pytest's exit code on the tests of a tree (None: out of time), and the end of its output."""
     # stale bytecode could hide a mutant: sizes and times of files may be those of the original
@@ -104,7 +108,7 @@ def run_tests(
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     try:
         done = subprocess.run(
-            [*command, "-m", "not slow and not gpu", *tests],
+            [*command, "-m", marks, *tests],
             cwd=root,
             env=environment,
             timeout=time_limit_s,
@@ -117,7 +121,11 @@ def run_tests(
 
 
 def judge(mutant: Mutant, root: Path, time_limit_s: float) -> Result:
-    """Plant a mutant in the tree `root`, run its tests, put the file back."""
+    """Plant a mutant in the tree `root`, run its tests, put the file back.
+
+    The tests of minutes are run where those of seconds notice nothing; that they pass with nothing
+    planted is seen to where they do.
+    """
     path, began_s = root / mutant.file, time.monotonic()
     try:
         planted = mutant.planted(root)
@@ -127,8 +135,13 @@ def judge(mutant: Mutant, root: Path, time_limit_s: float) -> Result:
     path.write_text(planted, encoding="utf-8")
     try:
         code, said = run_tests(mutant.tests, root, time_limit_s)
+        if is_slow := code == TESTS_PASSED:
+            code, said = run_tests(mutant.tests, root, SLOWER * time_limit_s, SLOW)
+            code = TESTS_PASSED if code == NO_TESTS else code
     finally:
         path.write_text(original, encoding="utf-8")
+    if is_slow and code == TESTS_FAILED and run_tests(mutant.tests, root, None, SLOW)[0]:
+        code, said = NO_TESTS, f"tests of minutes do not pass with nothing planted\n{said}"
     outcomes: dict[int | None, Outcome] = {
         TESTS_PASSED: "survived",
         TESTS_FAILED: "caught",

@@ -14,8 +14,11 @@ from decoders.core.checks import (
     Check,
     _models,
     _sampling,
+    check_budget_and_eos,
+    check_coupled_equals_ar,
     check_decoder,
     check_distribution,
+    check_greedy_equals_ar,
     check_steps_concatenate,
     checks_for,
 )
@@ -75,14 +78,28 @@ SPECS = [
     f"{EXAMPLES / 'recycle.py'}:Recycle",
     f"{EXAMPLES / 'recycle.py'}:Recycle@k1:k=1",
 ]
-ENUMERATED = {"eagle@strict:verify=strict", "medusa@strict:verify=strict"}
-"""Trees whose law `test_laws.py` has by enumeration, and a wide one's stays with the others."""
+ESSENTIAL = {
+    check_steps_concatenate,
+    check_budget_and_eos,
+    check_greedy_equals_ar,
+    check_coupled_equals_ar,
+}
+"""What every set of options is held to by default; a decoder as it stands, to everything.
+
+The laws of rejection are held by enumeration as well, in `test_laws.py`.
+"""
+
+
+def slow_unless(fast: bool) -> tuple[pytest.MarkDecorator, ...]:
+    return () if fast else (pytest.mark.slow,)
+
+
 CASES = [
     pytest.param(
         spec,
         check,
         id=f"{Path(spec).name}-{check.__name__}",
-        marks=pytest.mark.slow if check is check_distribution and spec in ENUMERATED else (),
+        marks=slow_unless(":" not in spec or check in ESSENTIAL),
     )
     for spec in SPECS
     for check in checks_for(build(parse_spec(spec)))
@@ -93,12 +110,23 @@ CASES = [
 def test_decoder_meets_the_contract(
     spec: str, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if ":" in spec:  # a distance of 0.104 is caught with a chance of 90 %; at the defaults 0.080
-        monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 1500)
+    # a distance of 0.104 is caught with a chance of 90 %; at the defaults 0.080
+    monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 1500)
     check(build(parse_spec(spec)))
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: Path(spec).name)
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", names())
+def test_many_draws_follow_the_targets_distribution(spec: str) -> None:
+    decoder = build(parse_spec(spec))
+    if check_distribution in checks_for(decoder):
+        check_distribution(decoder)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [pytest.param(s, marks=slow_unless(":" not in s), id=Path(s).name) for s in SPECS],
+)
 def test_1_and_the_unconditional_rates_are_the_tokens_per_step(spec: str) -> None:
     """Exactly, in whole numbers: also of answers that EOS or a budget cut anywhere in a step."""
     decoder, records = build(parse_spec(spec)), []

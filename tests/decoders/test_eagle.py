@@ -273,6 +273,7 @@ def test_heads_are_no_draft_layer() -> None:
         generate(Eagle(), PROMPT, GREEDY, Models(target=model))
 
 
+@pytest.mark.slow
 def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
     """Three tokens of two kinds, every uniform that is asked for on a grid of quarters.
 

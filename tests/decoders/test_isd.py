@@ -126,8 +126,16 @@ def distance(
     return max(gaps)
 
 
-@pytest.mark.parametrize("branches", ["end", "all"])
-@pytest.mark.parametrize("proposal", ["sample", "argmax"])
+@pytest.mark.parametrize(
+    ("proposal", "branches"),
+    [
+        *(("sample", "end"), ("argmax", "all")),
+        *(
+            pytest.param(*both, marks=pytest.mark.slow)
+            for both in (("sample", "all"), ("argmax", "end"))
+        ),
+    ],
+)
 def test_strict_acceptance_has_the_exact_distribution(
     proposal: str, branches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,9 +325,17 @@ def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apa
     assert answer_at(0.0, isd(stride=stride), table()) != expected
 
 
-@pytest.mark.parametrize("branches", ["end", "all"])
-@pytest.mark.parametrize("proposal", ["sample", "argmax"])
-@pytest.mark.parametrize("stride", [2, 4, 8])
+PAIRWISE = {(2, "sample", "all"), (4, "argmax", "end"), (4, "sample", "all"), (8, "sample", "end")}
+"""Strides, proposals and branches that are tried together by default."""
+
+
+@pytest.mark.parametrize(
+    ("stride", "proposal", "branches"),
+    [
+        pytest.param(*given, marks=() if given in PAIRWISE else pytest.mark.slow)
+        for given in itertools.product([2, 4, 8], ["sample", "argmax"], ["end", "all"])
+    ],
+)
 def test_coupled_tokens_are_ars_for_every_seed(stride: int, proposal: str, branches: str) -> None:
     decoder = isd(stride=stride, verify="coupled", proposal=proposal, branches=branches)
     models, accepted = Models(target=table(0.1)), 0
@@ -347,7 +363,10 @@ def transformer(request: pytest.FixtureRequest) -> HFModel:
     return model
 
 
-@pytest.mark.parametrize("stride", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+    "stride",
+    [2, pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_tokens_of_transformers_with_random_adapters_are_ars(
     transformer: HFModel, stride: int, temperature: float
@@ -509,7 +528,13 @@ class Coins(TableModel):
         return torch.eye(8)[torch.tensor(tokens)]
 
 
-@pytest.mark.parametrize(("stride", "chance"), [(2, 0.8), (4, 0.5), (8, 0.95)])
+@pytest.mark.parametrize(
+    ("stride", "chance"),
+    [
+        *(pytest.param(*given, marks=pytest.mark.slow) for given in ((2, 0.8), (4, 0.5))),
+        (8, 0.95),
+    ],
+)
 def test_tokens_per_call_follow_the_closed_form(stride: int, chance: float) -> None:
     """TPF(N, p) = (2 + p + ... + p^(N-2)) / (2 - p^(N-1))."""
     num_answers, num_tokens = 64, 700

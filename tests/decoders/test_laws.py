@@ -107,7 +107,13 @@ REJECTING = {
 }
 
 
-@pytest.mark.parametrize("name", REJECTING)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.endswith("-deep") else name
+        for name in REJECTING
+    ],
+)
 def test_answers_have_the_targets_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert distance(*REJECTING[name], monkeypatch) < 1e-6
 

@@ -120,7 +120,14 @@ def losses(folder: Path) -> list[float]:
     return [record["loss"] for record in records if "loss" in record]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = ("ptp", "medusa", "drafter", "draft")
+"""One of each job; the other variants are slow."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 def test_training_has_the_losses_of_the_cpu(
     kind: str,
     recipe: dict[str, Any],

@@ -76,7 +76,8 @@ def check(
         torch.compiler.reset()
 
 
-@pytest.mark.parametrize("spec", ["ar", pytest.param("ptp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["ar", "ptp"])
 def test_answers_are_those_of_the_plain_module(
     spec: str,
     zoo: Models,

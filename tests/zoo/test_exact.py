@@ -36,7 +36,11 @@ def opened(dtype: torch.dtype) -> Models:
 
 @pytest.mark.parametrize(
     ("dtype", "temperature", "batch"),
-    [(torch.bfloat16, 0.0, 1), (torch.bfloat16, 0.7, 3), (torch.float32, 0.7, 1)],
+    [
+        pytest.param(torch.bfloat16, 0.0, 1, marks=pytest.mark.slow),
+        (torch.bfloat16, 0.7, 3),
+        pytest.param(torch.float32, 0.7, 1, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_lossless_decoders_give_the_very_tokens_of_ar(

@@ -22,7 +22,9 @@ from tests.zoo.conftest import ROOT
 LOOPS = ["hf", "hf:kind=assisted", "hf:kind=lookup", "hf:kind=early-exit:exit_layer=2"]
 
 
-@pytest.mark.parametrize("spec", LOOPS)
+@pytest.mark.parametrize(
+    "spec", [*LOOPS[:2], *(pytest.param(spec, marks=pytest.mark.slow) for spec in LOOPS[2:])]
+)
 def test_a_loop_of_transformers_gives_ars_tokens_alone_and_in_a_batch(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, spec: str
 ) -> None:

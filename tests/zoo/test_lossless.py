@@ -37,7 +37,7 @@ def test_ar_emits_what_transformers_generates(
         assert tokens == tuple(theirs[0, len(prompt) :].tolist())
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 def test_a_batch_of_8_emits_the_same_tokens_as_each_alone(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, temperature: float
 ) -> None:
@@ -60,7 +60,9 @@ def test_greedy_drafts_leave_ars_tokens(
     assert tokens_of(decoder, zoo, prompts, sampling, 8) == expected
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (20, 0.9)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [pytest.param(0, 1.0, marks=pytest.mark.slow), (20, 0.9)]
+)
 def test_coupled_drafts_leave_ars_tokens_for_the_same_seed(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, top_k: int, top_p: float
 ) -> None:

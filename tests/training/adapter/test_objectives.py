@@ -191,9 +191,17 @@ def teacher_at(outcome: Outcome) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("gated", [True, False])
-@pytest.mark.parametrize("top_k", [0, TOP_K])
-@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp", "isd"])
+@pytest.mark.parametrize(
+    ("variant", "top_k", "gated"),
+    [
+        pytest.param(
+            variant, top_k, gated, marks=() if gated or variant == "isd" else pytest.mark.slow
+        )
+        for variant in ("o-ptp", "c-ptp", "isd")
+        for top_k in (0, TOP_K)
+        for gated in (True, False)
+    ],
+)
 def test_the_one_hot_loss_is_the_cross_entropy_of_each_window_alone(
     variant: Variant, top_k: int, gated: bool
 ) -> None:

@@ -142,6 +142,7 @@ def trained(tables: dict[str, Any], folder: Path) -> ByKind:
     return ByKind(*(HeldOut(**measured[kind]) for kind in ("greedy", "sampled")))
 
 
+@pytest.mark.slow
 def test_what_is_sampled_is_foreseen_by_u_alone(tables: dict[str, Any], tmp_path: Path) -> None:
     """Of random letters a drafter that knows u tells many, the control the likeliest alone."""
     tables["data"]["num_completions"] = 200

@@ -18,8 +18,8 @@ from tests.architectures import judge as judging
 from tests.architectures.catalogue import CATALOGUE
 from tests.architectures.judge import judge
 
-QUICK = ("llama", "opt", "gemma2", "deepseek_v3", "gpt_oss", "mamba")
-"""One of each kind of verdict; all others are slow."""
+QUICK = ("llama", "gemma2", "mamba")
+"""One that runs, one with a window, and one that is refused; all others are slow."""
 
 
 def cases() -> list[Any]:

@@ -47,8 +47,16 @@ def both(name: str, spec: str) -> Models:
 
 
 @pytest.mark.parametrize("sampling", [Sampling(max_new_tokens=20), WARM], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("spec", [*SPECS, *SLOTS])
-@pytest.mark.parametrize("name", ["llama-gqa", "qwen2-window"])
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        *(("llama-gqa", spec) for spec in [*SPECS, *SLOTS]),
+        *(
+            pytest.param("qwen2-window", s, marks=() if s in ("ar", "ptp") else pytest.mark.slow)
+            for s in [*SPECS, *SLOTS]
+        ),
+    ],
+)
 def test_an_answer_is_the_same_and_its_prompt_takes_fewer_rows(
     name: str, spec: str, sampling: Sampling
 ) -> None:

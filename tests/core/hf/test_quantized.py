@@ -200,6 +200,7 @@ def test_logits_are_those_of_the_unpacked_weights(width: Width) -> None:
     assert away > 1e-3  # it is another model
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_compiled_calls_of_a_packed_model_are_those_of_the_plain_one(width: Width) -> None:

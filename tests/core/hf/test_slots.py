@@ -427,6 +427,7 @@ def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own
     assert model.num_graphs == 2
 
 
+@pytest.mark.slow
 def test_a_graph_of_slots_alone_has_no_gate_and_serves_any_number_at_any_temperature(monkeypatch):
     found = made("llama-gqa", "sdpa", "merged")
     model = HFModel(copy.deepcopy(found.module), compile=True, backend="export")

@@ -66,8 +66,18 @@ def logits(model: HFModel, text: Sequence[int], width: int) -> Tensor:
     return torch.cat(parts)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", [*(name for name in MODELS if name != OWN_ATTENTION), "qwen3"])
+TILED = [*(name for name in MODELS if name != OWN_ATTENTION), "qwen3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=() if fast else pytest.mark.slow)
+        for name in TILED
+        for dtype in DTYPES
+        for fast in [dtype == "bfloat16" or name == "llama-gqa"]
+    ],
+)
 def test_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -> None:
     model, text = plain(name, dtype).in_tiles(TILE), ids(1, LENGTH)
     whole = logits(model, text, LENGTH)
@@ -169,7 +179,13 @@ PAIRWISE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "temperature", "batch"), PAIRWISE)
+@pytest.mark.parametrize(
+    ("name", "dtype", "temperature", "batch"),
+    [
+        pytest.param(*given, marks=pytest.mark.slow if number % 4 in (0, 3) else ())
+        for number, given in enumerate(PAIRWISE)  # a half: each kind once, at either temperature
+    ],
+)
 def test_lossless_decoders_give_the_very_tokens_of_ar(
     name: str, dtype: str, temperature: float, batch: int
 ) -> None:

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from bench.records.record import SampleRecord, StepColumns
+from tests.conftest import only_svg
 
 FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+REPORTED = {"spec": 3.0, "nar": 6.0}
+"""The decoders of `reported_run`."""
 PRIMARY = {
     "mt_bench": "constraints_met",
     "translation": "bleu",
@@ -245,9 +248,13 @@ def synthetic_run(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def reported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A synthetic run with its report, written once: read it, do not change it."""
+    """A synthetic run with its report, written once: read it, do not change it.
+
+    Its figures are drawn as svg alone.
+    """
     from bench.report.write import write_report
 
-    path = write_run(tmp_path_factory.mktemp("runs") / "a-run", {"spec": 3.0, "nar": 6.0})
-    write_report(path)
+    path = write_run(tmp_path_factory.mktemp("runs") / "a-run", REPORTED)
+    with only_svg():
+        write_report(path)
     return path

@@ -201,6 +201,7 @@ def versions(synthetic_run: Callable[..., Path]) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 @needs("mlflow", "sqlalchemy", "alembic")
 def test_mlflow_holds_the_run_once_however_often_it_is_exported(
     versions: list[Path], tmp_path: Path

@@ -3,7 +3,9 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -40,11 +42,16 @@ def alternatives(arguments: list[str]) -> Iterator[list[str]]:
     yield arguments
 
 
+@cache
+def command_line() -> Any:
+    return get_command(cli.app)
+
+
 def accept(arguments: list[str]) -> None:
     """Raise unless the command line parses them, and what they configure is valid."""
-    group = get_command(cli.app)
+    group = command_line()
     context = group.make_context("bench", list(arguments))
-    name, command, rest = group.resolve_command(context, arguments)  # type: ignore[attr-defined]
+    name, command, rest = group.resolve_command(context, arguments)
     while hasattr(command, "commands"):
         context = command.make_context(name, list(rest), parent=context)
         name, command, rest = command.resolve_command(context, rest)

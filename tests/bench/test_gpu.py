@@ -244,6 +244,7 @@ def bare_site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_script_and_its_first_step_run_with_torch_and_transformers_alone(tmp_path, bare_site):
     code = """if 1:
         import sys
@@ -270,6 +271,7 @@ def test_the_script_and_its_first_step_run_with_torch_and_transformers_alone(tmp
     assert len(read_lines(tmp_path / "ar-llama-1b.jsonl")) == 3
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_second_leaves_a_summary_and_whole_lines(tmp_path):
     command = [sys.executable, "-m", "bench.gpu", "--rehearse", "--output", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:

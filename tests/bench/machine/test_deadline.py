@@ -21,6 +21,7 @@ from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Outcome, Sampling
 
+WAYS = ("calls", "loop", "deaf", "at_its_end")
 SHORT_S = 1.2
 """Far above what an answer of a table takes, on a busy machine as well."""
 
@@ -68,8 +69,14 @@ def answers(way: str, limit: TimeLimit, batch_size: int = 1) -> list[Outcome]:
         return scheduler.run([[1], [3], [2], [4]])
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("way", ["calls", "loop", "deaf", "at_its_end"])
+@pytest.mark.parametrize(
+    ("way", "batch_size"),
+    [
+        *((way, 1) for way in WAYS),
+        ("calls", 3),
+        *(pytest.param(way, 3, marks=pytest.mark.slow) for way in WAYS[1:]),
+    ],
+)
 def test_an_answer_without_an_end_is_stopped_and_all_others_are_given(
     way: str, batch_size: int
 ) -> None:

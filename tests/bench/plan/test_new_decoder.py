@@ -29,6 +29,7 @@ def test_the_starter_is_written_for_the_present_interface() -> None:
     assert vars(Starter)["interface"] == INTERFACE
 
 
+@pytest.mark.slow
 def test_what_is_written_passes_its_own_test_at_once(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.app, ["new-decoder", "my_decoder", "--folder", str(tmp_path)])
     assert done.exit_code == 0, done.output

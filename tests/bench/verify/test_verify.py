@@ -223,7 +223,7 @@ def test_what_ar_fails_on_leaves_the_others_open_too(
 
     monkeypatch.setattr(verifying, "_answer", answer)
     name = f"{WRONG}:Unverified@loose"
-    report = examined(f"spec,{name}", limit=4)
+    report = examined(f"spec,{name}", limit=4, draws=300)
     for decoder in ("ar", "spec", name):
         assert of(report, decoder).verdict == "inconclusive", decoder
     (finding,) = (f for f in of(report, "spec").findings if f.check == "greedy, tokens of ar")

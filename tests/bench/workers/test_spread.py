@@ -110,11 +110,12 @@ def test_a_block_is_measured_by_one_worker_beside_which_its_peers_are_no_load(
     assert kinds == sorted(kinds, key=[TimeBlock, ScorePrompts].index), "scoring beside timing"
 
 
-def test_twenty_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_double(
-    alone: Run, in_process: Any, tmp_path: Path
+@pytest.mark.parametrize("num_runs", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_double(
+    alone: Run, in_process: Any, tmp_path: Path, num_runs: int
 ) -> None:
     whole, num_dead = answers(alone), 0
-    for trial in range(20):
+    for trial in range(num_runs):
         draw = random.Random(trial)
         dead: list[str] = []
 
@@ -135,7 +136,7 @@ def test_twenty_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothin
         assert lost == dead
         assert sum("is gone" in note for note in shown.notes) == len(dead)
         num_dead += len(dead)
-    assert num_dead > 20
+    assert num_dead > num_runs
 
 
 def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(

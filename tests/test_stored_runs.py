@@ -15,10 +15,15 @@ from bench.report.findings import Findings
 from bench.report.write import SUMMARY, tables_of
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
+DEFAULT = ("cpu-zoo", "cpu-zoo-t07", "cpu-smollm2-compiled")
+"""Runs that are audited by default: greedy, sampled, and of a real model."""
 AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(STORED))
 
 
-@pytest.mark.parametrize("run", AUDITED)
+@pytest.mark.parametrize(
+    "run",
+    [run if run in DEFAULT else pytest.param(run, marks=pytest.mark.slow) for run in AUDITED],
+)
 def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
     folder = REFERENCE / run
     findings = Findings(load_run(folder))

@@ -33,7 +33,13 @@ def zoo() -> tuple[Setup, list[tuple[int, ...]]]:
     return setup, list(first.values())
 
 
-@pytest.mark.parametrize("name", built_in_cells())
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("ar", "spec", "ptp") else pytest.param(name, marks=pytest.mark.slow)
+        for name in built_in_cells()
+    ],
+)
 def test_a_whole_generation(
     benchmark: BenchmarkFixture, zoo: tuple[Setup, list[tuple[int, ...]]], name: str
 ) -> None:

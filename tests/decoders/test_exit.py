@@ -61,7 +61,9 @@ def test_a_better_exit_has_more_accepted() -> None:
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("name", ["llama", "llama-gqa", "gpt2", "qwen2-window"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("llama", marks=pytest.mark.slow), "llama-gqa", "gpt2", "qwen2-window"]
+)
 def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:
     model = HFModel(fresh(name))
     model.attach("exit", exit_block())

@@ -100,7 +100,9 @@ def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-window"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("llama", marks=pytest.mark.slow), "gpt2", "qwen2-window"]
+)
 def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:
     model = HFModel(fresh(name))
     config = AdapterConfig(

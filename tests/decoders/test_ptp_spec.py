@@ -43,8 +43,15 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-@pytest.mark.parametrize("agreement", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("error", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(
+    ("agreement", "error"),
+    [
+        pytest.param(agreement, error, marks=() if fast else pytest.mark.slow)
+        for agreement in (0.0, 0.6, 1.0)
+        for error in (0.0, 0.4, 1.0)
+        for fast in [(agreement, error) in ((0.0, 1.0), (0.6, 0.4), (1.0, 0.0))]
+    ],
+)
 def test_tokens_are_ars_whatever_the_draft_model_proposes(
     kind: str, agreement: float, error: float
 ) -> None:

@@ -137,7 +137,9 @@ def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM, NUCLEUS], ids=["greedy", "sampled", "nucleus"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2-window"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("llama", marks=pytest.mark.slow), "gpt2", "qwen2-window"]
+)
 def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling) -> None:
     model = HFModel(fresh(name))
     sizes: dict[str, Any] = {

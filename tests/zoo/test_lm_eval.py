@@ -36,9 +36,10 @@ metric_list:
 """
 
 
+@pytest.mark.slow  # on tables: tests/bench/measure/test_lm_eval.py
 @pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_same_prompts_get_the_same_answers(
     temperature: float, tmp_path: Path, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,14 @@ def check_equal(
     return sum(map(len, expected))
 
 
-@pytest.mark.parametrize(("number", "warp"), [*enumerate(WARPS)], ids=str)
+@pytest.mark.parametrize(
+    ("number", "warp"),
+    [
+        pytest.param(number, warp, marks=pytest.mark.slow if 0 < number < len(WARPS) - 1 else ())
+        for number, warp in enumerate(WARPS)
+    ],
+    ids=str,
+)
 def test_ptp_emits_ars_tokens(
     parallel: Models, tokenizer: PreTrainedTokenizerBase, number: int, warp: dict[str, float]
 ) -> None:

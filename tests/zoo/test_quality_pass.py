@@ -21,7 +21,8 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.types import Generation
 
 
-@pytest.mark.parametrize("per_family", [1, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("per_family", [1, 6])
 def test_greedy_answers_in_batches_of_all_prompts_are_those_of_each_alone(per_family: int) -> None:
     """6 a family are more prompts than a batch holds: places are taken over as others end."""
     progress = choose("none")

@@ -66,7 +66,7 @@ def test_a_run_is_compiled_where_nobody_chose_its_table_says_so_and_the_cache_ca
         assert len(list((tmp_path / "cache" / "graphs").glob("*.pt2"))) == left
 
 
-@pytest.mark.usefixtures("quick", "undrawn")
+@pytest.mark.slow
 def test_without_a_compiler_a_run_is_eager_and_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,7 +123,13 @@ def generated(module, prompt):
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("name", RUNNING)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if number % 2 else pytest.param(name, marks=pytest.mark.slow)
+        for number, name in enumerate(RUNNING)
+    ],
+)
 def test_up_to_the_last_position_answers_are_those_of_generate(name):
     model = running(name)
     assert self_check(model) == []

@@ -258,7 +258,10 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
         )
 
 
-@pytest.mark.parametrize("variant", ["isd", "c-ptp", "o-ptp", "refine"])
+@pytest.mark.parametrize(
+    "variant",
+    ["isd", *(pytest.param(v, marks=pytest.mark.slow) for v in ("c-ptp", "o-ptp", "refine"))],
+)
 def test_the_loss_of_every_variant_falls(
     lean: dict[str, Any], variant: str, tmp_path: Path
 ) -> None:

@@ -314,6 +314,7 @@ def test_without_a_token_the_folder_is_written_and_nothing_sent(
     assert (tmp_path / "hub" / "README.md").is_file()
 
 
+@pytest.mark.slow
 def test_a_hub_that_refuses_is_one_line(reported_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     done = _export(

@@ -55,6 +55,7 @@ def test_what_cannot_be_is_one_line(
     assert not (tmp_path / "together").exists()
 
 
+@pytest.mark.slow
 def test_a_paper_lies_with_the_report_and_neither_verb_loads_torch(
     synthetic_run: Write, tmp_path: Path
 ) -> None:

@@ -62,10 +62,8 @@ def test_the_skeleton_takes_in_what_was_written_and_nothing_else(
     assert taken == {name for name in files if name != "paper.tex" and not name.endswith("csv")}
 
 
-@pytest.mark.parametrize(
-    "venue",
-    [v if v == "icml" else pytest.param(v, marks=pytest.mark.slow) for v in VENUES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("venue", VENUES)
 @pytest.mark.usefixtures("saved")
 def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
     members = stored("cpu-zoo", "cpu-zoo-ptp")

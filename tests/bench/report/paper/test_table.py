@@ -30,8 +30,13 @@ def stored(*names: str) -> list[NamedRun]:
     return load_members([str(REFERENCES / name) for name in names or ("cpu-zoo",)], ROOT)
 
 
+@cache
+def a_side() -> RunSnapshot:
+    return load_side(str(REFERENCES / "cpu-zoo"), ROOT)
+
+
 def made_up(summary: pd.DataFrame, pairs: Pairs = MappingProxyType({})) -> list[NamedRun]:
-    side: RunSnapshot = load_side(str(REFERENCES / "cpu-zoo"), ROOT)
+    side = a_side()
     floor = Estimate(value=1.0, low=0.98, high=1.02)
     return [NamedRun(side=side, name="run", label="run", summary=summary, floor=floor, pairs=pairs)]
 

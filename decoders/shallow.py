@@ -56,18 +56,18 @@ class _Slots(StatesDrafter):
         super().__init__()
         assert request.adapter is not None
         self._options, self._request = options, request
-        self._trained = request.adapter.num_slots
-        self._slots = min(options.slots or self._trained, self._trained)
+        trained = request.adapter.num_slots
+        self._slots = min(options.slots or trained, trained)
 
     def propose(self, text: Text, most: int) -> list[int]:
-        """Draft tokens up to the first that is hardly reached."""
-        count, request = min(self._slots, most), self._request
-        if count < 1:  # the answer's last call
+        """Draft tokens up to the first that is hardly reached; all slots run."""
+        request = self._request
+        if most < 1:  # the answer's last call
             return []
         states, fed = self.unfed(text)
-        uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(count)]
-        layers = request.target.drafter(self._options.adapter, len(fed) + count)
+        uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(self._slots)]
+        layers = request.target.drafter(self._options.adapter, len(fed) + self._slots)
         tokens, chances = layers.propose(states, fed, uniforms, request.sampling.temperature)
         reached = itertools.accumulate(chances, operator.mul)
         stands = itertools.takewhile(lambda chance: chance >= self._options.stop, reached)
-        return list(tokens[: len(list(stands))])
+        return list(tokens[: min(most, len(list(stands)))])

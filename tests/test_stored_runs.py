@@ -15,7 +15,7 @@ from bench.report.findings import Findings
 from bench.report.write import SUMMARY, tables_of
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
-DEFAULT = ("cpu-zoo", "cpu-zoo-t07", "cpu-smollm2-compiled")
+DEFAULT = ("cpu-zoo", "cpu-zoo-t07", "cpu-smollm2")
 """Runs that are audited by default: greedy, sampled, and of a real model."""
 AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(STORED))
 
@@ -32,6 +32,10 @@ def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
     for name in (name for name in made if name.endswith(".csv")):
         again, beside = pd.read_csv(io.BytesIO(made[name])), pd.read_csv(folder / name)
         pd.testing.assert_frame_equal(again, beside, rtol=1e-5)  # six digits are written
+
+
+def test_the_runs_audited_by_default_are_there() -> None:
+    assert set(DEFAULT) <= set(AUDITED)
 
 
 @pytest.mark.parametrize("run", AUDITED)

@@ -186,9 +186,11 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
-    unsteady = any(drifted(side.status.drift) for side in pair.sides.values())
-    if measure.verdict is Regression.regressed and unsteady and not pair.interleaved:
-        note = "slower, but the machine's speed drifted in a run; `bench ab` can tell"
+    drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]
+    least = measure.tolerance + max(filter(drifted, drifts), default=0.0)
+    explained = not pair.interleaved and measure.low is not None and measure.low <= least
+    if measure.verdict is Regression.regressed and explained:
+        note = "slower by no more than the machine's speed drifted in a run; `bench ab` can tell"
         measure = replace(measure, verdict=Regression.inconclusive, note=note)
     if joined.base[0].decoder == BASELINE:
         return [measure]

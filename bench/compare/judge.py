@@ -63,7 +63,7 @@ class CellRegression:
     """One decoder: its verdict, the measures behind it, and remarks (`notes`).
 
     `num_pairs` of `num_base` answers were joined; `num_changed` of them have other token ids. All
-    three are None where none were looked at.
+    three are None where no answers were joined.
     """
 
     cell: str

@@ -84,10 +84,17 @@ ESSENTIAL = {
     check_greedy_equals_ar,
     check_coupled_equals_ar,
 }
-"""What every set of options is held to by default; a decoder as it stands, to everything.
+"""Checks of every set of options by default; a decoder of `WHOLE` has all of them.
 
 The laws of rejection are held by enumeration as well, in `test_laws.py`.
 """
+
+WHOLE = {
+    *(spec for spec in SPECS if ":" not in spec),
+    "idlm@isd:mode=isd",
+    "ptp@pqd:mode=pqd",
+    f"{EXAMPLES / 'recycle.py'}:Recycle",
+}
 
 
 def slow_unless(fast: bool) -> tuple[pytest.MarkDecorator, ...]:
@@ -99,7 +106,7 @@ CASES = [
         spec,
         check,
         id=f"{Path(spec).name}-{check.__name__}",
-        marks=slow_unless(":" not in spec or check in ESSENTIAL),
+        marks=slow_unless(spec in WHOLE or check in ESSENTIAL),
     )
     for spec in SPECS
     for check in checks_for(build(parse_spec(spec)))

@@ -123,8 +123,8 @@ def run_tests(
 def judge(mutant: Mutant, root: Path, time_limit_s: float) -> Result:
     """Plant a mutant in the tree `root`, run its tests, put the file back.
 
-    The tests of minutes are run where those of seconds notice nothing; that they pass with nothing
-    planted is seen to where they do.
+    Slow tests run where the default ones pass; where they fail, they are run again with nothing
+    planted.
     """
     path, began_s = root / mutant.file, time.monotonic()
     try:

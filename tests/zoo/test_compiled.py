@@ -110,7 +110,7 @@ def test_low_rank_products_are_part_of_a_graph(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 2])
-@pytest.mark.parametrize("spec", ["ar", "ptp"])
+@pytest.mark.parametrize("spec", ["ar", "ptp", "eagle", "medusa", "shallow"])
 def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     spec: str,
     batch_size: int,

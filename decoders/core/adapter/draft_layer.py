@@ -181,17 +181,21 @@ class LayerPass(DraftPass):
 class TextCache:
     """The keys and values of a text in draft layers, in one sequence."""
 
-    def __init__(self, run: Run, planes: Sequence[Tensor], *, fixed: bool = False) -> None:
-        """Begin without a text, in `planes` of any content; `fixed`: passes are of few sizes."""
-        self._run, self._planes, self._fixed = run, planes, fixed
+    def __init__(self, run: Run, planes: Sequence[Tensor], *, bucketed: int = 0) -> None:
+        """Begin without a text, in `planes` of any content.
+
+        Passes of up to `bucketed` rows are of few sizes.
+        """
+        self._run, self._planes, self._bucketed = run, planes, bucketed
         self._device, self._length = planes[0].device, 0
 
-    def _seen(self, entries: int) -> int:
-        return self._planes[0].shape[2] if self._fixed else entries
+    def _seen(self, entries: int, rows: int) -> int:
+        """Return the entries that a pass of so many rows reads: bucketed, all there are."""
+        return self._planes[0].shape[2] if rows <= self._bucketed else entries
 
     def _padded(self, rows: int) -> int:
-        """Return a number of rows that has a graph: above one, on a GPU a power of two."""
-        return max(8, 1 << (rows - 1).bit_length()) if self._fixed else max(2, rows)
+        """Round rows up to a number that a graph serves: 2 or more; bucketed, a power of two."""
+        return max(8, 1 << (rows - 1).bit_length()) if rows <= self._bucketed else max(2, rows)
 
     def _text(self, states: Tensor, tokens: Sequence[int], room: int) -> dict[str, Tensor]:
         """Lay rows out for a pass, filled up with copies of the last; `room`: their number."""
@@ -240,7 +244,7 @@ class DraftCache(TextCache):
         read: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
         num_rows, room, device = len(tokens), self._padded(len(tokens)), self._device
-        missing, seen = room - num_rows, self._seen(mask.shape[1])
+        missing, seen = room - num_rows, self._seen(mask.shape[1], num_rows)
         sees = F.pad(mask, (0, seen - mask.shape[1], 0, missing))
         sees[num_rows:, 0] = True  # a row that sees nothing is no number
         asked = [*read, *[0] * (self._padded(len(read)) - len(read))]

@@ -26,7 +26,6 @@ from decoders.core.adapter.draft_layer import (
     Function,
     Inputs,
     Joined,
-    Run,
     ShortHead,
     TextCache,
     Turn,
@@ -161,31 +160,22 @@ class SlotPass(DraftPass):
 class SlotCache(TextCache):
     """The keys and values of a text; slots run behind them and leave nothing."""
 
-    def __init__(
-        self, run: Run, planes: Sequence[Tensor], *, num_slots: int, fixed: bool = False
-    ) -> None:
-        """See `TextCache`; passes are of `num_slots`."""
-        super().__init__(run, planes, fixed=fixed)
-        self._num_slots = num_slots
-
     @torch.inference_mode()
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
         """Append text and draft behind it: tokens and their chances, one for each uniform.
 
-        States are ``[N, D]``; at temperature 0 uniforms do not count. All slots run, also where
-        fewer uniforms are given. The host waits once.
+        States are ``[N, D]``; at temperature 0 uniforms do not count. The host waits once.
         """
-        num_rows, num_slots, device = len(tokens), self._num_slots, self._device
+        num_rows, num_slots, device = len(tokens), len(uniforms), self._device
         start, stop = self._length, self._length + num_rows
         room, end = self._padded(num_rows), stop + num_slots
         self._length = stop
         levels = [level_of(u if temperature else NO_UNIFORM) for u in uniforms]
-        levels += [level_of(NO_UNIFORM)] * (num_slots - len(levels))
         # rows that fill up write where the slots will
         entries = [*range(start, stop), *[stop] * (room - num_rows)]
-        sees = torch.ones(num_slots, self._seen(end), dtype=torch.bool).tril_(stop)
+        sees = torch.ones(num_slots, self._seen(end, num_rows), dtype=torch.bool).tril_(stop)
         inputs = self._text(states, tokens, room) | {
             "positions": upload([entries], device),
             "behind": upload([[*range(stop, end)]], device),
@@ -194,8 +184,8 @@ class SlotCache(TextCache):
             "last": upload([num_rows - 1], device),
             "warmth": upload([temperature], device, self._planes[0].dtype),
         }
-        (drafted,) = self._run(None, inputs, self._planes)
-        drafts, chances = drafted[:, : len(uniforms)].tolist()
+        (drafted,) = self._run(f"{num_slots} slots", inputs, self._planes)
+        drafts, chances = drafted.tolist()
         return [int(token) for token in drafts], chances
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,27 +27,41 @@ class DraftRunner:
         if runner.graphs is not None:
             backend = runner.graphs.backend
             self.graphs = Graphs(work, self._held, device=self._like.device, backend=backend)
-        self._capacity, self._free = 0, list[Sequence[Tensor]]()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the planes of texts that are over, and graphs that hold addresses of planes."""
+        self._capacity, self._planes, self._free = 0, list[Sequence[Tensor]](), list[int]()
+        if self.graphs is not None:
+            self.graphs.forget()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all planes, and of embedded uniforms."""
+        levels = [self._work.levels] if isinstance(self._work, SlotPass) else []
+        return sum(each.nbytes for each in [*levels, *itertools.chain(*self._planes)])
 
     def begin(self, capacity: int) -> DraftCache | SlotCache:
-        """Begin a text of at most `capacity` rows; its planes are free again when it is gone."""
+        """Begin a text of at most `capacity` rows, in planes that are free once it is dropped.
+
+        The first free ones are taken: graphs on a GPU are of their addresses.
+        """
         if capacity != self._capacity:
-            self._capacity, self._free = capacity, []
-            if self.graphs is not None:
-                self.graphs.forget()
-        planes = self._free.pop() if self._free else self._work.planes(capacity)
-        fixed = self.graphs is not None and self.graphs.fixed
-        cache: DraftCache | SlotCache
-        if isinstance(self._work, SlotPass):
-            slots = self._work.layers.config.num_slots
-            cache = SlotCache(self.run, planes, num_slots=slots, fixed=fixed)
-        else:
-            cache = DraftCache(self.run, planes, fixed=fixed)
-        weakref.finalize(cache, self._free.append, planes)
+            self.forget()
+            self._capacity = capacity
+        if not self._free:
+            self._free.append(len(self._planes))
+            self._planes.append(self._work.planes(capacity))
+        number = min(self._free)
+        self._free.remove(number)
+        bucketed = COMPILED_ROWS if self.graphs is not None and self.graphs.fixed else 0
+        kind = SlotCache if isinstance(self._work, SlotPass) else DraftCache
+        cache = kind(self.run, self._planes[number], bucketed=bucketed)
+        weakref.finalize(cache, self._free.append, number)
         return cache
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Run a pass; of many rows it is no graph."""
+        """Run a pass as a graph, or plainly where it has many rows."""
         graphs = self.graphs if self._runner.compiling else None
         if graphs is None or inputs["states"].shape[1] > COMPILED_ROWS:
             return self._work(name, inputs, planes)
@@ -56,4 +71,5 @@ class DraftRunner:
     def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self._work.layers.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
-        return f"{text}\n{config}", tensors_of(self._work)
+        about, _ = self._runner.held(None)  # embedding and head are the model's
+        return f"{text}\n{config}\n{about}", tensors_of(self._work)

@@ -243,14 +243,15 @@ class HFModel(Model):
         return logits.float()
 
     def adapter_bytes(self, name: str) -> int:
-        """See `Model.adapter_bytes`: merged weights and an exit's cache included."""
+        """See `Model.adapter_bytes`: merged weights, caches of exit and draft layers included."""
         if name in self._exits:
             return self._heads[name].weight_bytes + self._exits[name].cache_bytes()
         heads = self._heads.get(name)
         if heads is None:
             return self._runner.adapters[name].num_bytes
         short = self._short_heads.get(name)
-        return heads.weight_bytes + (0 if short is None else short.weight.nbytes)
+        own = heads.weight_bytes + self._drafts[name].num_bytes
+        return own + (0 if short is None else short.weight.nbytes)
 
     @torch.inference_mode()
     def propose(self, name: str, hidden: Tensor) -> Tensor:
@@ -344,6 +345,8 @@ class HFModel(Model):
         if there:
             return
         self._layout = None  # free the old one first
+        for drafts in self._drafts.values():
+            drafts.forget()
         graphs, tile = self._runner.graphs, self.tile
         bucketed = graphs is not None and graphs.fixed
         self._layout = Layout(self.architecture, num_rows, capacity, bucketed=bucketed, tile=tile)

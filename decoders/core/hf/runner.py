@@ -48,7 +48,7 @@ class Runner:
         self.compiling = True
         self.graphs: Graphs | None = None
         if backend is not None:
-            self.graphs = Graphs(self._computed, self._held, device=self._device, backend=backend)
+            self.graphs = Graphs(self._computed, self.held, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
         """Run the same module in row-invariant numerics, uncompiled; or `ValueError`."""
@@ -117,7 +117,7 @@ class Runner:
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
         """Return the work of calls as a graph, until the cache is allocated anew."""
-        graphs = self.graphs or Graphs(self._computed, self._held, device=self._device)
+        graphs = self.graphs or Graphs(self._computed, self.held, device=self._device)
         rows = layout.framed(calls)
         given, num_read = self._inputs(rows, graphs), len(rows.read or ())
         on_gpu = self._device.type == "cuda"
@@ -176,7 +176,7 @@ class Runner:
             return (chosen.float(),)
         return self.head(chosen).to(self._device).float(), chosen
 
-    def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+    def held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses beside its inputs: a description, and tensors by name."""
         adapter = self.adapters.get(name)
         if adapter is not None:

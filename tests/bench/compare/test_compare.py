@@ -324,13 +324,22 @@ def test_noise_alone_never_regresses(pair: Pair) -> None:
         assert "regressed" not in verdicts(judged(runs, gate)).values()
 
 
-@pytest.mark.parametrize(("drift", "verdict"), [(0.16, "inconclusive"), (0.04, "regressed")])
-def test_a_slow_down_on_a_machine_that_drifted_is_inconclusive_unless_interleaved(
-    pair: Pair, drift: float, verdict: str
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("factor", "drift", "verdict"),
+    [
+        (1.25, 0.16, "inconclusive"),
+        (1.25, -0.16, "inconclusive"),
+        (1.25, 0.04, "regressed"),
+        (1.5, 0.16, "regressed"),
+    ],
+)
+def test_a_slow_down_must_exceed_the_drift_of_a_machine_unless_interleaved(
+    pair: Pair, factor: float, drift: float, verdict: str, side: int
 ) -> None:
-    runs = pair(slower(1.25))
-    status = json.loads((runs[1] / "run.json").read_text()) | {"drift": drift}
-    (runs[1] / "run.json").write_text(json.dumps(status))
+    runs = pair(slower(factor))
+    status = json.loads((runs[side] / "run.json").read_text()) | {"drift": drift}
+    (runs[side] / "run.json").write_text(json.dumps(status))
     assert verdicts(judged(runs))["spec"] == verdict
     for run in runs:
         (run / "run.json").write_text(json.dumps(status | {"ab": "one"}))

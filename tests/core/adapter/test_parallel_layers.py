@@ -45,7 +45,7 @@ class Made:
 
     def cache(self) -> SlotCache:
         work = SlotPass(self.layers, lambda ids: self.table[ids], self.head)
-        return SlotCache(work, work.planes(64), num_slots=SLOTS)
+        return SlotCache(work, work.planes(64))
 
     def dense(self, states: Tensor, tokens: list[int], u: Tensor, warm: float) -> Tensor:
         """States of slots behind a text by attention with one dense mask, head by head."""

@@ -15,6 +15,7 @@ from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.model import COMPILED_ROWS, HFModel
+from decoders.core.types import MOST_DRAFTS
 from tests.tiny_models import VOCAB, WIDTH, fresh
 
 LENGTHS = (3, 1, 5, 2, 1)
@@ -147,11 +148,40 @@ def test_a_longer_cache_forgets_graphs_of_the_old_planes() -> None:
     layers = layers_of("shallow")
     model = model_of(layers, "eager")
     drafts(model)
+    old = {key[-1] for key in model._drafts["drafts"].graphs._graphs}  # type: ignore[union-attr,index]
     cache = model.drafter("drafts", 250)
     tokens = [1] * 220
     found = cache.propose(noise(220, WIDTH), tokens, UNIFORMS, 0.0)
     expected = model_of(layers).drafter("drafts", 250)
     assert found[0] == expected.propose(noise(220, WIDTH), tokens, UNIFORMS, 0.0)[0]
+    cache.propose(noise(2, WIDTH), [1, 1], UNIFORMS, 0.0)
+    kept = {key[-1] for key in model._drafts["drafts"].graphs._graphs}  # type: ignore[union-attr,index]
+    assert old
+    assert not old & kept
+
+
+def test_memory_counts_the_planes_of_all_texts_at_once() -> None:
+    model = model_of(layers_of("shallow"))
+    before = model.adapter_bytes("drafts")
+    caches = [model.drafter("drafts", 200) for _ in range(2)]
+    planes = model.adapter_bytes("drafts") - before
+    assert planes == 2 * 4 * 4 * WIDTH // 4 * (200 + MOST_DRAFTS) * 4  # texts, planes, float32
+    caches.clear()
+    model.drafter("drafts", 200)
+    assert model.adapter_bytes("drafts") - before == planes  # used again
+    model.reserve(2, 301)
+    assert model.adapter_bytes("drafts") == before
+
+
+def test_rows_without_a_graph_are_not_filled_up() -> None:
+    """A text as long as its cache may fill it: only graphs need rounder numbers of rows."""
+    model = model_of(layers_of("eagle"), "eager")
+    tokens = [1] * 130
+    logits, _ = model.drafter("drafts", 130).feed(noise(130, WIDTH), tokens)
+    expected, _ = (
+        model_of(layers_of("eagle")).drafter("drafts", 130).feed(noise(130, WIDTH), tokens)
+    )
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.gpu
@@ -163,6 +193,7 @@ def test_a_gpu_replays_passes_of_any_text(variant: str) -> None:
     for model in (plain, captured):
         model.attach("drafts", layers)
         model.reserve(2, 300)
+    num_graphs = []
     for seed in (1, 2):
         if variant == "medusa":
             states = noise(2, WIDTH, seed=seed).to("cuda")
@@ -170,4 +201,5 @@ def test_a_gpu_replays_passes_of_any_text(variant: str) -> None:
         else:
             found, expected = (drafts(model, seed=seed) for model in (captured, plain))
         assert_alike(found, expected)
-    assert captured.num_graphs > 0
+        num_graphs.append(captured.num_graphs)
+    assert 0 < num_graphs[0] == num_graphs[1]

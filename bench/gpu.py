@@ -39,7 +39,7 @@ _FEW = (
     *("--max-new-tokens", "16"),
 )
 GPU_TESTS = (
-    *("core/hf/model", "core/hf/replay", "core/hf/tiles", "core/hf/placed"),
+    *("core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles", "core/hf/placed"),
     "bench/measure/cost_subject",
 )
 """Tests marked `gpu`, the files in order of worth."""
@@ -67,7 +67,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         words = ("pytest", *options, *(("--collect-only",) if rehearse else ()), str(path))
         name = f"tests-{Path(file).name}"
         return Step(
-            name=name, kind="tests", words=words, budget_s=22.0, left_out=_missing("pytest")
+            name=name, kind="tests", words=words, budget_s=18.0, left_out=_missing("pytest")
         )
 
     def run(name: str, budget_s: float, model: str) -> Step:

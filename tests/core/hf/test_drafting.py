@@ -67,7 +67,7 @@ def drafts(model: HFModel, seed: int = 1, lengths: tuple[int, ...] = LENGTHS) ->
         states = noise(num, WIDTH, seed=100 * seed + step).to(model.device)
         tokens = [(7 * step + 3 * row) % VOCAB for row in range(num)]
         if hasattr(cache, "propose"):
-            drafted, chances = cache.propose(states, tokens, UNIFORMS[: 1 + step], 0.7)
+            drafted, chances = cache.propose(states, tokens, UNIFORMS, 0.7)
             found += [drafted, torch.tensor(chances)]
             continue
         logits, end = cache.feed(states, tokens)

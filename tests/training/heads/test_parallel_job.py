@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from decoders.ar import Autoregressive
+from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
@@ -201,7 +202,8 @@ def test_a_drafter_is_trained_chosen_written_and_drafts(
     target = HFModel.load(home / "letters", dtype=torch.float32, device="cpu")
     target.attach("shallow", layers)
     head = target.module.get_output_embeddings().weight
-    assert target.adapter_bytes("shallow") == layers.weight_bytes + head.nbytes
+    levels = (NUM_LEVELS + 1) * layers.config.width * 4
+    assert target.adapter_bytes("shallow") == layers.weight_bytes + head.nbytes + levels
     models = Models(target=target)
     for temperature in (0.0, 0.7):
         sampling = Sampling(temperature=temperature, max_new_tokens=20, seed=1)

@@ -338,12 +338,12 @@ def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
     layer = DraftLayer.load(tmp_path)
     target = HFModel.load(home / "letters", dtype=torch.float32, device="cpu")
     target.attach("eagle", layer)
-    cache = target.drafter("eagle", 8)
-    logits, _ = cache.feed(torch.randn(1, layer.config.width), [0])
-    assert (logits > float("-inf")).nonzero()[:, 1].tolist() == layer.words.tolist()
     head = target.module.get_output_embeddings().weight
     short = 4 * head.shape[1] * head.element_size()
     assert target.adapter_bytes("eagle") == layer.weight_bytes + short
+    cache = target.drafter("eagle", 8)
+    logits, _ = cache.feed(torch.randn(1, layer.config.width), [0])
+    assert (logits > float("-inf")).nonzero()[:, 1].tolist() == layer.words.tolist()
     models = Models(target=target)
     for temperature in (0.0, 0.7):
         sampling = Sampling(temperature=temperature, max_new_tokens=20, seed=1)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from decoders.core import masks
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import HiddenAdapter, spread
+from decoders.core.adapter.weights import graph_size
 from decoders.core.types import MOST_DRAFTS
 from decoders.core.upload import upload
 
@@ -195,7 +196,8 @@ class TextCache:
 
     def _padded(self, rows: int) -> int:
         """Round rows up to a number that a graph serves: 2 or more; bucketed, a power of two."""
-        return max(8, 1 << (rows - 1).bit_length()) if rows <= self._bucketed else max(2, rows)
+        bucketed = rows <= self._bucketed
+        return graph_size(max(rows, 8 * bucketed), bucketed)
 
     def _text(self, states: Tensor, tokens: Sequence[int], room: int) -> dict[str, Tensor]:
         """Lay rows out for a pass, filled up with copies of the last; `room`: their number."""

@@ -83,12 +83,13 @@ class Graphs:
         self.num_graphs = 0
 
     def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Run the graph of a name and of these shapes; where they are `fixed`, the next overwrites.
+        """Run the graph of a name and of these shapes.
 
         Raises:
             NoGraphError: none can be made of the function.
         """
-        return self.bound(name, inputs, planes)()
+        outputs = self.bound(name, inputs, planes)()
+        return [each.clone() for each in outputs] if self.fixed else outputs  # replays overwrite
 
     def bound(
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs
+from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
 from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
 from decoders.core.hf.compiled import Graphs, Outputs, tensors_of
 from decoders.core.hf.runner import COMPILED_ROWS, Runner
@@ -37,9 +37,10 @@ class DraftRunner:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all planes, and of embedded uniforms."""
+        """Bytes of all planes, embedded uniforms, and a head of few words."""
         levels = [self._work.levels] if isinstance(self._work, SlotPass) else []
-        return sum(each.nbytes for each in [*levels, *itertools.chain(*self._planes)])
+        short = [self._work.head.weight] if isinstance(self._work.head, ShortHead) else []
+        return sum(each.nbytes for each in [*levels, *short, *itertools.chain(*self._planes)])
 
     def begin(self, capacity: int) -> DraftCache | SlotCache:
         """Begin a text of at most `capacity` rows, in planes that are free once it is dropped.
@@ -65,8 +66,7 @@ class DraftRunner:
         graphs = self.graphs if self._runner.compiling else None
         if graphs is None or inputs["states"].shape[1] > COMPILED_ROWS:
             return self._work(name, inputs, planes)
-        out = graphs(name, inputs, planes)
-        return [each.clone() for each in out] if graphs.fixed else out
+        return graphs(name, inputs, planes)
 
     def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self._work.layers.config, base={}, measured={})

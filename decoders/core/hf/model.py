@@ -114,7 +114,6 @@ class HFModel(Model):
         super().__init__()
         self._layout: Layout | None = None
         self._heads: dict[str, HiddenAdapter] = {}
-        self._short_heads: dict[str, ShortHead] = {}
         self._drafts: dict[str, DraftRunner] = {}
         self._exits: dict[str, HFModel] = {}
         self.num_forwards = 0
@@ -212,7 +211,7 @@ class HFModel(Model):
         own = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
-            head = self._short_heads[name] = ShortHead(head, heads.words.to(self.device))
+            head = ShortHead(head, heads.words.to(self.device))
         if (work := _PASSES.get(type(own))) is not None:
             self._drafts[name] = DraftRunner(work(own, self._runner.tokens, head), self._runner)
         if isinstance(heads, ExitBlock):
@@ -249,9 +248,7 @@ class HFModel(Model):
         heads = self._heads.get(name)
         if heads is None:
             return self._runner.adapters[name].num_bytes
-        short = self._short_heads.get(name)
-        own = heads.weight_bytes + self._drafts[name].num_bytes
-        return own + (0 if short is None else short.weight.nbytes)
+        return heads.weight_bytes + self._drafts[name].num_bytes
 
     @torch.inference_mode()
     def propose(self, name: str, hidden: Tensor) -> Tensor:

@@ -110,8 +110,6 @@ class Runner:
         """Run a pass as a graph."""
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         outputs = graphs(*self._inputs(rows, graphs))
-        if graphs.fixed:  # the next call writes over them
-            outputs = [each.clone() for each in outputs]
         logits, *states = (each[: len(rows.read or ())] for each in outputs)
         return logits, states[0] if states else None
 

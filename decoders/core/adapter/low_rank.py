@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.gating import GatedModule, by_tiles
+from decoders.core.adapter.gating import GatedModule, by_tiles, laid_out
 from decoders.core.adapter.weights import AddedWeights, Delta, Group, GroupedWeights
 
 Factors = tuple[Tensor | None, Tensor]
@@ -79,7 +79,8 @@ class _Delta(Delta):
             like.new_zeros(0, shape[1]) if pair is None else pair[1].t()
             for pair, shape in zip(pairs, shapes, strict=True)
         ]
-        return cls(torch.cat(lows).t().contiguous(), torch.block_diag(*blocks))  # type: ignore[no-untyped-call]
+        high = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+        return cls(laid_out(torch.cat(lows).t()), laid_out(high))
 
     @property
     def parts(self) -> tuple[Tensor, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config as _untyped_config
 
-from decoders.core.hf import graph_children, graph_files
+from decoders.core.hf import graph_children, graph_files, products
 
 Inputs = Mapping[str, Tensor]
 Outputs = Sequence[Tensor]
@@ -152,10 +152,14 @@ class Graphs:
         if self.backend == "export":
             module = _exported(flat, names, given).module()
             return lambda given: module(*given)
+        if has_half := any(each.dtype in products.HALF for each in constants.values()):
+            graph_files.load_products()
         package = graph_files.Package.of(f"{key} {names} {text}", given, constants)
 
         def make() -> None:
             program = _exported(flat, names, given)
+            if has_half:
+                products.use_in(program)
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
         if graph_children.current.have(package.path, make):

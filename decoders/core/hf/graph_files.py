@@ -21,9 +21,10 @@ import torch
 import transformers
 from torch import Tensor
 
+from decoders.core.hf import products
 from decoders.core.hf.checkpoint import graphs_folder
 
-_SOURCES = ("*.py", "../adapter/*.py")
+_SOURCES = ("*.py", "*.cpp", "../adapter/*.py")
 """Source files whose change may change a graph."""
 _NAMES, _VALUES = "constants", "values"
 _COMPILERS = ("g++", "clang++", "c++")
@@ -126,6 +127,14 @@ class _Loaded:
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def load_products() -> None:
+    """Load the code of `products`, compiled once on a machine (`ValueError`: no compiler)."""
+    library = graphs_folder() / f"{hashlib.sha256(_machine().encode()).hexdigest()[:32]}.so"
+    if not library.exists() and (missing := missing_compiler()):
+        raise ValueError(missing)
+    products.load(library)
 
 
 @functools.cache

@@ -1,0 +1,97 @@
+// Products of few rows with a weight in half precision: each column of four weights is read once
+// from memory, widened to float32, and multiplied with all rows. A row's sums do not depend on the
+// rows beside it.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+#include <torch/library.h>
+
+namespace {
+
+using Wide = at::vec::Vectorized<float>;
+
+constexpr int64_t kFew = 64;      // rows; of more, the library's product is faster
+constexpr int kColumns = 4;       // weights [in] read side by side
+constexpr int kRows = 6;          // rows beside them: kRows * kColumns sums fit into registers
+constexpr int64_t kGrain = 16;    // columns of a thread at least
+
+// Sums x[R, width] times w[C, width], into out[R, stride].
+template <typename T, int R, int C>
+void block(const float* x, const T* w, float* out, int64_t width, int64_t stride) {
+  using Half = at::vec::Vectorized<T>;
+  Wide sums[R][C];
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) sums[r][c] = Wide(0.f);
+  for (int64_t k = 0; k < width; k += Half::size()) {
+    Wide low[C], high[C];
+    for (int c = 0; c < C; c++) {
+      __builtin_prefetch(w + (C + c) * width + k);
+      std::tie(low[c], high[c]) = at::vec::convert_to_float<T>(Half::loadu(w + c * width + k));
+    }
+    for (int r = 0; r < R; r++) {
+      const float* row = x + r * width + k;
+      const Wide first = Wide::loadu(row), second = Wide::loadu(row + Wide::size());
+      for (int c = 0; c < C; c++) {
+        sums[r][c] = at::vec::fmadd(first, low[c], sums[r][c]);
+        sums[r][c] = at::vec::fmadd(second, high[c], sums[r][c]);
+      }
+    }
+  }
+  const auto plus = [](Wide& a, Wide& b) { return a + b; };
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++)
+      out[r * stride + c] = at::vec::vec_reduce_all<float>(plus, sums[r][c]);
+}
+
+template <typename T, int C>
+void column(
+    int64_t rows, const float* x, const T* w, float* out, int64_t width, int64_t stride) {
+  while (rows > 0) {
+    switch (rows) {
+      case 1: return block<T, 1, C>(x, w, out, width, stride);
+      case 2: return block<T, 2, C>(x, w, out, width, stride);
+      case 3: return block<T, 3, C>(x, w, out, width, stride);
+      case 4: return block<T, 4, C>(x, w, out, width, stride);
+      case 5: return block<T, 5, C>(x, w, out, width, stride);
+      default: block<T, kRows, C>(x, w, out, width, stride);
+    }
+    rows -= kRows;
+    x += kRows * width;
+    out += kRows * stride;
+  }
+}
+
+// x [..., in] times weight [out, in].
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
+  const int64_t width = weight.size(1), count = weight.size(0), rows = x.numel() / width;
+  const bool fits = weight.is_contiguous() && width % (2 * Wide::size()) == 0;
+  if (rows > kFew || !fits) return at::linear(x, weight);
+  const at::Tensor given = x.to(at::kFloat).contiguous();
+  auto shape = x.sizes().vec();
+  shape.back() = count;
+  const at::Tensor sums = at::empty(shape, given.options());
+  AT_DISPATCH_REDUCED_FLOATING_TYPES(weight.scalar_type(), "product", [&] {
+    const float* in = given.const_data_ptr<float>();
+    const scalar_t* w = weight.const_data_ptr<scalar_t>();
+    float* out = sums.mutable_data_ptr<float>();
+    const int64_t columns = (count + kColumns - 1) / kColumns;
+    at::parallel_for(0, columns, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin * kColumns; n < std::min(end * kColumns, count); n += kColumns) {
+        if (n + kColumns <= count) {
+          column<scalar_t, kColumns>(rows, in, w + n * width, out + n, width, count);
+          continue;
+        }
+        for (int64_t last = n; last < count; last++)
+          column<scalar_t, 1>(rows, in, w + last * width, out + last, width, count);
+      }
+    });
+  });
+  return sums.to(weight.scalar_type());
+}
+
+}  // namespace
+
+TORCH_LIBRARY(decoders, library) { library.def("product(Tensor x, Tensor weight) -> Tensor"); }
+TORCH_LIBRARY_IMPL(decoders, CPU, library) { library.impl("product", product); }

@@ -1,0 +1,114 @@
+"""Products of few rows: sums of float32, rounded once, whatever rows and sizes are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from decoders.core.hf import graph_files, products
+from decoders.core.hf.model import HFModel
+from tests.tiny_models import fresh
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(graph_files.missing_compiler() is not None, reason="no C++ compiler"),
+]
+CLOSE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
+SHAPES = [(576, 1536), (40, 64), (7, 128), (5, 48)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
+    library = tmp_path_factory.mktemp("graphs") / "rows.so"
+    products.load(library)
+    products.load(library)  # once loaded, it is not loaded again
+    graph_files.load_products()
+
+
+def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 13, 64, 65])
+def test_rows_are_multiplied(dtype: torch.dtype, shape: tuple[int, int], num_rows: int) -> None:
+    weight, x = drawn(*shape, dtype=dtype), drawn(num_rows, shape[1], dtype=dtype)
+    found = torch.ops.decoders.product(x[None], weight)
+    exact = x.double() @ weight.double().t()
+    assert found.dtype == dtype
+    assert found.shape == (1, num_rows, shape[0])
+    torch.testing.assert_close(found[0].double(), exact, rtol=CLOSE[dtype], atol=1e-4)
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+    weight, x = drawn(577, 96, dtype=torch.bfloat16), drawn(64, 96, dtype=torch.bfloat16)
+    alone = [torch.ops.decoders.product(row[None], weight) for row in x]
+    for count in (2, 5, 17, 64):
+        together = torch.ops.decoders.product(x[:count], weight)
+        assert torch.equal(together, torch.cat(alone[:count]))
+
+
+def test_rows_that_are_not_contiguous() -> None:
+    weight, wide = drawn(8, 64, dtype=torch.bfloat16), drawn(3, 128, dtype=torch.bfloat16)
+    found = torch.ops.decoders.product(wide[:, ::2], weight)
+    assert torch.equal(found, torch.ops.decoders.product(wide[:, ::2].contiguous(), weight))
+
+
+class Several(nn.Module):
+    """Products of all kinds: two of a float32 weight and of activations stay as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 32, dtype=torch.bfloat16)
+        self.bare = nn.Linear(32, 64, bias=False, dtype=torch.bfloat16)
+        self.single = nn.Linear(64, 64)
+        self.weight = nn.Parameter(drawn(32, 64, dtype=torch.bfloat16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bare(self.linear(x)) + (x @ self.weight.t()) @ self.weight
+        y = y + torch.mm(x[0], self.weight.t()) @ self.weight
+        scores = (y @ x.transpose(1, 2)) @ y
+        out: Tensor = self.single(scores.float())
+        return out
+
+
+def test_products_of_half_precision_weights_are_replaced() -> None:
+    module, x = Several().requires_grad_(False), drawn(1, 5, 64, dtype=torch.bfloat16)
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(module, (x,), dynamic_shapes={"x": {1: rows}}, strict=False)
+    products.use_in(program)
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert targets.count("decoders.product.default") == 6
+    assert targets.count("aten.linear.default") == 1
+    assert targets.count("aten.matmul.default") == 2
+    for count in (5, 9):
+        x = drawn(1, count, 64, dtype=torch.bfloat16) / 8
+        torch.testing.assert_close(program.module()(x), module(x), rtol=0.05, atol=0.05)
+
+
+def test_graphs_multiply_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
+    used: list[str] = []
+    replaced = products.use_in
+
+    def use_in(program: Any) -> None:
+        replaced(program)
+        used.append(str(program.graph))
+
+    monkeypatch.setattr(products, "use_in", use_in)
+    logits = []
+    for compile in (False, True):
+        model = HFModel(fresh("llama-gqa").to(torch.bfloat16), compile=compile)
+        model.reserve(1, 32)
+        session = model.open()
+        model.forward([session.call(list(range(12)), read=())])
+        logits.append(model.forward([session.call([3], output="logits", read=[0])]))
+    assert len(used) == 2, "a graph of rows, and one of one row"
+    for graph in used:
+        assert "decoders.product.default" in graph
+        assert "aten.linear.default" not in graph
+    torch.testing.assert_close(logits[1], logits[0], rtol=0.05, atol=0.05)

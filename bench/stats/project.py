@@ -4,15 +4,15 @@ A trace is what each step of an answer did: calls and rows of target and draft, 
 Every target call costs what the curve says of its rows after the tokens that are in the cache by
 then, every draft call what the draft's curve says or, without one, the share of a one-row target
 call that it was in the run; the rest (sampling, the scheduler, the decoder's own code) is taken
-over in seconds a step. Only what follows the first token is projected.
+over in seconds a step. A target call that proposes, by slots, costs what it did in the run in
+calls that verify. Only what follows the first token is projected.
 
 Taken as given: the acceptance (another model's text is accepted as this one's was); that calls of a
-step have equally many rows; that a slot row costs what a token row does, and an adapter nothing.
+step have equally many rows; that slots in a call that verifies cost what token rows do.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +32,9 @@ class Terms:
     """Costs that a projection rests on: the target's `curve` and the draft's, if there is one.
 
     `sequences` answers are decoded at once, in step with each other. By decoder, `overhead_s` is
-    seconds a step beside its calls, and `draft_share` the cost of a draft call in ar's calls.
+    seconds a step beside its calls, `draft_share` the cost of a draft call in ar's calls, and
+    `proposal_share` that of a target call that proposes in calls that verify, of which a step has
+    one.
     """
 
     curve: CostCurve
@@ -40,6 +42,7 @@ class Terms:
     sequences: int = 1
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     draft_share: Mapping[str, float] = field(default_factory=dict)
+    proposal_share: Mapping[str, float] = field(default_factory=dict)
 
     def can(self, records: Iterable[SampleRecord], decoder: str) -> bool:
         """Tell whether what a decoder drafts with has a cost."""
@@ -144,11 +147,13 @@ def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[
 
 def _decode_s(steps: StepColumns, num_prompt_tokens: int, terms: Terms, decoder: str) -> float:
     overhead_s, share = terms.overhead_s.get(decoder, 0.0), terms.draft_share.get(decoder, 0.0)
+    proposal = terms.proposal_share.get(decoder, 1.0)
     total_s = 0.0
     for step, context in _contexts(steps, num_prompt_tokens):
-        total_s += overhead_s + _calls_s(
-            terms.curve, steps.target_calls[step], steps.target_rows[step], context, terms
-        )
+        num = steps.target_calls[step]
+        calls_s = _calls_s(terms.curve, num, steps.target_rows[step], context, terms)
+        verifying = min(num, 1)
+        total_s += overhead_s + calls_s * (verifying + (num - verifying) * proposal) / max(1, num)
         num_drafts = steps.draft_calls[step]
         if terms.draft is not None:
             rows = steps.draft_rows[step]
@@ -215,12 +220,41 @@ def draft_shares(
         sum(answer.seconds.get("verify", 0.0) for answer in base),
         sum(answer.later_steps for answer in base),
     )
-    spent_s: defaultdict[str, float] = defaultdict(float)
-    calls: defaultdict[str, int] = defaultdict(int)
+    spent = _spent(answers, records)
+    return {d: draft_s / num / call_s for d, (draft_s, num, *_) in spent.items() if num and call_s}
+
+
+def proposal_shares(
+    answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord]
+) -> dict[str, float]:
+    """Return seconds of a target call that proposes over those of one that verifies, by decoder."""
+    return {
+        decoder: draft_s / proposals / (verify_s / verifying)
+        for decoder, (draft_s, drafts, verify_s, verifying, proposals) in _spent(
+            answers, records
+        ).items()
+        if draft_s and proposals and verify_s and not drafts  # else they cannot be told apart
+    }
+
+
+def _spent(
+    answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
+) -> dict[str, list[float]]:
+    """Return seconds of drafting, draft calls, seconds and calls of verifying, and proposals."""
+    found: dict[str, list[float]] = {}
     for answer, steps in with_steps(answers, records):
-        spent_s[answer.decoder] += answer.seconds.get("draft", 0.0)
-        calls[answer.decoder] += sum(sum(each.draft_calls[1:]) for each in steps)
-    return {d: spent_s[d] / num / call_s for d, num in calls.items() if num and call_s}
+        calls = [num for each in steps for num in each.target_calls[1:]]
+        verifying = sum(min(num, 1) for num in calls)
+        parts = (
+            answer.seconds.get("draft", 0.0),
+            sum(sum(each.draft_calls[1:]) for each in steps),
+            answer.seconds.get("verify", 0.0),
+            verifying,
+            sum(calls) - verifying,
+        )
+        before = found.get(answer.decoder, [0.0] * len(parts))
+        found[answer.decoder] = [old + new for old, new in zip(before, parts, strict=True)]
+    return found
 
 
 def with_steps(

@@ -2,10 +2,10 @@
 
 Decoders of k drafts that stand with given chances run on models with random weights; beside each
 measured speed-up stands that of its trace on a cost curve of calls timed alone. What is no call
-(sampling, the scheduler, a draft layer) is taken over from a run in seconds a step, as
-`bench project` does. Answers of AR and of the decoder, both again with their calls timed, and calls
-of the curve take turns; medians over the turns count. Times mean something on an idle machine
-alone.
+(sampling, the scheduler, a draft layer) is taken over from a run in seconds a step, and calls of
+slots in calls that verify, as `bench project` does. Answers of AR and of the decoder, both again
+with their calls timed, and calls of the curve take turns; medians over the turns count. Times mean
+something on an idle machine alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -39,18 +39,21 @@ CALLS = 5
 
 
 class Watched:
-    """A forward that adds up the seconds of calls that are no prompt's."""
+    """A forward that keeps the seconds of calls that are no prompt's, by what they do."""
 
     def __init__(self, bench: Bench) -> None:
-        self.bench, self.seconds = bench, 0.0
+        self.bench, self.times_s = bench, defaultdict[str, list[float]](list)
 
     def __call__(self, calls: Sequence[Call]) -> Tensor:
         session, start_s = calls[0].session, self.bench.clock.now()
-        is_prompt = session.model is self.bench.models.target and not session.length
+        of_target = session.model is self.bench.models.target
+        is_prompt = of_target and not session.length
         if is_prompt:
-            self.seconds = 0.0
+            self.times_s.clear()
         logits = forward(calls)
-        self.seconds += 0.0 if is_prompt else self.bench.clock.now() - start_s
+        if not is_prompt:
+            kind = "draft" if not of_target else "verify" if calls[0].read else "propose"
+            self.times_s[kind].append(self.bench.clock.now() - start_s)
         return logits
 
 
@@ -60,6 +63,7 @@ class Cell:
 
     ratios: list[float] = field(default_factory=list)
     overhead_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    proposal_shares: list[float] = field(default_factory=list)
     calls_s: list[dict[CostCell, float]] = field(default_factory=list)
     drafts_s: list[dict[CostCell, float]] = field(default_factory=list)
     timings: tuple[Timing, ...] = ()
@@ -74,7 +78,10 @@ class Cell:
         self.timings = base, timing = tuple(bench.once(each, *given) for each, given in runs)
         self.ratios.append(base.token_s / timing.token_s)
         for each, given in zip(specs, asked, strict=True):
-            self.overhead_s[each].append(overhead_of(bench, specs[each], *given))
+            watched = Watched(bench)
+            self.overhead_s[each].append(overhead_of(bench, watched, specs[each], *given))
+        if proposals := watched.times_s["propose"]:
+            self.proposal_shares.append(mean(proposals) / mean(watched.times_s["verify"]))
         self.calls_s.append(calls_of(bench, bench.models.target, middle))
         if name == "spec" and bench.models.draft is not None:
             self.drafts_s.append(calls_of(bench, bench.models.draft, middle))
@@ -86,6 +93,7 @@ class Cell:
             draft=curve_of(self.drafts_s) if self.drafts_s else None,
             overhead_s={each: median(seconds) for each, seconds in self.overhead_s.items()},
             draft_share={name: 0.0},  # a draft layer's calls are overhead
+            proposal_share={name: median(self.proposal_shares or [1.0])},
         )
         records = [
             scripted_record(each, timing, context)
@@ -96,14 +104,14 @@ class Cell:
         return found.speedup.value
 
 
-def overhead_of(bench: Bench, spec: str, *given: Any) -> float:
+def overhead_of(bench: Bench, watched: Watched, spec: str, *given: Any) -> float:
     """Seconds a step that are no calls, of a run of its own."""
-    bench.forward = watched = Watched(bench)  # type: ignore[assignment]
+    bench.forward = watched  # type: ignore[assignment]
     try:
         timing = bench.once(spec, *given)
     finally:
         bench.forward = forward
-    return max(0.0, timing.seconds - watched.seconds) / timing.num_steps
+    return max(0.0, timing.seconds - sum(map(sum, watched.times_s.values()))) / timing.num_steps
 
 
 def calls_of(bench: Bench, model: Model, context: int) -> dict[CostCell, float]:

@@ -17,7 +17,14 @@ from bench.stats.cost_curve import Cost
 from bench.stats.counters import timed
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.limit import mismatch
-from bench.stats.project import Projection, Terms, draft_shares, overheads_s, project
+from bench.stats.project import (
+    Projection,
+    Terms,
+    draft_shares,
+    overheads_s,
+    project,
+    proposal_shares,
+)
 from bench.text import change, percent
 
 _MUCH, _MOST = 0.05, 0.5
@@ -80,6 +87,7 @@ def projected(
         sequences=sequences,
         overhead_s=overheads_s(answers),
         draft_share=draft_shares(answers, records),
+        proposal_share=proposal_shares(answers, records),
     )
     if against is None and sequences == 1 and mismatch(cost, run.env) is None:
         against = run
@@ -109,7 +117,7 @@ def _rests_on(
     )
     notes = [
         f"{run.path.name} on {cost_name(cost)} ({cost.facts.name}), {at_once}, after the first "
-        f"token; {drafting}; slots cost what token rows do, adapters nothing",
+        f"token; {drafting}; slots in calls that verify cost what token rows do",
         "acceptance is taken to be what it was in the run",
     ]
     if answers:

@@ -15,6 +15,8 @@ from torch import Tensor
 from decoders.core.adapter.gating import GatedModule, by_tiles, laid_out
 from decoders.core.adapter.weights import AddedWeights, Delta, Group, GroupedWeights
 
+_WHOLE = 32
+"""Ranks of a group are filled up to a multiple of this, which products run faster."""
 Factors = tuple[Tensor | None, Tensor]
 """A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
 
@@ -79,6 +81,9 @@ class _Delta(Delta):
             like.new_zeros(0, shape[1]) if pair is None else pair[1].t()
             for pair, shape in zip(pairs, shapes, strict=True)
         ]
+        if missing := -sum(map(len, lows)) % _WHOLE:
+            lows.append(like.new_zeros(missing, shapes[0][0]))
+            blocks.append(like.new_zeros(missing, 0))
         high = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
         return cls(laid_out(torch.cat(lows).t()), laid_out(high))
 

@@ -152,14 +152,14 @@ class Graphs:
         if self.backend == "export":
             module = _exported(flat, names, given).module()
             return lambda given: module(*given)
-        if has_half := any(each.dtype in products.HALF for each in constants.values()):
-            graph_files.load_products()
-        package = graph_files.Package.of(f"{key} {names} {text}", given, constants)
+        has_half = any(each.dtype in products.HALF for each in constants.values())
+        few = graph_files.load_products() if has_half else 0
+        package = graph_files.Package.of(f"{key} {names} {few} {text}", given, constants)
 
         def make() -> None:
             program = _exported(flat, names, given)
-            if has_half:
-                products.use_in(program)
+            if few:
+                products.use_in(program, few)
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
         if graph_children.current.have(package.path, make):

@@ -12,7 +12,6 @@ namespace {
 
 using Wide = at::vec::Vectorized<float>;
 
-constexpr int64_t kFew = 64;      // rows; of more, the library's product is faster
 constexpr int kColumns = 4;       // weights [in] read side by side
 constexpr int kRows = 6;          // rows beside them: kRows * kColumns sums fit into registers
 constexpr int64_t kGrain = 16;    // columns of a thread at least
@@ -63,11 +62,11 @@ void column(
   }
 }
 
-// x [..., in] times weight [out, in].
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
+// x [..., in] times weight [out, in]: by the library's product if there are more rows than `few`.
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
   const int64_t width = weight.size(1), count = weight.size(0), rows = x.numel() / width;
   const bool fits = weight.is_contiguous() && width % (2 * Wide::size()) == 0;
-  if (rows > kFew || !fits) return at::linear(x, weight);
+  if (rows > few || !fits) return at::linear(x, weight);
   const at::Tensor given = x.to(at::kFloat).contiguous();
   auto shape = x.sizes().vec();
   shape.back() = count;
@@ -93,5 +92,7 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
 
 }  // namespace
 
-TORCH_LIBRARY(decoders, library) { library.def("product(Tensor x, Tensor weight) -> Tensor"); }
+TORCH_LIBRARY(decoders, library) {
+  library.def("product(Tensor x, Tensor weight, int few) -> Tensor");
+}
 TORCH_LIBRARY_IMPL(decoders, CPU, library) { library.impl("product", product); }

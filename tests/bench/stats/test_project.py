@@ -6,7 +6,7 @@ import pytest
 from bench.records.cost import CostCell
 from bench.records.phases import PhasedAnswer
 from bench.stats.cost_curve import CostCurve
-from bench.stats.project import Terms, draft_shares, overheads_s, project
+from bench.stats.project import Terms, draft_shares, overheads_s, project, proposal_shares
 from tests.bench.conftest import make_record
 
 
@@ -165,6 +165,30 @@ def test_what_a_run_says_of_its_overheads_and_its_draft_calls():
     assert overheads_s(pass_two) == pytest.approx({"ar": 0.2, "mine": 0.3})
     # five draft calls of 0.4 s against ar's calls of 2 s
     assert draft_shares(pass_two, answers("c0", 3, 1)) == pytest.approx({"mine": 0.2})
+
+
+def proposing(repeat=0):
+    """Two later steps of two target calls each: one that proposes, one that verifies."""
+    ar, mine = answers("c0", 3, 1, repeat=repeat, drafting=False)
+    steps = replace(mine.steps, target_calls=(1, 2, 2), target_rows=(3, 10, 4))
+    return [ar, replace(mine, steps=steps)]
+
+
+def test_a_call_that_proposes_costs_what_it_did_in_the_run():
+    records = proposing()
+    pass_two = [phased("ar", verify=8.0), phased("mine", verify=4.0, draft=6.0)]
+    # two proposals of 3 s against two verifying calls of 2 s
+    assert proposal_shares(pass_two, records) == pytest.approx({"mine": 1.5})
+    plain = of(project(records, Terms(curve=TARGET), ["mine"]))
+    dearer = of(project(records, Terms(curve=TARGET, proposal_share={"mine": 1.5}), ["mine"]))
+    assert dearer.time_per_token_s == pytest.approx(plain.time_per_token_s * (1 + 1.5) / 2)
+
+
+def test_calls_that_all_verify_or_that_a_draft_model_makes_have_no_share():
+    verifying = [phased("ar", verify=8.0), phased("mine", verify=4.0)]
+    assert proposal_shares(verifying, proposing()) == {}
+    drafting = [phased("ar", verify=8.0), phased("mine", verify=4.0, draft=6.0)]
+    assert proposal_shares(drafting, answers("c0", 3, 1)) == {}
 
 
 def test_draft_calls_are_counted_in_the_repeat_whose_seconds_were_split():

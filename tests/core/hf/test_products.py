@@ -22,9 +22,10 @@ SHAPES = [(576, 1536), (40, 64), (7, 128), (5, 48)]
 @pytest.fixture(scope="module", autouse=True)
 def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
     library = tmp_path_factory.mktemp("graphs") / "rows.so"
-    products.load(library)
-    products.load(library)  # once loaded, it is not loaded again
-    graph_files.load_products()
+    few = products.load(library)
+    assert few in (0, *products.ROWS)
+    library.with_suffix(".rows").write_text("5")  # measured once
+    assert products.load(library) == 5
 
 
 def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -37,7 +38,7 @@ def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 13, 64, 65])
 def test_rows_are_multiplied(dtype: torch.dtype, shape: tuple[int, int], num_rows: int) -> None:
     weight, x = drawn(*shape, dtype=dtype), drawn(num_rows, shape[1], dtype=dtype)
-    found = torch.ops.decoders.product(x[None], weight)
+    found = torch.ops.decoders.product(x[None], weight, 64)
     exact = x.double() @ weight.double().t()
     assert found.dtype == dtype
     assert found.shape == (1, num_rows, shape[0])
@@ -46,16 +47,16 @@ def test_rows_are_multiplied(dtype: torch.dtype, shape: tuple[int, int], num_row
 
 def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
     weight, x = drawn(577, 96, dtype=torch.bfloat16), drawn(64, 96, dtype=torch.bfloat16)
-    alone = [torch.ops.decoders.product(row[None], weight) for row in x]
+    alone = [torch.ops.decoders.product(row[None], weight, 64) for row in x]
     for count in (2, 5, 17, 64):
-        together = torch.ops.decoders.product(x[:count], weight)
+        together = torch.ops.decoders.product(x[:count], weight, 64)
         assert torch.equal(together, torch.cat(alone[:count]))
 
 
 def test_rows_that_are_not_contiguous() -> None:
     weight, wide = drawn(8, 64, dtype=torch.bfloat16), drawn(3, 128, dtype=torch.bfloat16)
-    found = torch.ops.decoders.product(wide[:, ::2], weight)
-    assert torch.equal(found, torch.ops.decoders.product(wide[:, ::2].contiguous(), weight))
+    found = torch.ops.decoders.product(wide[:, ::2], weight, 64)
+    assert torch.equal(found, torch.ops.decoders.product(wide[:, ::2].contiguous(), weight, 64))
 
 
 class Several(nn.Module):
@@ -80,7 +81,7 @@ def test_products_of_half_precision_weights_are_replaced() -> None:
     module, x = Several().requires_grad_(False), drawn(1, 5, 64, dtype=torch.bfloat16)
     rows = torch.export.Dim("rows", min=2)
     program = torch.export.export(module, (x,), dynamic_shapes={"x": {1: rows}}, strict=False)
-    products.use_in(program)
+    products.use_in(program, 64)
     targets = [str(node.target) for node in program.graph.nodes]
     assert targets.count("decoders.product.default") == 6
     assert targets.count("aten.linear.default") == 1
@@ -95,11 +96,12 @@ def test_graphs_multiply_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     used: list[str] = []
     replaced = products.use_in
 
-    def use_in(program: Any) -> None:
-        replaced(program)
+    def use_in(program: Any, few: int) -> None:
+        replaced(program, few)
         used.append(str(program.graph))
 
     monkeypatch.setattr(products, "use_in", use_in)
+    monkeypatch.setattr(products, "_measure_few", lambda: 64)
     logits = []
     for compile in (False, True):
         model = HFModel(fresh("llama-gqa").to(torch.bfloat16), compile=compile)

@@ -95,7 +95,7 @@ def test_a_projection_is_that_of_the_calls_times(
     assert bench.models.draft is not None
     models = bench.models.target, bench.models.draft
     of_calls, of_drafts = ([calls_of(bench, model, CONTEXT)] for model in models)
-    cell = Cell([], nothing, of_calls, of_drafts, (first, second))
+    cell = Cell(overhead_s=nothing, calls_s=of_calls, drafts_s=of_drafts, timings=(first, second))
     assert cell.projected("spec", CONTEXT) == pytest.approx(TOKENS / calls)
 
 

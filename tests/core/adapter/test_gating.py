@@ -365,3 +365,14 @@ def test_a_call_of_one_token_takes_one_product_for_all_layers_of_one_input():
     once = [attention, shapes["o_proj"], network, shapes["down_proj"]]
     num_layers = module.config.num_hidden_layers
     assert products.widths == once * num_layers + [VOCAB]
+
+
+def test_ranks_of_a_group_are_filled_up_to_whole_vectors(name):
+    weights = Case(name).ways["low-rank"]
+    assert isinstance(weights, LowRankWeights)
+    deltas = [delta for delta in weights._deltas.values() if delta is not None]
+    assert deltas
+    for delta in deltas:
+        assert delta.low is not None
+        assert delta.low.shape[1] == delta.high.shape[0]
+        assert delta.low.shape[1] % 32 == 0

@@ -53,6 +53,13 @@ def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
         assert torch.equal(together, torch.cat(alone[:count]))
 
 
+def test_more_rows_than_few_are_the_librarys() -> None:
+    weight, x = drawn(576, 1536, dtype=torch.bfloat16), drawn(8, 1536, dtype=torch.bfloat16)
+    library = nn.functional.linear(x, weight)
+    assert torch.equal(torch.ops.decoders.product(x, weight, 7), library)
+    assert not torch.equal(torch.ops.decoders.product(x, weight, 8), library), "other sums"
+
+
 def test_rows_that_are_not_contiguous() -> None:
     weight, wide = drawn(8, 64, dtype=torch.bfloat16), drawn(3, 128, dtype=torch.bfloat16)
     found = torch.ops.decoders.product(wide[:, ::2], weight, 64)

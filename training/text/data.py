@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import Example
@@ -112,16 +113,15 @@ def worker_groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
 
 def padded(rows: Sequence[Row], pad: int = 0) -> Tensor:
     """Return the ids ``[B, T]`` of rows, filled up on the right."""
-    width = max(len(row.ids) for row in rows)
-    return torch.tensor([row.ids + [pad] * (width - len(row.ids)) for row in rows])
+    ids = [torch.tensor(row.ids) for row in rows]
+    return pad_sequence(ids, batch_first=True, padding_value=pad)
 
 
 def learnt(rows: Sequence[Row]) -> Tensor:
     """Return a mask ``[B, T]`` of the learnt tokens of rows, their first ones excepted."""
-    width = max(len(row.ids) for row in rows)
-    return torch.tensor(
-        [[False, *row.learn[1:]] + [False] * (width - len(row.ids)) for row in rows]
-    )
+    known = pad_sequence([torch.tensor(row.learn) for row in rows], batch_first=True)
+    known[:, :1] = False
+    return known
 
 
 # ---------------------------------------------------------------- a fixed pool of rows

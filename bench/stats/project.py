@@ -13,8 +13,10 @@ step have equally many rows; that slots in a call that verifies cost what token 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE
@@ -25,6 +27,8 @@ from bench.stats.counters import ratio, timed
 from bench.stats.decompose import OVERHEAD
 from bench.stats.intervals import Estimate, paired_speedup
 from bench.stats.times import Unit, decode_time_per_token_s, timed_units
+
+_DECODE_TIME = operator.attrgetter("decode_time_per_token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +108,15 @@ def project(
         made.append(
             Projection(
                 decoder=decoder,
-                speedup=paired_speedup(base, units, _decode_time),
+                speedup=paired_speedup(base, units, _DECODE_TIME),
                 time_per_token_s=each,
                 rows_per_call=_rows_per_call(mine),
                 beyond=_beyond(mine, terms),
-                measured=paired_speedup(base_there, there, _decode_time) if both else None,
+                measured=paired_speedup(base_there, there, _DECODE_TIME) if both else None,
                 measured_time_s=decode_time_per_token_s(there),
             )
         )
     return made
-
-
-def _decode_time(unit: Unit) -> float | None:
-    return unit.decode_time_per_token
 
 
 # ---------------------------------------------------------------- a trace on a curve
@@ -220,8 +220,8 @@ def draft_shares(
         sum(answer.seconds.get("verify", 0.0) for answer in base),
         sum(answer.later_steps for answer in base),
     )
-    spent = _spent(answers, records)
-    return {d: draft_s / num / call_s for d, (draft_s, num, *_) in spent.items() if num and call_s}
+    spent = _spent(answers, records).items()
+    return {d: its.draft_s / its.drafts / call_s for d, its in spent if its.drafts and call_s}
 
 
 def proposal_shares(
@@ -229,31 +229,37 @@ def proposal_shares(
 ) -> dict[str, float]:
     """Return seconds of a target call that proposes over those of one that verifies, by decoder."""
     return {
-        decoder: draft_s / proposals / (verify_s / verifying)
-        for decoder, (draft_s, drafts, verify_s, verifying, proposals) in _spent(
-            answers, records
-        ).items()
-        if draft_s and proposals and verify_s and not drafts  # else they cannot be told apart
+        decoder: its.draft_s / its.proposals / (its.verify_s / its.verifying)
+        for decoder, its in _spent(answers, records).items()
+        if its.draft_s and its.proposals and its.verify_s
+        if not its.drafts  # else they cannot be told apart
     }
 
 
-def _spent(
-    answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
-) -> dict[str, list[float]]:
-    """Return seconds of drafting, draft calls, seconds and calls of verifying, and proposals."""
-    found: dict[str, list[float]] = {}
+class _Spent(NamedTuple):
+    """Seconds of drafting, draft calls, seconds and calls of verifying, and calls that propose."""
+
+    draft_s: float = 0.0
+    drafts: int = 0
+    verify_s: float = 0.0
+    verifying: int = 0
+    proposals: int = 0
+
+
+def _spent(answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]) -> dict[str, _Spent]:
+    found: dict[str, _Spent] = {}
     for answer, steps in with_steps(answers, records):
         calls = [num for each in steps for num in each.target_calls[1:]]
         verifying = sum(min(num, 1) for num in calls)
-        parts = (
-            answer.seconds.get("draft", 0.0),
-            sum(sum(each.draft_calls[1:]) for each in steps),
-            answer.seconds.get("verify", 0.0),
-            verifying,
-            sum(calls) - verifying,
+        spent = _Spent(
+            draft_s=answer.seconds.get("draft", 0.0),
+            drafts=sum(sum(each.draft_calls[1:]) for each in steps),
+            verify_s=answer.seconds.get("verify", 0.0),
+            verifying=verifying,
+            proposals=sum(calls) - verifying,
         )
-        before = found.get(answer.decoder, [0.0] * len(parts))
-        found[answer.decoder] = [old + new for old, new in zip(before, parts, strict=True)]
+        before = found.get(answer.decoder, _Spent())
+        found[answer.decoder] = _Spent(*map(operator.add, before, spent))
     return found
 
 

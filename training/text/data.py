@@ -119,9 +119,7 @@ def padded(rows: Sequence[Row], pad: int = 0) -> Tensor:
 
 def learnt(rows: Sequence[Row]) -> Tensor:
     """Return a mask ``[B, T]`` of the learnt tokens of rows, their first ones excepted."""
-    known = pad_sequence([torch.tensor(row.learn) for row in rows], batch_first=True)
-    known[:, :1] = False
-    return known
+    return pad_sequence([torch.tensor([False, *row.learn[1:]]) for row in rows], batch_first=True)
 
 
 # ---------------------------------------------------------------- a fixed pool of rows

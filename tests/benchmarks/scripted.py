@@ -3,10 +3,9 @@
 Decoders of k drafts that stand with given chances run on models with random weights; beside each
 measured speed-up stands that of its trace on a cost curve of calls timed alone. What is no call
 (sampling, the scheduler, a draft layer) is taken over from a run in seconds a step, and calls of
-slots in calls that verify, as `bench project` does. Calls of `ptp` that verify are timed behind a
-call of its slots, as in a run: both have weights of their own, which take turns in the cache.
-Answers of AR and of the decoder, both again with their calls timed, and calls of the curve take
-turns; medians over the turns count. Times mean something on an idle machine alone.
+slots in calls that verify, as `bench project` does. Answers of AR and of the decoder, both again
+with their calls timed, and calls of the curve take turns; medians over the turns count. Times mean
+something on an idle machine alone.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from bench.stats.project import Terms, project
 from decoders.core.engine.forward import forward
 from decoders.core.model import Model
 from decoders.core.testing.scripted import Scripted
-from decoders.core.types import NO_UNIFORM, Call, Slots
+from decoders.core.types import Call
 from tests.answer_records import record_of
 
 ROWS = (1, 2, 3, 5, 9, 17, 34)
@@ -53,7 +52,7 @@ class Watched:
             self.times_s.clear()
         logits = forward(calls)
         if not is_prompt:
-            kind = "draft" if not of_target else "verify" if calls[0].read else "propose"
+            kind = "draft" if not of_target else "verify" if calls[0].slots is None else "propose"
             self.times_s[kind].append(self.bench.clock.now() - start_s)
         return logits
 
@@ -66,13 +65,10 @@ class Cell:
     overhead_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     proposal_shares: list[float] = field(default_factory=list)
     calls_s: list[dict[CostCell, float]] = field(default_factory=list)
-    behind_slots_s: list[dict[CostCell, float]] = field(default_factory=list)
     drafts_s: list[dict[CostCell, float]] = field(default_factory=list)
     timings: tuple[Timing, ...] = ()
 
-    def take_turn(
-        self, bench: Bench, name: str, spec: str, chance: float, context: int, num_slots: int
-    ) -> None:
+    def take_turn(self, bench: Bench, name: str, spec: str, chance: float, context: int) -> None:
         """Measure everything once."""
         middle = context + bench.plan.num_tokens // 2
         readings = {BASELINE: Scripted([0.0]), name: Scripted([chance])}
@@ -86,29 +82,26 @@ class Cell:
             self.overhead_s[each].append(overhead_of(bench, watched, specs[each], *given))
         if proposals := watched.times_s["propose"]:
             self.proposal_shares.append(mean(proposals) / mean(watched.times_s["verify"]))
-            self.behind_slots_s.append(calls_of(bench, bench.models.target, middle, num_slots))
         self.calls_s.append(calls_of(bench, bench.models.target, middle))
         if name == "spec" and bench.models.draft is not None:
             self.drafts_s.append(calls_of(bench, bench.models.draft, middle))
 
     def projected(self, name: str, context: int) -> float:
         """The speed-up of the decoder's trace on the medians of its turns."""
+        terms = Terms(
+            curve=curve_of(self.calls_s),
+            draft=curve_of(self.drafts_s) if self.drafts_s else None,
+            overhead_s={each: median(seconds) for each, seconds in self.overhead_s.items()},
+            draft_share={name: 0.0},  # a draft layer's calls are overhead
+            proposal_share={name: median(self.proposal_shares or [1.0])},
+        )
         records = [
             scripted_record(each, timing, context)
             for each, timing in zip((BASELINE, name), self.timings, strict=True)
         ]
-        times_s = {}
-        for each, calls_s in (BASELINE, self.calls_s), (name, self.behind_slots_s or self.calls_s):
-            terms = Terms(
-                curve=curve_of(calls_s),
-                draft=curve_of(self.drafts_s) if self.drafts_s else None,
-                overhead_s={of: median(seconds) for of, seconds in self.overhead_s.items()},
-                draft_share={name: 0.0},  # a draft layer's calls are overhead
-                proposal_share={name: median(self.proposal_shares or [1.0])},
-            )
-            (found,) = project(records, terms, [each])
-            times_s[each] = found.time_per_token_s
-        return times_s[BASELINE] / times_s[name]
+        (found,) = project(records, terms, [name])
+        assert found.speedup.value is not None
+        return found.speedup.value
 
 
 def overhead_of(bench: Bench, watched: Watched, spec: str, *given: Any) -> float:
@@ -121,25 +114,11 @@ def overhead_of(bench: Bench, watched: Watched, spec: str, *given: Any) -> float
     return max(0.0, timing.seconds - sum(map(sum, watched.times_s.values()))) / timing.num_steps
 
 
-def calls_of(bench: Bench, model: Model, context: int, num_slots: int = 0) -> dict[CostCell, float]:
-    """Seconds of calls of one sequence after `context` tokens, each behind a call of slots."""
+def calls_of(bench: Bench, model: Model, context: int) -> dict[CostCell, float]:
+    """Seconds of calls of one sequence after `context` tokens."""
     cells = [CostCell(rows=rows, sequences=1, context=context) for rows in ROWS]
     with Sequences(model, cells) as sequences:
-
-        def timed(cell: CostCell) -> float:
-            if num_slots:
-                (call,) = sequences.calls(cell)
-                slots = Slots(
-                    adapter="ptp",
-                    uniforms=(NO_UNIFORM,) * num_slots,
-                    sizes=(num_slots,),
-                    anchors=call.tokens[:1],
-                    read=tuple(range(num_slots)),
-                )
-                model.forward([call.session.call(call.tokens[:1], slots=slots)])
-            return sequences.timed(cell, bench.clock)
-
-        times = {cell: [timed(cell) for _ in range(CALLS)][1:] for cell in cells}
+        times = {c: [sequences.timed(c, bench.clock) for _ in range(CALLS)][1:] for c in cells}
     return {cell: median(seconds) for cell, seconds in times.items()}
 
 
@@ -186,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         spec, cell = SPECS[name].format(k=k, slots=k + 1), Cell()
         bench.time(spec, context, 1, reading=Scripted([chance]))  # warms up
         for _ in range(given.turns):
-            cell.take_turn(bench, name, spec, chance, context, k + 1)
+            cell.take_turn(bench, name, spec, chance, context)
         timing, measured = cell.timings[1], median(cell.ratios)
         expected = cell.projected(name, context)
         apart, per_step = expected / measured - 1, timing.tokens / timing.num_steps

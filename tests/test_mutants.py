@@ -122,6 +122,7 @@ def test_tests_that_fail_by_themselves_judge_nothing(
     assert "test_it.py does not pass with nothing planted" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tests_that_never_end_notice_it_and_a_few_mutants_can_be_chosen(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

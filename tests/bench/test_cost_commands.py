@@ -60,6 +60,7 @@ def test_what_cannot_be_measured_is_one_line(arguments, said):
     assert said in ended.err
 
 
+@pytest.mark.slow
 def test_a_packed_model_has_a_folder_of_its_own_and_reads_fewer_bytes(tmp_path: Path):
     small = (
         *("cost", "--model", "zoo", "--rows", "1", "--sequences", "1", "--contexts", "16"),
@@ -124,6 +125,7 @@ def test_bench_project_prints_speedups_and_what_they_rest_on(tmp_path, synthetic
     assert "another machine" in against.out
 
 
+@pytest.mark.slow
 def test_reading_a_cost_folder_loads_no_torch(tmp_path, synthetic_run):
     cost = write_cost_folder(tmp_path / "cost")
     run = synthetic_run({"spec": 3.0})

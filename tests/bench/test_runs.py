@@ -487,6 +487,7 @@ runs.run(load_config(None, values), Path({results!r}), Slow(), conftest.open_tab
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_completed_with_nothing_twice_and_nothing_lost(
     tmp_path: Path, progress: Any, opener: Any
 ) -> None:

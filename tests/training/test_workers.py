@@ -27,6 +27,7 @@ print(kept >> 20, psutil.Process().memory_info().rss >> 20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
+@pytest.mark.slow
 def test_gaps_between_blocks_are_given_back() -> None:
     done = subprocess.run(
         [sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True

@@ -192,6 +192,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_compare_writes_its_files_and_ends_with_3_without_torch(pair: Pair, tmp_path: Path) -> None:
     base, head = pair(other_token)
     files = tmp_path / "a.md", tmp_path / "a.json"

@@ -69,6 +69,7 @@ def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -
         assert line["energy_per_token_j"] != 0
 
 
+@pytest.mark.slow
 def test_a_profile_lists_what_a_token_is_made_of(bench: bare.Bench) -> None:
     lines = list(bare.profile_ar(bench))
     times = [line["us_per_token"] for line in lines]

@@ -68,6 +68,7 @@ def test_figures_of_every_kind_are_the_same_bytes_twice_and_not_empty(tmp_path: 
 
 
 @pytest.mark.usefixtures("saved")
+@pytest.mark.slow
 def test_writing_twice_gives_the_same_bytes(reported_run: Path, tmp_path: Path) -> None:
     inputs = ("manifest.json", "config.toml", "env.json", "run.json", "samples.jsonl", "vocab.json")
     again = tmp_path / reported_run.name

@@ -67,6 +67,7 @@ def findings_of(report: VerifyReport, decoder: str, kind: str) -> list[Finding]:
     return [finding for finding in examined.findings if kind in finding.check]
 
 
+@pytest.mark.slow
 def test_a_target_that_drafts_for_itself_is_always_accepted(
     report: Callable[[str], VerifyReport],
 ) -> None:

@@ -257,6 +257,7 @@ class Fixed:
         return job.report
 
 
+@pytest.mark.slow
 def test_a_student_told_u_learns_what_one_without_u_cannot(tmp_path: Path) -> None:
     teacher = Fixed()
     told, guessing = (teacher.learned(code, tmp_path) for code in ("dyadic", "constant"))

@@ -486,6 +486,7 @@ def test_the_report_adds_up() -> None:
     assert sizes["shared"] + sizes["uniforms"] == sum(p.numel() for p in model().parameters())
 
 
+@pytest.mark.slow
 def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
     tmp_path: Path,
 ) -> None:

@@ -326,6 +326,7 @@ def test_a_hub_that_refuses_is_one_line(reported_run: Path, tmp_path: Path) -> N
     assert "hf_stub" not in done.stderr
 
 
+@pytest.mark.slow
 def test_no_export_for_the_hub_loads_torch(reported_run: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"

@@ -101,6 +101,7 @@ def test_every_section_folds_and_the_main_ones_are_open(told_run: Path) -> None:
 
 
 @pytest.mark.usefixtures("saved")
+@pytest.mark.slow
 def test_the_page_is_written_again_with_the_same_bytes(told_run: Path, tmp_path: Path) -> None:
     again = tmp_path / told_run.name
     shutil.copytree(told_run, again, ignore=shutil.ignore_patterns("report.*", "figures"))

@@ -41,6 +41,7 @@ def _overall(path: Path) -> pd.DataFrame:
 def draw(data: pd.DataFrame) -> Figure:
     """Draw the share of answers identical to AR's, and beside it what exactness costs."""
     palette = colours(list(data.index))
+    white = {"facecolor": "w", "edgecolor": "none", "pad": 0.3}
     panels = (
         ("identical", "answers identical to AR's", "{:.0%}"),
         ("speed-up over fast ar", "speed-up over AR in fast numerics", "{:.2f}x"),
@@ -54,7 +55,6 @@ def draw(data: pd.DataFrame) -> Figure:
                     face = palette[str(name)] if numerics == "invariant" else "none"
                     y = row + shift
                     axes.barh(y, value, 0.34, facecolor=face, edgecolor=palette[str(name)])
-                    white = {"facecolor": "w", "edgecolor": "none", "pad": 0.3}
                     annotate_point(axes, unit.format(value), (value, y), 3, 7.5, bbox=white)
             axes.set_title(title)
             axes.margins(x=0.18)

@@ -1,21 +1,26 @@
-"""What u is worth to a shallow drafter: ``python -m tests.benchmarks.uniforms DATA WITH WITHOUT``.
+"""What u is worth to a shallow drafter: ``python -m tests.benchmarks.uniforms DATA``.
 
-DATA are stored completions, WITH and WITHOUT the folders of a drafter and its control, trained
-alike. On the same held-out answers and places it compares the leading right drafts of the drafter,
-of the control, and of the drafter fed uniforms that did not pick the text. Means are of answers;
-differences are paired by answer, with a 95 % t-interval.
+DATA are stored completions of prompts that no drafter was trained on; ``--drafter`` and
+``--control`` are folders of drafters and their controls, trained alike from several seeds. On the
+same answers and places it compares the leading right drafts of the drafters, of the controls, and
+of the drafters fed uniforms that did not pick the text, and prints a table as CSV. Values are means
+of answers, each the mean of the seeds; differences are paired by answer, with a 95 % t-interval.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy import stats
+from torch import Tensor
 
 from bench.plan.named_models import resolve
 from decoders.core.adapter.parallel_layers import ParallelLayers
@@ -25,10 +30,18 @@ from training.heads.recipe import HeadsRecipe
 from training.heads.train import build_job
 from training.recipe import RECIPES, read_recipe, with_settings
 from training.run import Reporter
+from training.text.data import Row
 
 
 class _Strangers(ParallelLayers):
     """The same weights, with uniforms of another text."""
+
+    @classmethod
+    def of(cls, drafter: ParallelLayers) -> _Strangers:
+        """Return a drafter's weights in this form."""
+        strangers = cls(drafter.config)
+        strangers.load_state_dict(drafter.state_dict())
+        return strangers
 
     def embedded(self, u: Any) -> Any:
         other = torch.rand(u.shape, dtype=u.dtype, generator=torch.Generator().manual_seed(7))
@@ -36,49 +49,76 @@ class _Strangers(ParallelLayers):
 
 
 def main() -> None:
-    """Print a line for each temperature and drafter."""
+    """Print a row for each temperature and drafter."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("data", "drafter", "control"):
-        parser.add_argument(name)
+    parser.add_argument("data")
+    parser.add_argument("--drafter", nargs="+", required=True)
+    parser.add_argument("--control", nargs="+", required=True)
     parser.add_argument("--rows", type=int, default=240)
     given = parser.parse_args()
-    drafter, control = ParallelLayers.load(given.drafter), ParallelLayers.load(given.control)
-    strangers = _Strangers(drafter.config)
-    strangers.load_state_dict(drafter.state_dict())
-    config = drafter.config
-    sizes = {"rank": config.rank, "bias_rank": config.bias_rank, "num_layers": config.num_layers}
-    settings = [f"data.path={given.data}", *(f"drafter.{k}={v}" for k, v in sizes.items())]
-    tables = with_settings(read_recipe(RECIPES / "smollm2-drafter.toml"), settings)
-    recipe, silent = HeadsRecipe.of(tables), Reporter("none", "heads", None)
-    job: Any = build_job(recipe, Path(), torch.device("cpu"), silent, resolve)
-    drafters = {"with u": drafter, "without u": control, "another text's u": strangers}
-    leading: dict[str, dict[float, list[float]]] = {name: defaultdict(list) for name in drafters}
-    for number, row in enumerate(job.source.held_out(given.rows)):
-        for name, heads in drafters.items():
-            job.heads = heads
-            job._generator.manual_seed(number)
-            with torch.no_grad():
-                slots = job._slots([row])
-                picks = F.linear(slots.features, _Head(job).rows).argmax(-1)
-            right = (picks == job.indices(slots.label)) & slots.inside
-            counted = slots.inside[..., 0]
-            mean = right.long().cumprod(-1).sum(-1)[counted].float().mean()
-            leading[name][row.temperature or 0.0].append(float(mean))
+    drafters = [ParallelLayers.load(each) for each in given.drafter]
+    groups: dict[str, Sequence[ParallelLayers]] = {
+        "u": drafters,
+        "control": [ParallelLayers.load(each) for each in given.control],
+        "another": [_Strangers.of(each) for each in drafters],
+    }
+    job = _job(drafters[0].config, given.data, given.rows)
+    found: dict[tuple[float, str], list[list[Tensor]]] = defaultdict(list)
+    for number, row in enumerate(job.source.rows(0)):
+        for name, members in groups.items():
+            its = [_leading(job, each, row, number) for each in members]
+            found[row.temperature or 0.0, name].append(its)
         job._kept.clear()
-    for temperature in sorted(leading["with u"]):
-        base = leading["without u"][temperature]
-        for name, found in leading.items():
-            its = found[temperature]
-            paired = [a - b for a, b in zip(its, base, strict=True)]
-            gap = "" if its is base else f", over the control {_interval(paired)}"
-            means = f"T = {temperature:g}, {name}: {1 + sum(its) / len(its):.3f} tokens per step"
-            print(f"{means} of {len(its)} answers{gap}")
+    print(
+        "temperature,drafter,tokens_per_step,answers,seeds_low,seeds_high,over_control,low,high,accepted"
+    )
+    for temperature, name in sorted(found, key=lambda key: (key[0], list(groups).index(key[1]))):
+        answers, control = found[temperature, name], found[temperature, "control"]
+        means, base = (
+            np.array([[float(each.mean()) for each in its] for its in side])
+            for side in (answers, control)
+        )
+        seeds = 1 + means.mean(0)
+        gap = "" if name == "control" else _interval(means.mean(1) - base.mean(1))
+        runs = torch.cat([each for its in answers for each in its])
+        survived = [
+            (runs >= depth).float().mean() for depth in range(job.heads.config.num_slots + 1)
+        ]
+        conditional = "/".join(f"{b / a:.3f}" for a, b in itertools.pairwise(survived))
+        print(
+            f"{temperature:g},{name},{seeds.mean():.3f},{len(means)},{seeds.min():.3f},"
+            f"{seeds.max():.3f},{gap or ',,'},{conditional}"
+        )
 
 
-def _interval(values: list[float]) -> str:
-    middle = sum(values) / len(values)
+def _job(config: Any, data: str, num: int) -> Any:
+    sizes = {
+        name: getattr(config, name) for name in ("rank", "bias_rank", "num_layers", "num_slots")
+    }
+    settings = [f"data.path={data}", f"data.rows_per_step={num}", "data.max_tokens=1160"]
+    settings += [f"drafter.{name}={size}" for name, size in sizes.items()]
+    tables = with_settings(read_recipe(RECIPES / "smollm2-drafter.toml"), settings)
+    silent = Reporter("none", "heads", None)
+    return build_job(HeadsRecipe.of(tables), Path(), torch.device("cpu"), silent, resolve)
+
+
+@torch.no_grad()
+def _leading(job: Any, heads: ParallelLayers, row: Row, number: int) -> Tensor:
+    """Return the leading right drafts at places of an answer, the same ones for all drafters."""
+    job.heads = heads
+    for name in ("frozen", "_short"):  # they are of one drafter's words
+        job.__dict__.pop(name, None)
+    job._generator.manual_seed(number)
+    slots = job._slots([row])
+    picks = F.linear(slots.features, _Head(job).rows).argmax(-1)
+    right = (picks == job.indices(slots.label)) & slots.inside
+    return right.long().cumprod(-1).sum(-1)[slots.inside[..., 0]]
+
+
+def _interval(values: np.ndarray) -> str:
+    middle = values.mean()
     low, high = stats.t.interval(0.95, len(values) - 1, middle, stats.sem(values))
-    return f"{middle:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"{middle:.3f},{low:.3f},{high:.3f}"
 
 
 if __name__ == "__main__":

@@ -69,21 +69,19 @@ def main() -> None:
             its = [_leading(job, each, row, number) for each in members]
             found[row.temperature or 0.0, name].append(its)
         job._kept.clear()
-    print(
-        "temperature,drafter,tokens_per_step,answers,seeds_low,seeds_high,over_control,low,high,accepted"
-    )
+    columns = "temperature,drafter,tokens_per_step,answers,seeds_low,seeds_high"
+    print(f"{columns},over_control,over_control_low,over_control_high,accepted")
     for temperature, name in sorted(found, key=lambda key: (key[0], list(groups).index(key[1]))):
         answers, control = found[temperature, name], found[temperature, "control"]
         means, base = (
-            np.array([[float(each.mean()) for each in its] for its in side])
+            np.array([[float(each.float().mean()) for each in its] for its in side])
             for side in (answers, control)
         )
         seeds = 1 + means.mean(0)
         gap = "" if name == "control" else _interval(means.mean(1) - base.mean(1))
         runs = torch.cat([each for its in answers for each in its])
-        survived = [
-            (runs >= depth).float().mean() for depth in range(job.heads.config.num_slots + 1)
-        ]
+        depths = range(job.heads.config.num_slots + 1)
+        survived = [float((runs >= depth).float().mean()) for depth in depths]
         conditional = "/".join(f"{b / a:.3f}" for a, b in itertools.pairwise(survived))
         print(
             f"{temperature:g},{name},{seeds.mean():.3f},{len(means)},{seeds.min():.3f},"
@@ -92,9 +90,8 @@ def main() -> None:
 
 
 def _job(config: Any, data: str, num: int) -> Any:
-    sizes = {
-        name: getattr(config, name) for name in ("rank", "bias_rank", "num_layers", "num_slots")
-    }
+    names = "rank", "bias_rank", "num_layers", "num_slots"
+    sizes = {name: getattr(config, name) for name in names}
     settings = [f"data.path={data}", f"data.rows_per_step={num}", "data.max_tokens=1160"]
     settings += [f"drafter.{name}={size}" for name, size in sizes.items()]
     tables = with_settings(read_recipe(RECIPES / "smollm2-drafter.toml"), settings)

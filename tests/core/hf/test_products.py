@@ -95,7 +95,8 @@ def test_products_of_half_precision_weights_are_replaced() -> None:
     assert targets.count("aten.matmul.default") == 2
     for count in (5, 9):
         x = drawn(1, count, 64, dtype=torch.bfloat16) / 8
-        torch.testing.assert_close(program.module()(x), module(x), rtol=0.05, atol=0.05)
+        expected = module(x)
+        assert (program.module()(x) - expected).norm() < 0.02 * expected.norm()
 
 
 def test_graphs_multiply_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

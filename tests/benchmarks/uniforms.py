@@ -71,7 +71,7 @@ def main() -> None:
         job._kept.clear()
     columns = "temperature,drafter,tokens_per_step,answers,seeds_low,seeds_high"
     print(f"{columns},over_control,over_control_low,over_control_high,accepted")
-    for temperature, name in sorted(found, key=lambda key: (key[0], list(groups).index(key[1]))):
+    for temperature, name in itertools.product(sorted({each for each, _ in found}), groups):
         answers, control = found[temperature, name], found[temperature, "control"]
         means, base = (
             np.array([[float(each.float().mean()) for each in its] for its in side])

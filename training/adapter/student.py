@@ -93,9 +93,9 @@ class Student:
                 )
             self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
-        # of all the vocabulary: in half precision special tokens side by side are chaotic
-        num, last = min(_CHECKED_TOKENS, longest_row(self.facts)), module.config.vocab_size - 1
-        ids = torch.linspace(last / 9, last, num).long()[None].to(module.device)
+        # of the whole vocabulary: half precision rounds special tokens side by side far apart
+        num, last = min(_CHECKED_TOKENS, longest_row(self.facts)), self.facts.vocab_size - 1
+        ids = torch.linspace(last / _CHECKED_TOKENS, last, num).long()[None].to(module.device)
         with torch.no_grad():
             expected = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
         self.wrapped = GatedModule(module)

@@ -71,6 +71,11 @@ __attribute__((target("avx512bf16"))) void block(
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) out[r * stride + c] = _mm512_reduce_add_ps(sums[r][c]);
 }
+
+bool multiplies_bfloat16() {
+  static const bool known = __builtin_cpu_supports("avx512bf16");
+  return known;
+}
 #endif
 
 template <typename T, int C, typename X>
@@ -91,8 +96,7 @@ void column(int64_t rows, const X* x, const T* w, float* out, int64_t width, int
 }
 
 template <typename T, typename X>
-void columns(
-    int64_t rows, const X* x, const T* w, float* out, int64_t width, int64_t count) {
+void multiply(int64_t rows, const X* x, const T* w, float* out, int64_t width, int64_t count) {
   const int64_t groups = (count + kColumns - 1) / kColumns;
   at::parallel_for(0, groups, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin * kColumns; n < std::min(end * kColumns, count); n += kColumns) {
@@ -104,15 +108,6 @@ void columns(
         column<T, 1>(rows, x, w + last * width, out + last, width, count);
     }
   });
-}
-
-bool multiplies_bfloat16() {
-#ifdef DECODERS_BFLOAT16_PRODUCTS
-  static const bool known = __builtin_cpu_supports("avx512bf16");
-  return known;
-#else
-  return false;
-#endif
 }
 
 // x [..., in] times weight [out, in]: by the library's product if there are more rows than `few`.
@@ -128,14 +123,14 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
   if (weight.scalar_type() == at::kBFloat16 && multiplies_bfloat16()) {
     const at::Tensor given = x.contiguous();
     const auto* w = weight.const_data_ptr<at::BFloat16>();
-    columns(rows, given.const_data_ptr<at::BFloat16>(), w, out, width, count);
+    multiply(rows, given.const_data_ptr<at::BFloat16>(), w, out, width, count);
     return sums.to(at::kBFloat16);
   }
 #endif
   const at::Tensor given = x.to(at::kFloat).contiguous();
   AT_DISPATCH_REDUCED_FLOATING_TYPES(weight.scalar_type(), "product", [&] {
     const scalar_t* w = weight.const_data_ptr<scalar_t>();
-    columns(rows, given.const_data_ptr<float>(), w, out, width, count);
+    multiply(rows, given.const_data_ptr<float>(), w, out, width, count);
   });
   return sums.to(weight.scalar_type());
 }

@@ -82,7 +82,8 @@ def main() -> None:
         runs = torch.cat([each for its in answers for each in its])
         depths = range(job.heads.config.num_slots + 1)
         survived = [float((runs >= depth).float().mean()) for depth in depths]
-        conditional = "/".join(f"{b / a:.3f}" for a, b in itertools.pairwise(survived))
+        pairs = itertools.pairwise(survived)
+        conditional = "/".join(f"{b / a:.3f}" if a else "" for a, b in pairs)
         print(
             f"{temperature:g},{name},{seeds.mean():.3f},{len(means)},{seeds.min():.3f},"
             f"{seeds.max():.3f},{gap or ',,'},{conditional}"

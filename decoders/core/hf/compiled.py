@@ -152,14 +152,12 @@ class Graphs:
         if self.backend == "export":
             module = _exported(flat, names, given).module()
             return lambda given: module(*given)
-        has_half = any(each.dtype in products.HALF for each in constants.values())
-        few = graph_files.load_products() if has_half else 0
+        few = graph_files.load_products()
         package = graph_files.Package.of(f"{key} {names} {few} {text}", given, constants)
 
         def make() -> None:
             program = _exported(flat, names, given)
-            if few:
-                products.use_in(program, few)
+            products.use_in(program, few)
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
         if graph_children.current.have(package.path, make):

@@ -129,8 +129,8 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-def load_products() -> int:
-    """Load `products`; return how many rows are few (`ValueError`: there is no compiler)."""
+def load_products() -> dict[torch.dtype, int]:
+    """Load `products`; return `products.load`'s numbers (`ValueError`: there is no compiler)."""
     library = graphs_folder() / f"{hashlib.sha256(_machine().encode()).hexdigest()[:32]}.so"
     if not library.exists() and (missing := missing_compiler()):
         raise ValueError(missing)

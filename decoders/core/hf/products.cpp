@@ -1,6 +1,10 @@
-// Products of few rows with a weight in half precision: each column of four weights is read once
-// from memory and multiplied with all rows: widened to float32, or in bfloat16 on processors that
-// multiply it (AVX512-BF16). A row's sums do not depend on the rows beside it.
+// Products of few rows with a weight, which is read once from memory and multiplied with all rows.
+//
+// * [out, in] (half precision; a head tied to the embedding): four columns side by side, widened to
+//   float32, or in bfloat16 on processors that multiply it (AVX512-BF16).
+// * [in, out] (float32): panels of vectors of columns; the lanes of a sum are never added up.
+//
+// A row's sums do not depend on the rows beside it.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -20,19 +24,33 @@ using Wide = at::vec::Vectorized<float>;
 constexpr int kColumns = 4;       // weights [in] read side by side
 constexpr int kRows = 6;          // rows beside them: kRows * kColumns sums fit into registers
 constexpr int64_t kGrain = 16;    // columns of a thread at least
+constexpr int64_t kAhead = 8;     // lines of a panel fetched in advance
+#if defined(CPU_CAPABILITY_AVX512) || defined(__aarch64__)
+constexpr int kSums = 24;         // vectors of sums of a panel, by the number of registers
+#else
+constexpr int kSums = 12;
+#endif
+
+// Loads 2 * Wide::size() weights as float32.
+template <typename T>
+std::tuple<Wide, Wide> widened(const T* w) {
+  if constexpr (std::is_same_v<T, float>)
+    return {Wide::loadu(w), Wide::loadu(w + Wide::size())};
+  else
+    return at::vec::convert_to_float<T>(at::vec::Vectorized<T>::loadu(w));
+}
 
 // Sums x[R, width] times w[C, width], into out[R, stride].
 template <typename T, int R, int C>
 void block(const float* x, const T* w, float* out, int64_t width, int64_t stride) {
-  using Half = at::vec::Vectorized<T>;
   Wide sums[R][C];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = Wide(0.f);
-  for (int64_t k = 0; k < width; k += Half::size()) {
+  for (int64_t k = 0; k < width; k += 2 * Wide::size()) {
     Wide low[C], high[C];
     for (int c = 0; c < C; c++) {
       __builtin_prefetch(w + (C + c) * width + k);
-      std::tie(low[c], high[c]) = at::vec::convert_to_float<T>(Half::loadu(w + c * width + k));
+      std::tie(low[c], high[c]) = widened(w + c * width + k);
     }
     for (int r = 0; r < R; r++) {
       const float* row = x + r * width + k;
@@ -110,11 +128,87 @@ void multiply(int64_t rows, const X* x, const T* w, float* out, int64_t width, i
   });
 }
 
+// Sums x[R, depth] times w[depth, C vectors], into out[R, C vectors], both of rows of `stride`.
+// `lanes` of the last vector are columns.
+template <int R, int C>
+void panel(const float* x, const float* w, float* out, int64_t depth, int64_t stride, int lanes) {
+  Wide sums[R][C];
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) sums[r][c] = Wide(0.f);
+  for (int64_t k = 0; k < depth; k++, w += stride) {
+    Wide columns[C];
+    for (int c = 0; c < C; c++) {
+      __builtin_prefetch(w + kAhead * stride + c * Wide::size());
+      const int size = C == 1 ? lanes : Wide::size();
+      columns[c] = Wide::loadu(w + c * Wide::size(), size);
+    }
+    for (int r = 0; r < R; r++) {
+      const Wide value(x[r * depth + k]);
+      for (int c = 0; c < C; c++) sums[r][c] = at::vec::fmadd(value, columns[c], sums[r][c]);
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++)
+      sums[r][c].store(out + r * stride + c * Wide::size(), C == 1 ? lanes : Wide::size());
+}
+
+constexpr int most_vectors(int rows) { return std::min(8, kSums / rows); }
+
+// The same of `vectors` of columns, at most C.
+template <int R, int C = most_vectors(R)>
+void panel_of(
+    int64_t vectors, const float* x, const float* w, float* out, int64_t depth, int64_t stride) {
+  if (vectors == C) return panel<R, C>(x, w, out, depth, stride, Wide::size());
+  if constexpr (C > 1) panel_of<R, C - 1>(vectors, x, w, out, depth, stride);
+}
+
+// The same of any number of columns.
+template <int R>
+void strip(
+    const float* x, const float* w, float* out, int64_t depth, int64_t stride, int64_t count) {
+  constexpr int64_t size = Wide::size();
+  for (int64_t whole = count / size; whole > 0;) {  // panels of about equal width
+    const int64_t panels = (whole + most_vectors(R) - 1) / most_vectors(R);
+    const int64_t vectors = (whole + panels - 1) / panels;
+    panel_of<R>(vectors, x, w, out, depth, stride);
+    whole -= vectors, w += vectors * size, out += vectors * size;
+  }
+  if (count % size) panel<R, 1>(x, w, out, depth, stride, count % size);
+}
+
+void multiply_lines(
+    int64_t rows, const float* x, const float* w, float* out, int64_t depth, int64_t count) {
+  constexpr int64_t size = Wide::size();
+  const int64_t vectors = (count + size - 1) / size;
+  at::parallel_for(0, vectors, 1, [&](int64_t begin, int64_t end) {
+    // few columns at a time if several blocks of rows read them, from the nearest cache
+    const int64_t step = rows > kRows ? most_vectors(kRows) : end - begin;
+    for (int64_t at = begin; at < end; at += step) {
+      const int64_t width = std::min(std::min(at + step, end) * size, count) - at * size;
+      for (int64_t done = 0, taken; done < rows; done += taken) {
+        const int64_t blocks = (rows - done + kRows - 1) / kRows;
+        taken = (rows - done + blocks - 1) / blocks;
+        const float* from = x + done * depth;
+        float* to = out + done * count + at * size;
+        switch (taken) {
+          case 1: strip<1>(from, w + at * size, to, depth, count, width); break;
+          case 2: strip<2>(from, w + at * size, to, depth, count, width); break;
+          case 3: strip<3>(from, w + at * size, to, depth, count, width); break;
+          case 4: strip<4>(from, w + at * size, to, depth, count, width); break;
+          case 5: strip<5>(from, w + at * size, to, depth, count, width); break;
+          default: strip<kRows>(from, w + at * size, to, depth, count, width);
+        }
+      }
+    }
+  });
+}
+
 // x [..., in] times weight [out, in]: by the library's product if there are more rows than `few`.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
   const int64_t width = weight.size(1), count = weight.size(0), rows = x.numel() / width;
-  const bool fits = weight.is_contiguous() && width % (2 * Wide::size()) == 0;
-  if (rows > few || !fits) return at::linear(x, weight);
+  const bool by_lines = weight.scalar_type() == at::kFloat && weight.t().is_contiguous();
+  const bool by_columns = weight.is_contiguous() && width % (2 * Wide::size()) == 0;
+  if (rows > few || !(by_lines || by_columns)) return at::linear(x, weight);
   auto shape = x.sizes().vec();
   shape.back() = count;
   const at::Tensor sums = at::empty(shape, x.options().dtype(at::kFloat));
@@ -128,10 +222,17 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
   }
 #endif
   const at::Tensor given = x.to(at::kFloat).contiguous();
-  AT_DISPATCH_REDUCED_FLOATING_TYPES(weight.scalar_type(), "product", [&] {
-    const scalar_t* w = weight.const_data_ptr<scalar_t>();
-    multiply(rows, given.const_data_ptr<float>(), w, out, width, count);
-  });
+  const float* from = given.const_data_ptr<float>();
+  if (by_lines) {
+    multiply_lines(rows, from, weight.const_data_ptr<float>(), out, width, count);
+    return sums;
+  }
+  const auto run = [&](const auto* w) { multiply(rows, from, w, out, width, count); };
+  switch (weight.scalar_type()) {
+    case at::kFloat: run(weight.const_data_ptr<float>()); break;
+    case at::kHalf: run(weight.const_data_ptr<at::Half>()); break;
+    default: run(weight.const_data_ptr<at::BFloat16>());
+  }
   return sums.to(weight.scalar_type());
 }
 

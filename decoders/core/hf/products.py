@@ -1,7 +1,7 @@
-"""Products of few rows with half-precision weights, by code of our own, in a CPU's graphs.
+"""Products of few rows with weights, by code of our own, in a CPU's graphs.
 
-The libraries' products read such weights at half of what some memories give (docs/log.md), and
-multiply many rows faster. How many rows are few is measured once on a machine.
+The libraries' products read weights at half of what some memories and caches give (docs/log.md),
+and some multiply many rows faster. How many rows are few is measured once on a machine.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -17,18 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HALF = (torch.bfloat16, torch.float16)
 _SOURCE = Path(__file__).with_suffix(".cpp")
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _aten = torch.ops.aten
 
 
-def load(library: Path) -> int:
-    """Load the compiled code, and return how many rows are few; both are made once.
-
-    Called again, it returns the number of the file beside `library`.
-    """
+def load(library: Path) -> dict[torch.dtype, int]:
+    """Load the code, and return how many rows are few by dtype; both are made once and kept."""
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
@@ -45,9 +42,11 @@ def load(library: Path) -> int:
     measured = library.with_suffix(".rows")
     if not measured.exists():
         partial = measured.with_suffix(f".{os.getpid()}")
-        partial.write_text(f"{_measure_few()}\n", encoding="utf-8")
+        numbers = map(_measure_few, (torch.bfloat16, torch.float32))
+        partial.write_text(" ".join(map(str, numbers)), encoding="utf-8")
         partial.replace(measured)
-    return int(measured.read_text(encoding="utf-8"))
+    half, whole = map(int, measured.read_text(encoding="utf-8").split())
+    return {torch.bfloat16: half, torch.float16: half, torch.float32: whole}
 
 
 def _unfilled(x: Tensor, weight: Tensor, few: int) -> Tensor:
@@ -55,12 +54,14 @@ def _unfilled(x: Tensor, weight: Tensor, few: int) -> Tensor:
     return x.new_empty(*x.shape[:-1], len(weight))
 
 
-def _measure_few() -> int:
+def _measure_few(dtype: torch.dtype) -> int:
     """Return the number of rows up to which this code is faster than the library's."""
     few = 0
-    weights = torch.ones(_MATRICES, *_SHAPE, dtype=torch.bfloat16)  # more than a core's cache
+    weights = torch.ones(_MATRICES, *_SHAPE, dtype=dtype)  # more than a core's cache
+    if dtype == torch.float32:  # as in `gating.laid_out`
+        weights = weights.mT.contiguous().mT
     for num_rows in ROWS:
-        x = torch.ones(num_rows, _SHAPE[1], dtype=torch.bfloat16)
+        x = torch.ones(num_rows, _SHAPE[1], dtype=dtype)
         times_s: dict[int, list[float]] = {0: [], num_rows: []}  # by the limit: none are few, all
         for _, (limit, own) in product(range(_ROUNDS), times_s.items()):
             start_s = time.perf_counter()
@@ -73,8 +74,8 @@ def _measure_few() -> int:
     return few
 
 
-def use_in(program: Any, few: int) -> None:
-    """Replace products with half-precision weights in an exported program; `few` is `load`'s."""
+def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
+    """Replace products with weights in an exported program; `few` is `load`'s."""
     graph = program.graph
     for node in list(graph.nodes):
         is_linear = node.target == _aten.linear.default
@@ -82,12 +83,12 @@ def use_in(program: Any, few: int) -> None:
             continue
         x, weight, *bias = node.args
         held = weight.meta["val"]
-        if held.dtype not in HALF or held.dim() != 2:
+        if not (most := few.get(held.dtype, 0)) or held.dim() != 2:
             continue
         with graph.inserting_before(node):
             if not is_linear:
                 weight = graph.call_function(_aten.t.default, (weight,))
-            made = graph.call_function(torch.ops.decoders.product.default, (x, weight, few))
+            made = graph.call_function(torch.ops.decoders.product.default, (x, weight, most))
             if bias and bias[0] is not None:
                 made = graph.call_function(_aten.add.Tensor, (made, bias[0]))
         made.meta["val"] = node.meta["val"]

@@ -15,17 +15,20 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(graph_files.missing_compiler() is not None, reason="no C++ compiler"),
 ]
-CLOSE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
+CLOSE = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-5}
 SHAPES = [(576, 1536), (40, 64), (7, 128), (5, 48)]
+LINES = [*SHAPES, (1581, 160), (33, 7), (160, 1)]
+FEW = {torch.bfloat16: 64, torch.float16: 64, torch.float32: 64}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
     library = tmp_path_factory.mktemp("graphs") / "rows.so"
     few = products.load(library)
-    assert few in (0, *products.ROWS)
-    library.with_suffix(".rows").write_text("5")  # measured once
-    assert products.load(library) == 5
+    assert set(few) == set(CLOSE)
+    assert set(few.values()) <= {0, *products.ROWS}
+    library.with_suffix(".rows").write_text("5 7")  # measured once
+    assert products.load(library) == {torch.bfloat16: 5, torch.float16: 5, torch.float32: 7}
 
 
 def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -45,8 +48,22 @@ def test_rows_are_multiplied(dtype: torch.dtype, shape: tuple[int, int], num_row
     torch.testing.assert_close(found[0].double(), exact, rtol=CLOSE[dtype], atol=1e-4)
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
-    weight, x = drawn(577, 96, dtype=torch.bfloat16), drawn(64, 96, dtype=torch.bfloat16)
+@pytest.mark.parametrize("shape", LINES)
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 13, 18, 64, 65])
+def test_rows_are_multiplied_with_weights_by_lines(shape: tuple[int, int], num_rows: int) -> None:
+    weight, x = drawn(*shape, dtype=torch.float32), drawn(num_rows, shape[1], dtype=torch.float32)
+    found = torch.ops.decoders.product(x[None], weight.t().contiguous().t(), 64)
+    exact = x.double() @ weight.double().t()
+    assert found.shape == (1, num_rows, shape[0])
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "by_lines"), [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
+)
+def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, by_lines: bool) -> None:
+    weight, x = drawn(577, 96, dtype=dtype), drawn(64, 96, dtype=dtype)
+    weight = weight.t().contiguous().t() if by_lines else weight
     alone = [torch.ops.decoders.product(row[None], weight, 64) for row in x]
     for count in (2, 5, 17, 64):
         together = torch.ops.decoders.product(x[:count], weight, 64)
@@ -67,7 +84,7 @@ def test_rows_that_are_not_contiguous() -> None:
 
 
 class Several(nn.Module):
-    """Products of all kinds: two of a float32 weight and of activations stay as they are.
+    """Products of all kinds: those of activations stay as they are.
 
     In float16: chains of them in bfloat16 differ by more than 5 % between two libraries.
     """
@@ -87,34 +104,39 @@ class Several(nn.Module):
         return out
 
 
-def test_products_of_half_precision_weights_are_replaced() -> None:
+@pytest.mark.parametrize("few", [FEW, FEW | {torch.float32: 0}])
+def test_products_of_weights_are_replaced(few: dict[torch.dtype, int]) -> None:
     module, x = Several().requires_grad_(False), drawn(1, 5, 64, dtype=torch.float16)
     rows = torch.export.Dim("rows", min=2)
     program = torch.export.export(module, (x,), dynamic_shapes={"x": {1: rows}}, strict=False)
-    products.use_in(program, 64)
+    products.use_in(program, few)
     targets = [str(node.target) for node in program.graph.nodes]
-    assert targets.count("decoders.product.default") == 6
-    assert targets.count("aten.linear.default") == 1
+    is_replaced = few[torch.float32] > 0
+    assert targets.count("decoders.product.default") == 6 + is_replaced
+    assert targets.count("aten.linear.default") == 1 - is_replaced
     assert targets.count("aten.matmul.default") == 2
     for count in (5, 9):
         x = drawn(1, count, 64, dtype=torch.float16) / 8
         torch.testing.assert_close(program.module()(x), module(x), rtol=0.05, atol=0.05)
 
 
-def test_graphs_multiply_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_graphs_multiply_by_them(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
     used: list[str] = []
     replaced = products.use_in
 
-    def use_in(program: Any, few: int) -> None:
+    def use_in(program: Any, few: dict[torch.dtype, int]) -> None:
         replaced(program, few)
         used.append(str(program.graph))
 
     monkeypatch.setattr(products, "use_in", use_in)
-    monkeypatch.setattr(products, "_measure_few", lambda: 64)
+    monkeypatch.setattr(products, "_measure_few", lambda _: 64)
     logits = []
     for compile in (False, True):
-        model = HFModel(fresh("llama-gqa").to(torch.bfloat16), compile=compile)
+        model = HFModel(fresh("llama-gqa").to(dtype), compile=compile)
         model.reserve(1, 32)
         session = model.open()
         model.forward([session.call(list(range(12)), read=())])
@@ -123,4 +145,5 @@ def test_graphs_multiply_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for graph in used:
         assert "decoders.product.default" in graph
         assert "aten.linear.default" not in graph
-    torch.testing.assert_close(logits[1], logits[0], rtol=0.05, atol=0.05)
+    close = 1e-4 if dtype == torch.float32 else 0.05
+    torch.testing.assert_close(logits[1], logits[0], rtol=close, atol=close)

@@ -2,8 +2,8 @@
 
 ``y = W x + b + g (alpha / r) B A x`` with g = 0 for base rows and 1 for slots (gated LoRA):
 
-* *merged*: slot rows go through ``W + (alpha / r) B A``, laid out beside W. Fastest where the
-  weights are small, at three times the weight memory.
+* *merged*: slot rows go through ``W + (alpha / r) B A``. Fastest where the weights are small, at
+  twice the weight memory.
 * *unmerged*: W for all rows, then the delta on slot rows. Layers that share an input share one
   product with their stacked A.
 * `low_rank.LowRankWeights`: as unmerged, with W side by side as well: a CPU's large weights.
@@ -23,9 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Forward, GatedModule, Layer, by_tiles
-
-PAIRED_ROWS = 64
-"""Most base rows, or slots, of a call that runs as one batched product (measured: docs/log.md)."""
 
 
 class Deltas:
@@ -145,28 +142,34 @@ class MergedWeights(GroupedWeights):
             deltas.gated,
             lambda indices: torch.cat([deltas.merged(index).to(dtype) for index in indices], 1),
         )
+        self._joined = deltas.gated.side_by_side
         for group, indices in zip(self._groups, deltas.gated.groups, strict=True):
             group.plain = not any(index in deltas for index in indices)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the merged weights and of the base weights laid beside them."""
-        return sum((1 if group.plain else 2) * group.slots.nbytes for group in self._groups)
+        """Bytes of the merged weights; a model for decoding has its own side by side."""
+        return sum(group.slots.nbytes for group in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
         """Gate one sequence of `num_rows` rows; those from `first` on are slots."""
         rows = _tail(first, num_rows, self._groups[0].slots.device)
-        return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
+        return self._gated(rows)
 
     def scattered(self, base: Tensor, slots: Tensor) -> Forward:
         """Gate several sequences by flat indices of base rows (padding too) and slots."""
-        rows = _Rows.of(base, slots)
+        return self._gated(_Rows.of(base, slots))
+
+    def _gated(self, rows: _Rows) -> Forward:
+        self.lay_out()
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
     def lay_out(self) -> None:
-        """Lay base weights beside the merged ones: a graph holds both, and must not make them."""
+        """Find or make base weights side by side: a graph holds them, and must not make them."""
         for group in self._groups:
-            _ = group.plain or group.both
+            if group.base is None and not group.plain:
+                weights = [layer.weight for layer in group.members]
+                group.base = _side_by_side(group.members) if self._joined else torch.cat(weights, 1)
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
         """Return what `through` needs; `bucketed`: by numbers of rows as powers of two alone."""
@@ -179,33 +182,21 @@ class MergedWeights(GroupedWeights):
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
         """Run the rows of a `gate`: shapes depend on its tensors' alone."""
         base, slots, back = (gate[f"gate.{part}"] for part in ("base", "slots", "back"))
-        rows = _Rows(torch.cat((base, slots)), back.flatten(), base.shape[0], paired=False)
-        return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
+        return self._gated(_Rows(torch.cat((base, slots)), back.flatten(), base.shape[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a call: `taken` has base rows, then slots, filled up where `paired`.
-
-    `back` finds a row of the call in `taken`.
-    """
+    """A call's rows: `taken` has base rows, then slots; `back` finds each row in it."""
 
     taken: Tensor
     back: Tensor
     num_base: int
-    paired: bool
 
     @classmethod
     def of(cls, base: Tensor, slots: Tensor) -> _Rows:
-        most, num_rows = max(len(base), len(slots)), len(base) + len(slots)
-        paired = most <= PAIRED_ROWS
-        order = torch.arange(2 * most if paired else num_rows, device=base.device)
-        first_slot = most if paired else len(base)
-        taken, back = torch.zeros_like(order), order.new_empty(num_rows)
-        for rows, first in ((base, 0), (slots, first_slot)):
-            taken[first : first + len(rows)] = rows
-            back[rows] = order[first : first + len(rows)]
-        return cls(taken, back, first_slot, paired)
+        taken = torch.cat((base, slots))
+        return cls(taken, taken.argsort(), len(base))
 
 
 def _filled_up(rows: Tensor, bucketed: bool) -> Tensor:
@@ -229,16 +220,7 @@ class Group:
     sizes: list[int]
     plain: bool = False
     parts: Sequence[Tensor] = ()
-    _both: Tensor | None = None
-
-    @property
-    def both(self) -> Tensor:
-        """Base weights and merged ones ``[2, in, sum out]``; training needs none."""
-        if self._both is None:
-            base = torch.cat([layer.weight for layer in self.members], 1)
-            self._both = torch.stack((base, self.slots))
-            self.slots = self._both[1]
-        return self._both
+    base: Tensor | None = None
 
     def everywhere(self, x: Tensor) -> Tensor:
         """Use `slots` for every row ``[B, N, in]``."""
@@ -246,15 +228,13 @@ class Group:
         return y if self.bias is None else y + self.bias
 
     def gated(self, x: Tensor, rows: _Rows) -> Tensor:
-        """Run each row ``[B, N, in]`` by its kind: few rows as one batched product."""
+        """Run each row ``[B, N, in]`` by its kind; base weights were laid out."""
         if self.plain:
             return self.everywhere(x)
+        assert self.base is not None
         taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
-        if rows.paired:
-            y = torch.bmm(taken.view(2, -1, x.shape[-1]), self.both).flatten(0, 1)
-        else:
-            base, slots = taken[: rows.num_base], taken[rows.num_base :]
-            y = torch.cat((base @ self.both[0], slots @ self.both[1]))
+        base, slots = taken[: rows.num_base], taken[rows.num_base :]
+        y = torch.cat((base @ self.base, slots @ self.slots))
         y = y.index_select(0, rows.back).view(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
 

@@ -272,10 +272,8 @@ def test_merging_is_done_in_the_factors_precision_before_the_cast():
 
 @pytest.mark.parametrize(("num_base", "num_slots"), [(1, 3), (3, 1), (7, 7), (70, 3), (3, 70)])
 @torch.inference_mode()
-def test_pairs_and_single_products_give_each_row_the_layer_of_its_kind(
-    name: str, num_base: int, num_slots: int
-) -> None:
-    """On both sides of `PAIRED_ROWS`, one sequence's rows and rows that lie anywhere."""
+def test_each_row_is_given_the_layer_of_its_kind(name: str, num_base: int, num_slots: int) -> None:
+    """One sequence's rows and rows that lie anywhere."""
     case = Case(name)
     merged = case.ways["merged"]
     num_rows = num_base + num_slots
@@ -295,19 +293,15 @@ def test_pairs_and_single_products_give_each_row_the_layer_of_its_kind(
             torch.testing.assert_close(forward(index, x), expected, atol=2e-5, rtol=1e-5)
 
 
-def test_merged_weights_lie_beside_the_base_weights_only_once_slots_meet_tokens() -> None:
+def test_slots_meet_the_models_own_weights_without_a_copy() -> None:
     case = Case("llama")
-    merged = case.ways["merged"]
-    assert isinstance(merged, MergedWeights)
-    weights = sum(layer.weight.nbytes for layer in case.gated.layers)
-    assert merged.num_bytes == 2 * weights
-    with case.gated.active(merged.everywhere):
-        logits(case.module, IDS)
-    assert all(group._both is None for group in merged._groups)
-    case.run(IDS[:1], "merged", "tail", FIRST, 9)
-    assert sum(group.both.nbytes for group in merged._groups) == merged.num_bytes
-    shared = [(group.slots.data_ptr(), group.both[1].data_ptr()) for group in merged._groups]
-    assert all(slots == half for slots, half in shared)  # not a third copy
+    merged = MergedWeights(Deltas(case.joined, case.factors), torch.float32)
+    with case.joined.active(merged.tail(FIRST, 9)):
+        found = logits(case.joined_module, IDS[:1])
+    assert torch.equal(found, case.run(IDS[:1], "merged", "tail", FIRST, 9))
+    own = [case.joined.layers[group[0]].weight.data_ptr() for group in case.joined.groups]
+    assert [group.base.data_ptr() for group in merged._groups] == own
+    assert merged.num_bytes == sum(layer.weight.nbytes for layer in case.joined.layers)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

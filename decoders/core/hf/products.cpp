@@ -12,7 +12,7 @@
 #include <ATen/cpu/vec/vec.h>
 #include <torch/library.h>
 
-#if defined(__x86_64__) && defined(__AVX512F__) && (__GNUC__ >= 11 || __clang_major__ >= 9)
+#if defined(CPU_CAPABILITY_AVX512) && (__GNUC__ >= 11 || __clang_major__ >= 9)
 #include <immintrin.h>
 #define DECODERS_BFLOAT16_PRODUCTS
 #endif

@@ -1,5 +1,7 @@
 """Products of few rows: sums of float32, rounded once, whatever rows and sizes are."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +149,36 @@ def test_graphs_multiply_by_them(
         assert "aten.linear.default" not in graph
     close = 1e-4 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(logits[1], logits[0], rtol=close, atol=close)
+
+
+def test_narrower_vectors_of_the_processor_give_the_same_products(tmp_path: Path) -> None:
+    from torch._inductor import cpu_vec_isa
+
+    narrower = [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list()[1:]]
+    if not narrower:
+        pytest.skip("the processor has vectors of one width")
+    code = """
+import sys
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch._inductor import cpu_vec_isa
+
+from decoders.core.hf import products
+
+name, folder = sys.argv[1:]
+(chosen,) = [isa for isa in cpu_vec_isa.valid_vec_isa_list() if str(isa) == name]
+cpu_vec_isa.pick_vec_isa = lambda: chosen
+products._measure_few = lambda dtype: 64
+products.load(Path(folder) / f"{name}.so")
+for dtype, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.2)):
+    weight, x = torch.randn(577, 96, dtype=dtype), torch.randn(13, 96, dtype=dtype)
+    exact = x.double() @ weight.double().t()
+    for laid_out in (weight, weight.t().contiguous().t()):
+        found = torch.ops.decoders.product(x, laid_out, 64).double()
+        torch.testing.assert_close(found, exact, rtol=0, atol=atol)
+"""
+    for name in narrower:
+        subprocess.run([sys.executable, "-c", code, name, str(tmp_path)], check=True)

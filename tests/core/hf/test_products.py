@@ -108,6 +108,7 @@ class Several(nn.Module):
 
 @pytest.mark.parametrize("few", [FEW, FEW | {torch.float32: 0}])
 def test_products_of_weights_are_replaced(few: dict[torch.dtype, int]) -> None:
+    torch.manual_seed(0)  # of the layers' weights: errors of a chain have a long tail
     module, x = Several().requires_grad_(False), drawn(1, 5, 64, dtype=torch.float16)
     rows = torch.export.Dim("rows", min=2)
     program = torch.export.export(module, (x,), dynamic_shapes={"x": {1: rows}}, strict=False)

@@ -40,9 +40,9 @@ std::tuple<Wide, Wide> widened(const T* w) {
     return at::vec::convert_to_float<T>(at::vec::Vectorized<T>::loadu(w));
 }
 
-// Sums x[R, width] times w[C, width], into out[R, stride].
+// Sums x[R, width] times w[C, width], rounded once, into out[R, stride].
 template <typename T, int R, int C>
-void block(const float* x, const T* w, float* out, int64_t width, int64_t stride) {
+void block(const float* x, const T* w, T* out, int64_t width, int64_t stride) {
   Wide sums[R][C];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = Wide(0.f);
@@ -71,7 +71,7 @@ void block(const float* x, const T* w, float* out, int64_t width, int64_t stride
 // The same of rows in bfloat16, without widening: twice the products at a time.
 template <typename T, int R, int C>
 __attribute__((target("avx512bf16"))) void block(
-    const at::BFloat16* x, const T* w, float* out, int64_t width, int64_t stride) {
+    const at::BFloat16* x, const T* w, T* out, int64_t width, int64_t stride) {
   __m512 sums[R][C];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = _mm512_setzero_ps();
@@ -97,7 +97,7 @@ bool multiplies_bfloat16() {
 #endif
 
 template <typename T, int C, typename X>
-void column(int64_t rows, const X* x, const T* w, float* out, int64_t width, int64_t stride) {
+void column(int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t stride) {
   while (rows > 0) {
     switch (rows) {
       case 1: return block<T, 1, C>(x, w, out, width, stride);
@@ -114,7 +114,7 @@ void column(int64_t rows, const X* x, const T* w, float* out, int64_t width, int
 }
 
 template <typename T, typename X>
-void multiply(int64_t rows, const X* x, const T* w, float* out, int64_t width, int64_t count) {
+void multiply(int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t count) {
   const int64_t groups = (count + kColumns - 1) / kColumns;
   at::parallel_for(0, groups, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin * kColumns; n < std::min(end * kColumns, count); n += kColumns) {
@@ -211,29 +211,31 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
   if (rows > few || !(by_lines || by_columns)) return at::linear(x, weight);
   auto shape = x.sizes().vec();
   shape.back() = count;
-  const at::Tensor sums = at::empty(shape, x.options().dtype(at::kFloat));
-  float* out = sums.mutable_data_ptr<float>();
+  const at::Tensor made = at::empty(shape, weight.options());
 #ifdef DECODERS_BFLOAT16_PRODUCTS
   if (weight.scalar_type() == at::kBFloat16 && multiplies_bfloat16()) {
     const at::Tensor given = x.contiguous();
+    const auto* from = given.const_data_ptr<at::BFloat16>();
     const auto* w = weight.const_data_ptr<at::BFloat16>();
-    multiply(rows, given.const_data_ptr<at::BFloat16>(), w, out, width, count);
-    return sums.to(at::kBFloat16);
+    multiply(rows, from, w, made.mutable_data_ptr<at::BFloat16>(), width, count);
+    return made;
   }
 #endif
   const at::Tensor given = x.to(at::kFloat).contiguous();
   const float* from = given.const_data_ptr<float>();
-  if (by_lines) {
-    multiply_lines(rows, from, weight.const_data_ptr<float>(), out, width, count);
-    return sums;
-  }
-  const auto run = [&](const auto* w) { multiply(rows, from, w, out, width, count); };
-  switch (weight.scalar_type()) {
-    case at::kFloat: run(weight.const_data_ptr<float>()); break;
-    case at::kHalf: run(weight.const_data_ptr<at::Half>()); break;
-    default: run(weight.const_data_ptr<at::BFloat16>());
-  }
-  return sums.to(weight.scalar_type());
+  const auto run = [&]<typename T>(const T* w) {
+    multiply(rows, from, w, made.mutable_data_ptr<T>(), width, count);
+  };
+  if (by_lines)
+    multiply_lines(
+        rows, from, weight.const_data_ptr<float>(), made.mutable_data_ptr<float>(), width, count);
+  else if (weight.scalar_type() == at::kFloat)
+    run(weight.const_data_ptr<float>());
+  else if (weight.scalar_type() == at::kHalf)
+    run(weight.const_data_ptr<at::Half>());
+  else
+    run(weight.const_data_ptr<at::BFloat16>());
+  return made;
 }
 
 }  // namespace

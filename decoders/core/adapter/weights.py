@@ -148,8 +148,8 @@ class MergedWeights(GroupedWeights):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the merged weights; a model for decoding has its own side by side."""
-        return sum(group.slots.nbytes for group in self._groups)
+        """Bytes of the merged weights, and of base weights that do not stand side by side."""
+        return sum((2 - (self._joined or each.plain)) * each.slots.nbytes for each in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
         """Gate one sequence of `num_rows` rows; those from `first` on are slots."""

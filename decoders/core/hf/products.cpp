@@ -25,6 +25,7 @@ constexpr int kColumns = 4;       // weights [in] read side by side
 constexpr int kRows = 6;          // rows beside them: kRows * kColumns sums fit into registers
 constexpr int64_t kGrain = 16;    // columns of a thread at least
 constexpr int64_t kAhead = 8;     // lines of a panel fetched in advance
+constexpr int64_t kLong = 64;     // rows from which float32 columns lose to the library
 #if defined(CPU_CAPABILITY_AVX512) || defined(__aarch64__)
 constexpr int kSums = 24;         // vectors of sums of a panel, by the number of registers
 #else
@@ -205,9 +206,11 @@ void multiply_lines(
 
 // x [..., in] times weight [out, in]: by the library's product if there are more rows than `few`.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
-  const int64_t width = weight.size(1), count = weight.size(0), rows = x.numel() / width;
+  const int64_t width = weight.size(1), count = weight.size(0);
+  const int64_t rows = x.numel() / std::max<int64_t>(width, 1);
   const bool by_lines = weight.scalar_type() == at::kFloat && weight.t().is_contiguous();
-  const bool by_columns = weight.is_contiguous() && width % (2 * Wide::size()) == 0;
+  const bool is_long = weight.scalar_type() == at::kFloat && rows >= kLong;
+  const bool by_columns = weight.is_contiguous() && width % (2 * Wide::size()) == 0 && !is_long;
   if (rows > few || !(by_lines || by_columns)) return at::linear(x, weight);
   auto shape = x.sizes().vec();
   shape.back() = count;

@@ -18,7 +18,7 @@ def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> No
         ("tasks", "zoo, greedy, at most 256 new tokens, 3 repeats"),
         ("decoders", "ar, spec"),
         ("dtype", "float32"),
-        ("device", "cpu, Intel(R) Xeon(R) Processor, 2 cores"),
+        ("device", "cpu, AMD EPYC, 2 cores"),
         ("threads", str(side.env.torch.threads)),
         ("date", str(side.status.started_utc)[:16].replace("T", " ") + " UTC"),
     ]

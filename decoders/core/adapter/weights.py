@@ -142,14 +142,16 @@ class MergedWeights(GroupedWeights):
             deltas.gated,
             lambda indices: torch.cat([deltas.merged(index).to(dtype) for index in indices], 1),
         )
-        self._joined = deltas.gated.side_by_side
+        joined = deltas.gated.side_by_side
         for group, indices in zip(self._groups, deltas.gated.groups, strict=True):
             group.plain = not any(index in deltas for index in indices)
+            own = [layer.weight for layer in group.members]
+            group.base = [_side_by_side(group.members)] if joined else own
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the merged weights, and of base weights that do not stand side by side."""
-        return sum((2 - (self._joined or each.plain)) * each.slots.nbytes for each in self._groups)
+        """Bytes of the merged weights; base weights are the module's own."""
+        return sum(group.slots.nbytes for group in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
         """Gate one sequence of `num_rows` rows; those from `first` on are slots."""
@@ -161,15 +163,7 @@ class MergedWeights(GroupedWeights):
         return self._gated(_Rows.of(base, slots))
 
     def _gated(self, rows: _Rows) -> Forward:
-        self.lay_out()
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
-
-    def lay_out(self) -> None:
-        """Find or make base weights side by side: a graph holds them, and must not make them."""
-        for group in self._groups:
-            if group.base is None and not group.plain:
-                weights = [layer.weight for layer in group.members]
-                group.base = _side_by_side(group.members) if self._joined else torch.cat(weights, 1)
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
         """Return what `through` needs; `bucketed`: by numbers of rows as powers of two alone."""
@@ -212,7 +206,10 @@ def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
 
 @dataclass(slots=True)
 class Group:
-    """Layers of one input; where it is `plain`, no layer has a delta."""
+    """Layers of one input; where it is `plain`, no layer has a delta.
+
+    `base` are the module's own weights: one for all layers if they stand side by side.
+    """
 
     members: Sequence[Layer]
     slots: Tensor
@@ -220,7 +217,7 @@ class Group:
     sizes: list[int]
     plain: bool = False
     parts: Sequence[Tensor] = ()
-    base: Tensor | None = None
+    base: Sequence[Tensor] = ()
 
     def everywhere(self, x: Tensor) -> Tensor:
         """Use `slots` for every row ``[B, N, in]``."""
@@ -228,13 +225,14 @@ class Group:
         return y if self.bias is None else y + self.bias
 
     def gated(self, x: Tensor, rows: _Rows) -> Tensor:
-        """Run each row ``[B, N, in]`` by its kind; base weights were laid out."""
+        """Run each row ``[B, N, in]`` by its kind."""
         if self.plain:
             return self.everywhere(x)
-        assert self.base is not None
         taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
         base, slots = taken[: rows.num_base], taken[rows.num_base :]
-        y = torch.cat((base @ self.base, slots @ self.slots))
+        products = [base @ weight for weight in self.base]
+        y = products[0] if len(products) == 1 else torch.cat(products, 1)
+        y = torch.cat((y, slots @ self.slots))
         y = y.index_select(0, rows.back).view(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
 
@@ -271,9 +269,6 @@ class Delta(ABC):
 
 class AddedWeights:
     """W for all rows, the delta for slots; a subclass says how a layer runs."""
-
-    def lay_out(self) -> None:
-        """See `MergedWeights.lay_out`: all is there."""
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
         """Return a layer's output ``[B, N, out]``, after `add` on rows ``[B N, in]`` and it."""

@@ -97,21 +97,19 @@ bool multiplies_bfloat16() {
 }
 #endif
 
+// Calls run<number>(), of 1 to N.
+template <int N, typename F>
+void with_number(int64_t number, const F& run) {
+  if (number == N) return run.template operator()<N>();
+  if constexpr (N > 1) with_number<N - 1>(number, run);
+}
+
 template <typename T, int C, typename X>
 void column(int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t stride) {
-  while (rows > 0) {
-    switch (rows) {
-      case 1: return block<T, 1, C>(x, w, out, width, stride);
-      case 2: return block<T, 2, C>(x, w, out, width, stride);
-      case 3: return block<T, 3, C>(x, w, out, width, stride);
-      case 4: return block<T, 4, C>(x, w, out, width, stride);
-      case 5: return block<T, 5, C>(x, w, out, width, stride);
-      default: block<T, kRows, C>(x, w, out, width, stride);
-    }
-    rows -= kRows;
-    x += kRows * width;
-    out += kRows * stride;
-  }
+  for (int64_t done = 0; done < rows; done += kRows)
+    with_number<kRows>(std::min<int64_t>(rows - done, kRows), [&]<int R>() {
+      block<T, R, C>(x + done * width, w, out + done * stride, width, stride);
+    });
 }
 
 template <typename T, typename X>
@@ -155,14 +153,6 @@ void panel(const float* x, const float* w, float* out, int64_t depth, int64_t st
 
 constexpr int most_vectors(int rows) { return std::min(8, kSums / rows); }
 
-// The same of `vectors` of columns, at most C.
-template <int R, int C = most_vectors(R)>
-void panel_of(
-    int64_t vectors, const float* x, const float* w, float* out, int64_t depth, int64_t stride) {
-  if (vectors == C) return panel<R, C>(x, w, out, depth, stride, Wide::size());
-  if constexpr (C > 1) panel_of<R, C - 1>(vectors, x, w, out, depth, stride);
-}
-
 // The same of any number of columns.
 template <int R>
 void strip(
@@ -171,7 +161,8 @@ void strip(
   for (int64_t whole = count / size; whole > 0;) {  // panels of about equal width
     const int64_t panels = (whole + most_vectors(R) - 1) / most_vectors(R);
     const int64_t vectors = (whole + panels - 1) / panels;
-    panel_of<R>(vectors, x, w, out, depth, stride);
+    with_number<most_vectors(R)>(
+        vectors, [&]<int C>() { panel<R, C>(x, w, out, depth, stride, size); });
     whole -= vectors, w += vectors * size, out += vectors * size;
   }
   if (count % size) panel<R, 1>(x, w, out, depth, stride, count % size);
@@ -189,16 +180,10 @@ void multiply_lines(
       for (int64_t done = 0, taken; done < rows; done += taken) {
         const int64_t blocks = (rows - done + kRows - 1) / kRows;
         taken = (rows - done + blocks - 1) / blocks;
-        const float* from = x + done * depth;
         float* to = out + done * count + at * size;
-        switch (taken) {
-          case 1: strip<1>(from, w + at * size, to, depth, count, width); break;
-          case 2: strip<2>(from, w + at * size, to, depth, count, width); break;
-          case 3: strip<3>(from, w + at * size, to, depth, count, width); break;
-          case 4: strip<4>(from, w + at * size, to, depth, count, width); break;
-          case 5: strip<5>(from, w + at * size, to, depth, count, width); break;
-          default: strip<kRows>(from, w + at * size, to, depth, count, width);
-        }
+        with_number<kRows>(taken, [&]<int R>() {
+          strip<R>(x + done * depth, w + at * size, to, depth, count, width);
+        });
       }
     }
   });

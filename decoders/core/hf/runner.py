@@ -177,8 +177,6 @@ class Runner:
     def held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses beside its inputs: a description, and tensors by name."""
         adapter = self.adapters.get(name)
-        if adapter is not None:
-            adapter.weights.lay_out()
         used: dict[str, Any] = {"module": self._module, "gated": self.gated}
         config = None
         if adapter is not None:  # less its tables of embedded uniforms, one a temperature

@@ -300,8 +300,9 @@ def test_slots_meet_the_models_own_weights_without_a_copy() -> None:
         found = logits(case.joined_module, IDS[:1])
     assert torch.equal(found, case.run(IDS[:1], "merged", "tail", FIRST, 9))
     own = [case.joined.layers[group[0]].weight.data_ptr() for group in case.joined.groups]
-    met = [group.base for group in merged._groups if group.base is not None]
-    assert [weight.data_ptr() for weight in met] == own
+    assert [[weight.data_ptr() for weight in group.base] for group in merged._groups] == [
+        [each] for each in own
+    ]
     assert merged.num_bytes == sum(layer.weight.nbytes for layer in case.joined.layers)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -203,7 +202,7 @@ def run(
 
     file = None if config is None else Path(config)
     chosen = load_config(file, {**settings, "decoders": decoders})
-    with closing(choose(progress)) as shown:
+    with choose(progress) as shown:
         return load_run(measure(chosen, Path(output), shown).run_dir)
 
 

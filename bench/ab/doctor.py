@@ -161,7 +161,7 @@ def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) 
     from bench.plan.make import make_plan
     from bench.plan.select import choose_decoders
     from bench.plan.setup import open_setup
-    from bench.progress import Silent
+    from bench.progress import Progress
     from bench.records.files import SampleWriter
     from bench.records.plan import write_plan
     from bench.records.run_folder import load_records
@@ -169,7 +169,7 @@ def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) 
 
     values = {"decoders": "ar", "limit": num_prompts, "repeats": num_repeats, "quality_limit": 0}
     config = load_config(None, {**values, "max_new_tokens": AA_TOKENS})
-    shown = Silent()
+    shown = Progress()
     setup = open_setup(choose_decoders(config, shown.note))
     plan, prompts = make_plan(setup, "aa", shown)
     watch = LoadWatch(setup.device)

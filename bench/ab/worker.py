@@ -27,7 +27,7 @@ from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Opener, open_setup
-from bench.progress import Silent
+from bench.progress import Progress
 from bench.records.files import LineCollector
 from bench.records.plan import Block
 from bench.records.prompts import Prompt, read_prompts
@@ -50,7 +50,7 @@ class Worker:
 
     def open(self, config: Mapping[str, Any]) -> Answer:
         """Open a configuration; return what was resolved, and on what it runs."""
-        run = choose_decoders(load_config(None, config), Silent().note)
+        run = choose_decoders(load_config(None, config), Progress().note)
         self._setup = setup = self._opener(run)
         self._watch = LoadWatch(setup.device)
         return {
@@ -64,7 +64,7 @@ class Worker:
 
     def plan(self, name: str) -> Answer:
         """Return the plan, and its prompts as lines of prompts.jsonl."""
-        plan, prompts = make_plan(self._setup, name, Silent())
+        plan, prompts = make_plan(self._setup, name, Progress())
         lines = [json.dumps(dataclasses.asdict(p), ensure_ascii=False) for p in prompts.values()]
         return {"manifest": plan.to_manifest(), "prompts": lines}
 
@@ -72,7 +72,7 @@ class Worker:
         """Take the prompts of a folder, reserve caches for them, and run every decoder a little."""
         setup, lap = self._setup, self._watch.lap
         self._prompts = read_prompts(Path(folder))
-        self._runner = Runner(setup, self._prompts, self._kept, Silent(), attempt=0, lap=lap)
+        self._runner = Runner(setup, self._prompts, self._kept, Progress(), attempt=0, lap=lap)
         self._runner.prepare([Block(block=0, repeat=0, prompts=tuple(names), order=())])
         gc.collect()
         gc.freeze()
@@ -89,7 +89,7 @@ class Worker:
     def quality(self, names: Sequence[str]) -> Answer:
         """Score the answers to `names`, untimed."""
         asked = [self._prompts[name] for name in names]
-        score_quality(self._setup, asked, self._kept, Silent(), attempt=0)
+        score_quality(self._setup, asked, self._kept, Progress(), attempt=0)
         return {"lines": self._lines()}
 
     def _lines(self) -> list[Answer]:

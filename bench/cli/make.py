@@ -17,12 +17,12 @@ PANEL = "Make models and adapters"
 @app.command(rich_help_panel=PANEL)
 def fetch(
     name: Annotated[str, typer.Argument(help="As `bench ls models` lists it.")],
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Check a named model's weights and convert them once, for `--model NAME`."""
     from bench.plan.named_models import fetch as bring
 
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         folder = bring(name, shown)
     typer.echo(folder)
 

@@ -52,12 +52,12 @@ def run(
             metavar="MINUTES", help="From one's begin to the next's.", rich_help_panel=_SPACED
         ),
     ] = 0,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
-    with is_rank_zero(chosen) as leads, options.display(progress) as shown:
+    with is_rank_zero(chosen) as leads, options.choose(progress) as shown:
         if not leads:
             return
         if dry_run:
@@ -84,7 +84,7 @@ def resume(
     executor: options.Executing = options.Kind.local,
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Complete a run that was interrupted or killed; nothing is measured twice."""
     from bench import runs
@@ -96,7 +96,7 @@ def resume(
         if (plan := load_sessions(folder)) is not None:
             _measure_sessions(plan, progress)
     spread = spread_of(executor, workers, executor_option)
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         folder = find_run(run_dir, output)
         with is_rank_zero(load_config(folder / CONFIG, {})) as leads:
             if not leads:
@@ -126,7 +126,7 @@ def verify(
     ] = False,
     draws: Annotated[int, typer.Option(help="Answers drawn in every distribution test.")] = 5000,
     json: Annotated[Path | None, typer.Option(help="Write everything found to a file.")] = None,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Check that decoders that claim to be lossless are: equality with AR, and the distribution."""
     from bench.verify.verify import verify as examine
@@ -134,7 +134,7 @@ def verify(
     chosen = options.configuration(given)
     if json is not None and not json.parent.is_dir():  # said now, not when all is measured
         raise UsageError(f"--json {json}: the folder {json.parent} does not exist")
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         report = examine(chosen, shown, distribution=distribution, num_draws=draws)
     report.print(options.console())
     if json is not None:
@@ -164,7 +164,7 @@ def evaluate(
     include: Annotated[Path | None, typer.Option(help="Folder of task files of yours.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Without the chat template.")] = False,
     output: options.Output = options.RESULTS,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Answer lm-eval's tasks with a decoder: quality on tasks that nobody here made."""
     from bench.measure.evaluate import EvalRequest
@@ -187,7 +187,7 @@ def evaluate(
         drawn=drawn,
     )
     chosen = options.configuration({**given, "decoders": decoder})
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         ended = answer(chosen, request, output, shown)
     options.print_table(("task", "metric", "filter", "value"), ended.rows)
     for note in ended.notes:
@@ -206,7 +206,7 @@ def sweep(
     ] = None,
     output: options.Output = options.RESULTS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Measure runs over a grid: options, batch size, temperature, prompt and output length."""
     from bench import sweeps
@@ -214,7 +214,7 @@ def sweep(
 
     asked = load_sweep(file)
     made = folder or output / asked.folder_name
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         if dry_run:
             typer.echo("\n".join(sweeps.plan_lines(asked, made, shown)))
             return
@@ -225,11 +225,11 @@ def sweep(
     raise typer.Exit(ended.exit_code)
 
 
-def _measure_sessions(plan: Sessions, progress: options.ProgressStyle) -> NoReturn:
+def _measure_sessions(plan: Sessions, progress: str) -> NoReturn:
     from bench.sessions import measure_sessions
 
-    with options.display(progress) as shown:
-        code = int(measure_sessions(plan, shown, progress.value))
+    with options.choose(progress) as shown:
+        code = int(measure_sessions(plan, shown, progress))
     if not plan.missing:
         code = max(code, print_pool([str(plan.folder)], plan.folder, plan.folder))
     raise typer.Exit(code)

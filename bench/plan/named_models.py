@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
-from bench.progress import Progress, Silent
+from bench.progress import Progress
 from decoders.core.hf.checkpoint import CONVERTED, cache_folder
 
 
@@ -96,7 +96,7 @@ def _converted(file: Path, progress: Progress | None, model: _NamedModel | None 
 
     if not file.is_file():
         raise UnavailableError(f"model {str(file)!r}: there is no such file")
-    progress = progress or Silent()
+    progress = progress or Progress()
     progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
     sha256 = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
     if model is not None and sha256 != model.sha256:

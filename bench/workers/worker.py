@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, Exit, UnavailableError, room_for
 from bench.machine.env import ROOT
-from bench.progress import Silent
+from bench.progress import Progress
 from bench.records.failures import TraceCollector
 from bench.records.files import LineCollector
 from bench.records.phases import PhasedAnswer
@@ -83,7 +83,7 @@ class Worker:
             setup,
             opening.prompts,
             self._lines,
-            Silent(),
+            Progress(),
             attempt=opening.attempt,
             lap=self._watch.lap,
             errors=self._errors,
@@ -115,7 +115,7 @@ class Worker:
                 setup,
                 [prompts[name] for name in job.prompts],
                 self._lines,
-                Silent(),
+                Progress(),
                 attempt=self._attempt,
                 done=job.done,
                 errors=self._errors,

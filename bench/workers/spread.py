@@ -95,51 +95,40 @@ class Passes:
         num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
         progress.note(f"{num_workers} worker(s) open the models")
         prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
-        queue = JobQueue(executor, num_workers, self._opening(num_workers), self, prefix)
+        queue = JobQueue(executor, num_workers, self._opening(num_workers), prefix)
         try:
             if jobs:
                 num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
                 progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
-                queue.run(jobs)
+                self._take(queue.run(jobs))
             if scoring:
                 num_done = sum(record.kind == "quality" for record in self.records)
                 asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
                 progress.start("quality", asked, num_done)
-                queue.run(scoring)
+                self._take(queue.run(scoring))
         finally:
             queue.close()
 
-    def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
-        """Write where and how a worker measures."""
-        self.writer.event(
-            "worker",
-            worker=worker,
-            node=hello.node,
-            cores=list(opening.cores or hello.cores),
-            gpu=opening.gpu,
-            attempt=self.attempt,
-        )
-
-    def done(self, worker: str, job: Job, done: Done) -> None:
-        """Write the results of a job."""
-        self.writer.lines(done.lines)  # first: what lies in the folder counts
-        self.writer.sync()
-        for name, trace in done.errors:
-            self.errors.keep(name, trace)
-        if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
-            self.second.keep(job.block, done.phases)
-        if isinstance(job, SplitBlock):
-            self.progress.step(worker)
-        else:
-            num = sum(not line.startswith('{"event"') for line in done.lines)
-            self.progress.step(worker, num)
-
-    def lost(self, worker: str, job: Job | None) -> None:
-        """Write that a worker is gone."""
-        again = f"; {job} runs again elsewhere" if job else ""
-        self.progress.note(f"worker {worker} is gone{again}")
-        block = job.block.block if isinstance(job, TimeBlock) else None
-        self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
+    def _take(self, results: Iterable[tuple[str, Job | None, Done | None]]) -> None:
+        """Write what the workers do, as it comes."""
+        for worker, job, done in results:
+            if done is None:
+                again = f"; {job} runs again elsewhere" if job else ""
+                self.progress.note(f"worker {worker} is gone{again}")
+                block = job.block.block if isinstance(job, TimeBlock) else None
+                self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
+                continue
+            self.writer.lines(done.lines)  # first: what lies in the folder counts
+            self.writer.sync()
+            for name, trace in done.errors:
+                self.errors.keep(name, trace)
+            if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
+                self.second.keep(job.block, done.phases)
+            if isinstance(job, SplitBlock):
+                self.progress.step(worker)
+            elif job is not None:
+                num = sum(not line.startswith('{"event"') for line in done.lines)
+                self.progress.step(worker, num)
 
     def _opening(self, num_workers: int) -> Callable[[str, Hello, int], Opening]:
         config = self.setup.config

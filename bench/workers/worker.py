@@ -15,21 +15,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError, Exit, UnavailableError, room_for
+from bench.errors import BenchError, UnavailableError, room_for
 from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.records.failures import TraceCollector
-from bench.records.files import LineCollector
+from bench.records.files import LineCollector, event_line
 from bench.records.phases import PhasedAnswer
 from bench.settings.config import config_of
 from bench.workers.messages import (
     Answer,
     Done,
-    Failed,
     Hello,
     Job,
     Opening,
-    Ping,
     Request,
     ScorePrompts,
     SplitBlock,
@@ -41,24 +39,24 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Answers requests, one after another; a `Ping` and an `Opening` come before all work."""
+    """Answers requests, one after another; None and an `Opening` come before all work."""
 
     def answer(self, request: Request) -> Answer:
         """Answer a request; whatever goes wrong is an answer too."""
         try:
-            if isinstance(request, Ping):
+            if request is None:
                 return Hello(node=node(), pid=os.getpid(), cores=cores())
+            phases: Sequence[PhasedAnswer] = ()
             if isinstance(request, Opening):
                 self._open(request)
-                return Done()
-            self._watch.ignore(request.peers)
-            phases = tuple(self._measure(request.job))
-            return Done(lines=self._lines.take(), errors=self._errors.take(), phases=phases)
+            else:
+                self._watch.ignore(request.peers)
+                phases = self._measure(request.job)
+            return Done(self._lines.take(), self._errors.take(), tuple(phases))
         except BenchError as error:
-            return Failed(message=error.message, exit_code=error.exit_code)
+            return error
         except Exception as error:  # the run says which worker failed, and how
-            line = f"{type(error).__name__}: {error}"
-            return Failed(message=line, exit_code=int(Exit.FAILED))
+            return BenchError(f"{type(error).__name__}: {error}")
 
     def _open(self, opening: Opening) -> None:
         """Load the models on the cores or the GPU of this worker, and warm up."""
@@ -93,6 +91,9 @@ class Worker:
             self._runner.prepare(opening.blocks)
         self._frozen = frozen_garbage()
         self._frozen.__enter__()
+        where = {"node": node(), "cores": list(opening.cores), "gpu": opening.gpu}
+        named = {"worker": opening.worker, **where, "attempt": opening.attempt}
+        self._lines.lines.append(event_line("worker", **named))
 
     def _measure(self, job: Job) -> Sequence[PhasedAnswer]:
         """Do a job; return the seconds by phase that it was to measure."""

@@ -83,7 +83,6 @@ def run_sweep(
     folder: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: runs.Reporter = runs.report_of,
 ) -> SweepResult:
     """Measure the missing points of a sweep, and write the report of all.
 
@@ -100,7 +99,7 @@ def run_sweep(
             progress.note(line)
         worst, failed = Exit.DONE, {}
         for point in sweep.points:
-            code, reason = _measure(point, sweep, folder, progress, opener, reporter)
+            code, reason = _measure(point, sweep, folder, progress, opener)
             worst = max(worst, code)
             if reason is not None:
                 failed[point.name] = reason
@@ -128,7 +127,6 @@ def _measure(
     folder: Path,
     progress: Progress,
     opener: Opener,
-    reporter: runs.Reporter,
 ) -> tuple[Exit, str | None]:
     """Bring one point to its end: the exit code, and why it has no result where it has none."""
     at = _existing(folder).get(point.name)
@@ -139,9 +137,9 @@ def _measure(
     progress.note(f"point {point.number} of {len(sweep.points)}: {point.label}")
     try:
         if at is None:
-            ended = runs.run(point.config, folder / POINTS, progress, opener, reporter)
+            ended = runs.run(point.config, folder / POINTS, progress, opener)
         else:
-            ended = runs.resume(at, progress, opener, reporter)
+            ended = runs.resume(at, progress, opener)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED, None
     except BenchError as error:

@@ -10,7 +10,7 @@ run folders, ``base`` and ``head``, for `bench compare`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -41,7 +41,6 @@ REPEATS = 6
 _REPEATS_A_PROCESS = 2
 """Repeats until both sides start anew; opening a process takes as long as a repeat."""
 Lines = list[dict[str, Any]]
-Start = Callable[[str, Path], Process]
 
 
 @dataclass
@@ -66,12 +65,11 @@ def run_ab(
     config: Mapping[str, Any],
     parent: Path,
     progress: Progress,
-    start: Start = Process,
 ) -> tuple[Path, Path]:
     """Measure two checkouts, each a folder or a git revision; return the folders of base and head.
 
     `config` holds the set values of `RunConfig` (`bench.ab.request`), which each side resolves for
-    itself; tests inject `start`, which starts a side's process.
+    itself.
 
     Raises:
         BenchError: a revision is none (exit 2), the sides differ in more than their code (5), or a
@@ -88,7 +86,7 @@ def run_ab(
             folder.mkdir()
         revisions = [None if Path(given).is_dir() else given for given in (base, head)]
         by_folder = dict(zip(folders, revisions, strict=True))
-        _AbRun(trees, by_folder, config, token, progress, start).run()
+        _AbRun(trees, by_folder, config, token, progress).run()
     return folders[0], folders[1]
 
 
@@ -101,7 +99,6 @@ class _AbRun:
     config: Mapping[str, Any]
     token: str
     progress: Progress
-    start: Start
     plan: Plan | None = None
     order: random.Random = field(default_factory=random.Random)
     lines: dict[str, Lines] = field(default_factory=lambda: {name: [] for name in _SIDES})
@@ -147,7 +144,7 @@ class _AbRun:
         with ExitStack() as stack:
             arms = []
             for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
-                process = stack.enter_context(self.start(name, tree))
+                process = stack.enter_context(Process(name, tree))
                 arms.append(_AbSide(name, tree, folder, process, process.open(self.config)))
             check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
             yield arms

@@ -26,7 +26,7 @@ from bench.measure.timing import Runner
 from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
-from bench.plan.setup import Opener, open_setup
+from bench.plan.setup import open_setup
 from bench.progress import Progress
 from bench.records.files import LineCollector
 from bench.records.plan import Block
@@ -42,16 +42,15 @@ Answer = dict[str, Any]
 class Worker:
     """Answers the parent's requests, one after another."""
 
-    def __init__(self, opener: Opener = open_setup) -> None:
-        """Take `opener` from tests."""
-        self._opener = opener
+    def __init__(self) -> None:
+        """Begin with nothing open."""
         self._kept = LineCollector()
         self._prompts: Mapping[str, Prompt] = {}
 
     def open(self, config: Mapping[str, Any]) -> Answer:
         """Open a configuration; return what was resolved, and on what it runs."""
         run = choose_decoders(load_config(None, config), Progress().note)
-        self._setup = setup = self._opener(run)
+        self._setup = setup = open_setup(run)
         self._watch = LoadWatch(setup.device)
         return {
             "protocol": PROTOCOL,

@@ -24,9 +24,9 @@ from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
 from bench.plan.compiling import make_graphs, open_compiled
+from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan, parse_part, part_of
-from bench.plan.precision import computed_in
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
@@ -59,7 +59,7 @@ from bench.settings.config import RunConfig, load_config
 from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
-from bench.verify.differences import differences
+from bench.verify.divergence import differences
 from bench.workers.spread import Passes, Team
 
 Planned = tuple[Setup, Plan, dict[str, Prompt]]

@@ -34,7 +34,7 @@ from bench.records.prompts import Prompt, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.vocabulary import answered_ids, vocabulary
 from bench.settings.config import load_config
-from bench.verify.differences import differences
+from bench.verify.divergence import differences
 
 Answer = dict[str, Any]
 

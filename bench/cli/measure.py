@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -11,12 +13,12 @@ from bench.cli import options
 from bench.cli.group import Verb
 from bench.cli.read import print_pool, print_run
 from bench.errors import BenchError, UsageError
-from bench.plan.follow import is_rank_zero
 from bench.settings.spread import ALONE, spread_of
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
     from bench.sessions import Sessions
+    from bench.settings.config import RunConfig
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -57,7 +59,7 @@ def run(
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
-    with is_rank_zero(chosen) as leads, options.choose(progress) as shown:
+    with _is_rank_zero(chosen) as leads, options.choose(progress) as shown:
         if not leads:
             return
         if dry_run:
@@ -98,7 +100,7 @@ def resume(
     spread = spread_of(executor, workers, executor_option)
     with options.choose(progress) as shown:
         folder = find_run(run_dir, output)
-        with is_rank_zero(load_config(folder / CONFIG, {})) as leads:
+        with _is_rank_zero(load_config(folder / CONFIG, {})) as leads:
             if not leads:
                 return
             ended = runs.resume(folder, shown, spread=spread)
@@ -223,6 +225,32 @@ def sweep(
         typer.echo(f"left out: {line}")
     typer.echo(f"{made / 'sweep.md'}  {made / 'summary.csv'}  {made / 'figures'}")
     raise typer.Exit(ended.exit_code)
+
+
+@contextmanager
+def _is_rank_zero(config: RunConfig) -> Iterator[bool]:
+    """Yield whether this process is the run; a follower has run the leader's calls by then.
+
+    When the leader leaves, well or not, its followers end.
+    """
+    if config.tensor_parallel == 1:
+        yield True
+        return
+    from decoders.core.hf.sharded import Ranks, ShardedModel, dismiss, follow
+
+    if Ranks.of_environment().leads:
+        try:
+            yield True
+        finally:
+            dismiss()
+        return
+    from bench.plan.select import choose_decoders
+    from bench.plan.setup import open_setup
+
+    setup = open_setup(choose_decoders(config, lambda _: None))
+    models = (setup.models.target, setup.models.draft)
+    follow([model for model in models if isinstance(model, ShardedModel)])
+    yield False
 
 
 def _measure_sessions(plan: Sessions, progress: str) -> NoReturn:

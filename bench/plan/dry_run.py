@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.machine.clock import Stopwatch
+from bench.plan.devices import computed_in
 from bench.plan.make import batch_size, describe, make_plan
-from bench.plan.precision import computed_in
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration

@@ -16,9 +16,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from bench.errors import UsageError
-from bench.plan.devices import open_device
+from bench.plan.devices import computed_in, open_device, usual_dtype
 from bench.plan.make import batch_size, tokenise
-from bench.plan.precision import computed_in, usual_dtype
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Arm, Opener, Setup, checkpoint, open_setup
 from bench.plan.tokenise import count_lines, tasks_of

@@ -68,10 +68,6 @@ class VerbGroup(TyperGroup):
         with _stoppable():
             return super().invoke(ctx)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return names in order."""
-        return list(self.commands)
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section per heading."""
         texts = {name: each.get_short_help_str(limit=500) for name, each in self.commands.items()}

@@ -18,7 +18,6 @@ TOGETHER = "together"
 """The folder, beside runs, of reports and papers of several of them."""
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
 _Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "reference", "peft"]
-_Bold = Literal["best", "none"]
 _Venue = Literal["icml", "acl", "neurips", "iclr", "tmlr", "arxiv"]
 
 

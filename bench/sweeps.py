@@ -64,12 +64,14 @@ def plan_lines(
     try:
         setup = opener(decided[missing[0]])
         plan, prompts = make_plan(setup, first.name, progress)
-        guess = estimate(setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")])
+        one_s, basis = estimate(
+            setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")]
+        )
     except BenchError as error:  # said again of that point; others may be fine
         return [f"{line}; no estimate: {error.message}"]
     work = [_work(run.config) for run in decided]
-    seconds = guess.seconds * sum(work[i] for i in missing) / work[missing[0]]
-    return [f"{line}; about {duration(seconds)}, were every decoder as fast as ar ({guess.basis})"]
+    seconds = one_s * sum(work[i] for i in missing) / work[missing[0]]
+    return [f"{line}; about {duration(seconds)}, were every decoder as fast as ar ({basis})"]
 
 
 def _work(config: RunConfig) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bench.machine.clock import Stopwatch
 from bench.plan.devices import computed_in
 from bench.plan.make import batch_size, describe, make_plan
@@ -27,8 +25,8 @@ def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) 
     setup = opener(choose_decoders(config, progress.note))
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
-    guess = estimate(setup, plan, timed)
-    line = f"about {duration(guess.seconds)}, were every decoder as fast as ar ({guess.basis})"
+    seconds, basis = estimate(setup, plan, timed)
+    line = f"about {duration(seconds)}, were every decoder as fast as ar ({basis})"
     return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), line]
 
 
@@ -42,18 +40,11 @@ def _first(setup: Setup, prompt: Prompt) -> list[str]:
     return [head, *(f"  {printable(row)}" for row in text.splitlines())]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """Seconds of a plan if every decoder is as fast as the baseline, and their basis."""
+def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]:
+    """Return the seconds of a plan if every decoder is as fast as the baseline, and their basis.
 
-    seconds: float
-    basis: str
-
-
-def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> Estimate:
-    """Return the time of a plan, from the baseline's answers to a few of the prompts.
-
-    An answer of the quality pass, batched, is taken to cost a quarter of one alone.
+    That is the baseline's answers to a few of the prompts. An answer of the quality pass, batched,
+    is taken to cost a quarter of one alone.
     """
     arm = setup.arms[BASELINE]
     probes = timed[:: max(1, len(timed) // _NUM_PROBES)][:_NUM_PROBES]
@@ -71,4 +62,4 @@ def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> Estimate:
         f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens an "
         f"answer on {len(probes)} prompts"
     )
-    return Estimate(seconds=timing_s + quality_s, basis=basis)
+    return timing_s + quality_s, basis

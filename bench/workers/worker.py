@@ -11,7 +11,7 @@ import hashlib
 import os
 import platform
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ from bench.workers.messages import (
 
 if TYPE_CHECKING:
     from bench.plan.setup import Setup
+    from bench.records.plan import Block
+    from bench.records.prompts import Prompt
 
 
 class Worker:
@@ -51,7 +53,7 @@ class Worker:
                 self._open(request)
             else:
                 self._watch.ignore(request.peers)
-                phases = self._measure(request.job)
+                phases = self.work(request.job)
             return Done(self._lines.take(), self._errors.take(), tuple(phases))
         except BenchError as error:
             return error
@@ -65,37 +67,48 @@ class Worker:
             os.sched_setaffinity(0, opening.cores)
         if opening.gpu is not None:  # read when CUDA starts, which it has not
             os.environ["CUDA_VISIBLE_DEVICES"] = str(opening.gpu)
-        from bench.machine.load import LoadWatch
-        from bench.measure.timing import Runner, frozen_garbage
         from bench.plan.select import stored_decoders
 
-        run = stored_decoders(config_of(tomllib.loads(opening.config)))
-        self._setup = setup = opening.opener(run)
+        setup = opening.opener(stored_decoders(config_of(tomllib.loads(opening.config))))
         _refuse_other(setup, opening, len(whole))
-        self._attempt, self._prompts = opening.attempt, opening.prompts
-        self._lines = LineCollector(worker=opening.worker, node=node())
+        lines = LineCollector(worker=opening.worker, node=node())
+        self.begin(setup, opening.prompts, opening.blocks, lines, opening.attempt)
+        where = {"node": node(), "cores": list(opening.cores), "gpu": opening.gpu}
+        named = {"worker": opening.worker, **where, "attempt": opening.attempt}
+        self._lines.lines.append(event_line("worker", **named))
+
+    def begin(
+        self,
+        setup: Setup,
+        prompts: Mapping[str, Prompt],
+        blocks: Sequence[Block],
+        lines: LineCollector,
+        attempt: int = 0,
+    ) -> None:
+        """Get ready to measure with what is open: reserve caches for `blocks`, and warm up."""
+        from bench.machine.load import LoadWatch
+        from bench.measure.timing import Runner, frozen_garbage
+
+        self._setup, self._prompts, self._lines, self._attempt = setup, prompts, lines, attempt
         self._errors = TraceCollector()
         self._failed: set[str] = set()
         self._watch = LoadWatch(setup.device)
         self._runner = Runner(
             setup,
-            opening.prompts,
-            self._lines,
+            prompts,
+            lines,
             Progress(),
-            attempt=opening.attempt,
+            attempt=attempt,
             lap=self._watch.lap,
             errors=self._errors,
             after=lambda _, failed: self._failed.update(failed),
         )
-        if opening.blocks:
-            self._runner.prepare(opening.blocks)
+        if blocks:
+            self._runner.prepare(blocks)
         self._frozen = frozen_garbage()
         self._frozen.__enter__()
-        where = {"node": node(), "cores": list(opening.cores), "gpu": opening.gpu}
-        named = {"worker": opening.worker, **where, "attempt": opening.attempt}
-        self._lines.lines.append(event_line("worker", **named))
 
-    def _measure(self, job: Job) -> Sequence[PhasedAnswer]:
+    def work(self, job: Job) -> Sequence[PhasedAnswer]:
         """Do a job; return the seconds by phase that it was to measure."""
         from bench.measure.phases import phases_of
         from bench.measure.quality import ADVICE, score_quality

@@ -57,8 +57,8 @@ class Plain(Progress):
         if self._done < min(self._next, self._total):
             return
         self._next += self._every
-        spent_s = time.monotonic() - self._start_s
-        left = time_left(spent_s, self._done - self._before, self._total - self._done)
+        pace_s = (time.monotonic() - self._start_s) / (self._done - self._before)
+        left = f"{duration(pace_s * (self._total - self._done))} left"
         self.note(f"{self._phase} {self._done}/{self._total}  {left}  {detail}".rstrip())
 
 
@@ -117,11 +117,6 @@ def decided(shown: str) -> str:
     if shown != "auto":
         return shown
     return "rich" if sys.stderr.isatty() and not os.environ.get("CI") else "plain"
-
-
-def time_left(spent_s: float, done: int, to_do: int) -> str:
-    """Return how long `to_do` answers take at the pace of those that are `done`."""
-    return f"{duration(spent_s / done * to_do)} left"
 
 
 def duration(seconds: float) -> str:

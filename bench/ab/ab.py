@@ -48,11 +48,9 @@ class _AbSide:
     """One side: its process of the present repeat, its folder, and the facts of its first one."""
 
     name: str
-    tree: Path
     folder: Path
     process: Process
     opened: dict[str, Any]
-    lines: Lines = field(default_factory=list)
 
     @property
     def cells(self) -> list[str]:
@@ -99,7 +97,7 @@ class _AbRun:
     config: Mapping[str, Any]
     token: str
     progress: Progress
-    plan: Plan | None = None
+    plan: Plan = field(init=False)
     order: random.Random = field(default_factory=random.Random)
     lines: dict[str, Lines] = field(default_factory=lambda: {name: [] for name in _SIDES})
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -121,9 +119,9 @@ class _AbRun:
 
     def _run(self) -> None:
         done = 0
-        while self.plan is None or done < self.num_repeats:
+        while not done or done < self.num_repeats:
             with self._arms() as arms:
-                if self.plan is None:
+                if not done:
                     self._write_plan(arms)
                 self._warm_up(arms)
                 for repeat in range(done, min(done + _REPEATS_A_PROCESS, self.num_repeats)):
@@ -135,7 +133,6 @@ class _AbRun:
 
     @property
     def num_repeats(self) -> int:
-        assert self.plan is not None
         return 1 + max(block.repeat for block in self.plan.blocks)
 
     @contextmanager
@@ -145,7 +142,7 @@ class _AbRun:
             arms = []
             for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
                 process = stack.enter_context(Process(name, tree))
-                arms.append(_AbSide(name, tree, folder, process, process.open(self.config)))
+                arms.append(_AbSide(name, folder, process, process.open(self.config)))
             check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
             yield arms
 
@@ -169,13 +166,11 @@ class _AbRun:
             write_status(arm.folder, self._status(arm.folder, "started"))
 
     def _warm_up(self, arms: Sequence[_AbSide]) -> None:
-        assert self.plan is not None
         names = list(dict.fromkeys(n for block in self.plan.blocks for n in block.prompts))
         for arm in arms:
             arm.process.ask("warm_up", folder=str(arm.folder.resolve()), names=names)
 
     def _repeat(self, arms: Sequence[_AbSide], repeat: int) -> None:
-        assert self.plan is not None
         blocks = [block for block in self.plan.blocks if block.repeat == repeat]
         cells = list(dict.fromkeys(cell for arm in arms for cell in arm.cells))
         turns = sum(len(arm.cells) for arm in arms)
@@ -198,7 +193,6 @@ class _AbRun:
                 self._write(arm, measured[arm.name])
 
     def _quality(self, arms: Sequence[_AbSide]) -> None:
-        assert self.plan is not None
         names = [planned.prompt for planned in self.plan.in_pass("quality")]
         for arm in arms if names else ():
             self.progress.start(f"quality of {arm.name}", 1)

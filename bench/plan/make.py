@@ -12,7 +12,7 @@ from bench.errors import UsageError, room_for
 from bench.machine.env import models_of
 from bench.plan.identity import identity_of
 from bench.plan.setup import Setup
-from bench.plan.tokenise import build_prompts, count_lines, tasks_of, to_length
+from bench.plan.tokenise import PromptEncoder, count_lines, tasks_of, to_length
 from bench.progress import Progress
 from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
@@ -94,15 +94,13 @@ def tokenise(
             f"tokens the model's context of {context} takes 2 to {longest}",
         )
     try:
-        prompts, skipped = build_prompts(
-            distinct,
+        prompts, skipped = PromptEncoder(
             setup.tokenizer,
-            max_prompt_tokens=longest,
-            overlong=config.overlong,
-            answer_turn1=answer,
+            longest,
+            config.overlong,
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
-        )
+        ).prompts(distinct, answer)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if config.prompt_tokens is not None:

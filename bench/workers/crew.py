@@ -52,6 +52,10 @@ class _Member:
     ready: bool = False
     job: Job | None = None
 
+    @property
+    def node(self) -> str | None:
+        return None if self.hello is None else self.hello.node
+
 
 class JobQueue:
     """Workers that stay open between queues."""
@@ -94,7 +98,9 @@ class JobQueue:
             elif isinstance(answer, BenchError):
                 raise BenchError(f"worker {worker}: {answer.message}", exit_code=answer.exit_code)
             elif isinstance(answer, Hello):
-                member.hello, member.slot = answer, self._free_slot(answer.node)
+                taken = {m.slot for m in self._members.values() if m.node == answer.node}
+                member.slot = next(slot for slot in itertools.count() if slot not in taken)
+                member.hello = answer
                 self._executor.ask(worker, self._opening(worker, answer, member.slot))
             else:
                 job, member.job, member.ready = member.job, None, True
@@ -116,9 +122,8 @@ class JobQueue:
         for worker, member in self._members.items():
             if self._queue and member.ready and member.job is None:
                 member.job = self._queue.popleft()
-                hellos = [m.hello for m in self._members.values() if m.hello]
-                node = member.hello and member.hello.node
-                peers = tuple(hello.pid for hello in hellos if hello.node == node)
+                beside = [m.hello for m in self._members.values() if m.node == member.node]
+                peers = tuple(hello.pid for hello in beside if hello)
                 self._executor.ask(worker, Work(job=member.job, peers=peers))
 
     def _replace(self, worker: str, member: _Member) -> None:
@@ -132,8 +137,3 @@ class JobQueue:
         if member.job is not None:
             self._queue.appendleft(member.job)
         self._start()
-
-    def _free_slot(self, node: str) -> int:
-        """Return the first slot of a node that no worker has."""
-        here = {m.slot for m in self._members.values() if m.hello and m.hello.node == node}
-        return next(slot for slot in itertools.count() if slot not in here)

@@ -5,8 +5,11 @@ It writes the lines that come back, whole blocks at a time, and shows how far th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from bench.errors import UsageError
 from bench.measure.phases import SecondPass
@@ -134,7 +137,7 @@ class Passes:
         config = self.setup.config
 
         def opening(worker: str, hello: Hello, slot: int) -> Opening:
-            gpus = _num_gpus() if self.setup.on_gpu and num_workers > 1 else 0
+            gpus = torch.cuda.device_count() if self.setup.on_gpu and num_workers > 1 else 0
             return Opening(
                 opener=self.opener,
                 config=config.to_toml(),
@@ -154,9 +157,12 @@ class Passes:
         """Return blocks in the plan's order, and before them what a stopped run left unsplit."""
         unsplit = self.second.missing
         left = {block.block for block in self.left}
-        failed = _failed_cells(self.records)
+        failed: defaultdict[int, set[str]] = defaultdict(set)
+        for record in self.records:
+            if record.kind == "timing" and record.error:
+                failed[record.block].add(record.decoder)
         jobs: list[Job] = [
-            SplitBlock(block=block, failed=frozenset(failed.get(number, ())))
+            SplitBlock(block=block, failed=frozenset(failed[number]))
             for number, block in unsplit.items()
             if number not in left
         ]
@@ -176,14 +182,6 @@ class Passes:
         ]
 
 
-def _failed_cells(records: Iterable[SampleRecord]) -> dict[int, set[str]]:
-    failed: dict[int, set[str]] = {}
-    for record in records:
-        if record.kind == "timing" and record.error:
-            failed.setdefault(record.block, set()).add(record.decoder)
-    return failed
-
-
 def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
     """Return the cores of a slot: as many as it has threads, of its own while there are any.
 
@@ -198,9 +196,3 @@ def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]
         raise UsageError(line)
     first = slot % (len(have) // threads) * threads
     return tuple(have[first : first + threads])
-
-
-def _num_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()

@@ -38,7 +38,7 @@ def run(
             rich_help_panel=options.RESULT_PANEL,
         ),
     ] = False,
-    executor: options.Executing = options.Kind.local,
+    executor: options.Executing = "local",
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
     part: options.Part = None,
@@ -83,7 +83,7 @@ def run(
 def resume(
     run_dir: options.RunName,
     output: options.Output = options.RESULTS,
-    executor: options.Executing = options.Kind.local,
+    executor: options.Executing = "local",
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
     progress: options.Progressing = "auto",
@@ -273,8 +273,7 @@ def _print_limit(run_dir: Path) -> None:
     """Say how near ar came to the machine's limit, where the run was given a cost folder."""
     from bench.records.run_folder import load_run, read_config
 
-    folder = read_config(run_dir).get("cost")
-    if folder is None:
+    if (folder := read_config(run_dir).get("cost")) is None:
         return
     from bench.report.texts.cost import limit_lines
     from bench.stats.cost_curve import load_cost

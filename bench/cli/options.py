@@ -12,7 +12,7 @@ import typer
 
 from bench.progress import ProgressStyle
 from bench.progress import choose as choose
-from bench.settings.spread import Kind as Kind
+from bench.settings.spread import Kind
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,7 +22,7 @@ from bench.records.files import SampleWriter
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.settings.spread import Kind, WorkerConfig
+from bench.settings.spread import WorkerConfig
 from bench.workers.crew import Executor, JobQueue
 from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
 
@@ -54,11 +54,11 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
     Raises:
         BenchError: its package is not installed (exit 5), or it does not know an option (2).
     """
-    if spread.kind == Kind.local:
+    if spread.kind == "local":
         from bench.workers.local import LocalExecutor
 
         return LocalExecutor(threads)
-    if spread.kind == Kind.ray:
+    if spread.kind == "ray":
         from bench.workers.ray_cluster import RayExecutor
 
         return RayExecutor(spread.options, spread.workers, threads)

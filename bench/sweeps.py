@@ -16,8 +16,7 @@ import tomli_w
 
 from bench import runs
 from bench.errors import BenchError, Exit, UsageError
-from bench.plan.dry_run import estimate
-from bench.plan.make import make_plan
+from bench.plan.make import estimate, make_plan
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress, duration

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options
+from bench.text import counted
 
 app = typer.Typer()
 PANEL = "Make models and adapters"
@@ -46,7 +47,6 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing.")] = False,
 ) -> None:
     """Remove all compiled graphs (`bench ls graphs`); runs compile what they need again."""
-    from bench.text import counted
     from decoders.core.hf.checkpoint import graphs_folder
 
     folder = graphs_folder()

@@ -63,7 +63,7 @@ def run(
         if not leads:
             return
         if dry_run:
-            from bench.plan.dry_run import dry_run as plan_only
+            from bench.plan.make import dry_run as plan_only
 
             typer.echo("\n".join(plan_only(chosen, shown)))
             return

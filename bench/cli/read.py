@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from bench.cli import options
+from bench.errors import UsageError
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -44,7 +45,6 @@ def report(
 
 
 def _report_one(names: list[str], reference: str | None, folder: Path | None, output: Path) -> int:
-    from bench.errors import UsageError
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, write_report
 
@@ -60,7 +60,6 @@ def _report_one(names: list[str], reference: str | None, folder: Path | None, ou
 def _report_together(
     names: list[str], reference: str | None, folder: Path | None, output: Path
 ) -> int:
-    from bench.errors import UsageError
     from bench.report.page.joint import print_joint, write_joint
     from bench.report.together import load_members
 
@@ -169,7 +168,6 @@ def export(
 
 
 def _export_adapter(adapter: Path, folder: Path | None) -> None:
-    from bench.errors import UsageError
     from decoders.core.adapter.peft import to_peft
 
     try:

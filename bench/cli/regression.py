@@ -10,6 +10,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.group import Verb
+from bench.errors import Exit
 
 if TYPE_CHECKING:
     from bench.compare.gate import Gate
@@ -103,7 +104,6 @@ def doctor(
 ) -> None:
     """Say whether this machine is fit to measure on, and how small a difference it can show."""
     from bench.ab import doctor as examiner
-    from bench.errors import Exit
     from bench.settings.bounds import Margin, check
 
     check(margin, Margin, "--margin")

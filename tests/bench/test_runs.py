@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.plan.dry_run import dry_run
+from bench.plan.make import dry_run
 from bench.progress import Progress
 from bench.records.files import SAMPLES, SampleWriter
 from bench.records.run_folder import load_run

@@ -239,7 +239,7 @@ def supported_margin(
     return float(np.expm1(reach * spread / np.sqrt(num_prompts)))
 
 
-def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) -> Noise:
+def measure_noise() -> Noise:
     """Measure `ar` against itself on the zoo (exit 5 without a zoo)."""
     from bench.measure.timing import Runner
     from bench.plan.make import make_plan
@@ -251,7 +251,7 @@ def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) 
     from bench.records.run_folder import load_records
     from bench.settings.config import load_config
 
-    values = {"decoders": "ar", "limit": num_prompts, "repeats": num_repeats, "quality_limit": 0}
+    values = {"decoders": "ar", "limit": AA_PROMPTS, "repeats": AA_REPEATS, "quality_limit": 0}
     config = load_config(None, {**values, "max_new_tokens": AA_TOKENS})
     shown = Progress()
     setup = open_setup(choose_decoders(config, shown.note))

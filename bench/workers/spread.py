@@ -37,11 +37,8 @@ class Team:
             BenchError: what `open_executor` and `Executor.threads` do.
         """
         self.spread, self.opener = spread, opener
-        self.executor: Executor | None = None
-        self._threads = threads
-        if not spread.alone:
-            self.executor = open_executor(spread, threads)
-            self._threads = self.executor.threads(spread.workers)
+        self.executor = None if spread.alone else open_executor(spread, threads)
+        self._threads = self.executor.threads(spread.workers) if self.executor else threads
 
     def shared_out(self, run: ResolvedRun) -> ResolvedRun:
         """Return the run with a worker's threads, which a resumed run uses too."""

@@ -176,12 +176,12 @@ def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]
 
 
 def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
-    """Give a verb the `names` of `OPTIONS`, in the order of the help; `other` replace their own."""
+    """Give a verb the `names` of `OPTIONS`, in the order of the help, and `other` or its own."""
     chosen = {**OPTIONS, **other}
     for panel, below in _BY_PANEL.items():
         for name in below:
             chosen[name].__metadata__[0].rich_help_panel = panel
-    return gathering({name: (chosen[name], None) for name in names})
+    return gathering({name: (chosen[name], None) for name in dict.fromkeys([*names, *other])})
 
 
 def configuration(given: Given) -> RunConfig:

@@ -107,6 +107,26 @@ def explain(
 
 
 @app.command(rich_help_panel=PANEL)
+@options.configured(
+    project=options.option(
+        str, "Of mlflow, trackio: experiment, project. [default: decoding-bench]"
+    ),
+    repo=options.option(
+        str,
+        "A dataset of the Hugging Face hub: hub uploads to it, eval-results link to it.",
+        metavar="OWNER/NAME",
+    ),
+    licence=options.option(str, "Of hub: the card's licence.", "--license", metavar="ID"),
+    benchmarks=options.option(
+        list[str],
+        "Of eval-results: the hub's benchmark of a family. Repeatable.",
+        "--benchmark",
+        metavar="FAMILY=OWNER/DATASET#TASK",
+    ),
+    figures=options.option(
+        list[str], "Of reference: a figure to keep. Repeatable.", "--figure", metavar="NAME"
+    ),
+)
 def export(
     run_dir: Annotated[
         str,
@@ -114,31 +134,8 @@ def export(
     ],
     to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(help="Of mlflow, trackio: experiment, project. [default: decoding-bench]"),
-    ] = None,
-    repo: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME",
-            help="A dataset of the Hugging Face hub: hub uploads to it, eval-results link to it.",
-        ),
-    ] = None,
-    licence: Annotated[
-        str | None, typer.Option("--license", metavar="ID", help="Of hub: the card's licence.")
-    ] = None,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FAMILY=OWNER/DATASET#TASK",
-            help="Of eval-results: the hub's benchmark of a family. Repeatable.",
-        ),
-    ] = None,
-    figure: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Of reference: a figure to keep. Repeatable."),
-    ] = None,
+    *,
+    given: options.Given,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run for another tool, a tracker, the hub or a repository; or an adapter for PEFT."""
@@ -148,13 +145,7 @@ def export(
     from bench.report.findings import Findings
     from bench.stats.validity import from_here
 
-    choices = Choices(
-        project=project,
-        repo=repo,
-        licence=licence,
-        benchmarks=benchmark or (),
-        figures=figure or (),
-    )
+    choices = Choices(**{name: value for name, value in given.items() if value is not None})
     if to == "peft":
         choices.refuse_for(to)
         _export_adapter(Path(run_dir).expanduser(), folder)

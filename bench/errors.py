@@ -65,12 +65,6 @@ class UnavailableError(BenchError):
     exit_code = Exit.UNAVAILABLE
 
 
-class InterruptedRunError(BenchError):
-    """A command that its user stopped."""
-
-    exit_code = Exit.INTERRUPTED
-
-
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return the end of an error line about an unknown name: the nearest, then all valid ones."""
     names = sorted(allowed)

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from bench.errors import BenchError, Exit, UnavailableError
-from bench.gpu_summary import Outcome, Status, Step, read_outcome, write_summary
+from bench.gpu_summary import Status, Step, read_figures, write_summary
 from bench.plan.named_models import fetch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,15 +66,13 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         options = ("-q", "-m", "gpu", "-p", "no:cacheprovider")
         words = ("pytest", *options, *(("--collect-only",) if rehearse else ()), str(path))
         name = f"tests-{Path(file).name}"
-        return Step(
-            name=name, kind="tests", words=words, budget_s=18.0, left_out=_missing("pytest")
-        )
+        return Step(name=name, kind="tests", words=words, budget_s=18.0, reason=_missing("pytest"))
 
     def run(name: str, budget_s: float, model: str) -> Step:
         where = ("--output", str(folder / name), "--progress", "plain")
         words = ("bench", "run", "--model", model, *device, *(_FEW if rehearse else ()), *where)
-        left_out = _missing(*_NEEDED)
-        return Step(name=name, kind="run", words=words, budget_s=budget_s, left_out=left_out)
+        reason = _missing(*_NEEDED)
+        return Step(name=name, kind="run", words=words, budget_s=budget_s, reason=reason)
 
     smollm2 = run("smollm2", 45.0, _SMOLLM2)
     not_here = "left to the GPU: its steps are those of the zoo" if rehearse else _missing_model()
@@ -86,7 +84,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         bare("scripted", "qwen3-8b", 75.0),
         bare("invariant", "llama-1b", 40.0),
         *map(tests, GPU_TESTS),
-        replace(smollm2, left_out=smollm2.left_out or not_here),
+        replace(smollm2, reason=smollm2.reason or not_here),
         run("zoo", 60.0, "zoo"),
     ]
     slower = _CPU_SLOWER if rehearse else 1
@@ -117,24 +115,24 @@ def measure(
     say: Callable[[str], object] = print,
 ) -> Exit:
     """Run the steps one after another, and write the summary before and after each."""
-    outcomes: list[Outcome] = []
+    ended: list[Step] = []
     for step in steps:
-        write_summary(folder, [*outcomes, Outcome(step, Status.RUNNING)], rehearsal=rehearsal)
-        outcome = _run(step, folder, grace_s)
-        outcomes.append(outcome)
-        write_summary(folder, outcomes, rehearsal=rehearsal)
-        reason = f": {outcome.reason}" if outcome.reason else ""
-        say(f"{step.name}: {outcome.status.value} in {outcome.seconds:.0f} s{reason}")
-        if outcome.status is Status.INTERRUPTED:
+        running = replace(step, status=Status.RUNNING, reason=None)
+        write_summary(folder, [*ended, running], rehearsal=rehearsal)
+        ended.append(_run(step, folder, grace_s))
+        write_summary(folder, ended, rehearsal=rehearsal)
+        reason = f": {ended[-1].reason}" if ended[-1].reason else ""
+        say(f"{step.name}: {ended[-1].status} in {ended[-1].seconds:.0f} s{reason}")
+        if ended[-1].status is Status.INTERRUPTED:
             return Exit.INTERRUPTED
     say(f"{folder / 'summary.md'}  {folder / 'summary.json'}")
-    return Exit.DONE if all(outcome.well for outcome in outcomes) else Exit.FAILED
+    return Exit.DONE if all(step.well for step in ended) else Exit.FAILED
 
 
-def _run(step: Step, folder: Path, grace_s: float) -> Outcome:
+def _run(step: Step, folder: Path, grace_s: float) -> Step:
     """Run a step as a process group of its own, its output in ``NAME.log``."""
-    if step.left_out is not None:
-        return Outcome(step=step, status=Status.LEFT_OUT, reason=step.left_out)
+    if step.reason is not None:
+        return replace(step, status=Status.LEFT_OUT)
     log = folder / f"{step.name}.log"
     began = time.monotonic()
     status: Status | None = None
@@ -156,8 +154,8 @@ def _run(step: Step, folder: Path, grace_s: float) -> Outcome:
         finally:
             _end(process, grace_s)
     status = status or (Status.FAILED if process.returncode else Status.PASSED)
-    seconds = time.monotonic() - began
-    return read_outcome(step, folder, status, process.returncode, seconds)
+    seconds, code = time.monotonic() - began, process.returncode
+    return read_figures(replace(step, status=status, exit_code=code, seconds=seconds), folder)
 
 
 def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:

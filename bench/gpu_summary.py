@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,9 +25,10 @@ _COLUMNS = (
 """Columns of a run's summary."""
 
 
-class Status(Enum):
-    """End of a step."""
+class Status(StrEnum):
+    """State of a step."""
 
+    PLANNED = "planned"
     RUNNING = "running"
     PASSED = "passed"
     FAILED = "failed"
@@ -38,10 +39,10 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A command (`words` of ``python -m``), and what is read from its results.
+    """A command (`words` of ``python -m``), its end, and the figures read from its results.
 
     It may take `budget_s` seconds, its start and its end included. `aim` is the share of the
-    bandwidth limit that its first line is to reach; `left_out` says why it is not run.
+    bandwidth limit that its first line is to reach; one with a `reason` from the start is not run.
     """
 
     name: str
@@ -49,19 +50,7 @@ class Step:
     words: tuple[str, ...]
     budget_s: float
     aim: float | None = None
-    left_out: str | None = None
-
-    def command(self, folder: Path) -> str:
-        """Return it as it is typed; its output folder is called OUT."""
-        return " ".join(self.words).replace(str(folder), "OUT")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """End of a step, the reason, and its figures."""
-
-    step: Step
-    status: Status
+    status: Status = Status.PLANNED
     exit_code: int | None = None
     seconds: float = 0.0
     reason: str | None = None
@@ -72,14 +61,16 @@ class Outcome:
         """Return whether nothing went wrong: a missed aim is a result, not a failure."""
         return self.status in (Status.PASSED, Status.LEFT_OUT)
 
+    def command(self, folder: Path) -> str:
+        """Return it as it is typed; its output folder is called OUT."""
+        return " ".join(self.words).replace(str(folder), "OUT")
 
-def read_outcome(
-    step: Step, folder: Path, status: Status, exit_code: int | None = None, seconds: float = 0.0
-) -> Outcome:
-    """Read what a step left in `folder`; one that passed and left nothing has failed."""
+
+def read_figures(step: Step, folder: Path) -> Step:
+    """Read what an ended step left in `folder`; one that passed and left nothing has failed."""
     log = (folder / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
-    reason = None if status in (Status.PASSED, Status.RUNNING) else last
+    status, reason = step.status, None if step.status is Status.PASSED else last
     figures: dict[str, Any] = {"last_line": last}
     if step.kind == "lines":
         figures = _figures_of(read_lines(folder / f"{step.name}.jsonl"), step.aim)
@@ -88,7 +79,7 @@ def read_outcome(
     if status is Status.PASSED and not figures:
         status, reason = Status.FAILED, "it left no result in its folder"
     reason = reason and reason.replace(str(folder), "OUT")
-    return Outcome(step, status, exit_code, seconds, reason or None, figures)
+    return replace(step, status=status, reason=reason or None, figures=figures)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -116,26 +107,26 @@ def _figures_of_run(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def write_summary(folder: Path, outcomes: Sequence[Outcome], *, rehearsal: bool) -> None:
+def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> None:
     """Replace summary.json and summary.md."""
-    known = [each.figures["machine"] for each in outcomes if "machine" in each.figures]
+    known = [each.figures["machine"] for each in steps if "machine" in each.figures]
     machine = known[0] if known else {}
-    steps = [
+    told = [
         {
-            "name": each.step.name,
-            "command": each.step.command(folder),
-            "status": each.status.value,
+            "name": each.name,
+            "command": each.command(folder),
+            "status": each.status,
             "reason": each.reason,
             "exit_code": each.exit_code,
             "seconds": round(each.seconds, 1),
-            "budget_s": each.step.budget_s,
+            "budget_s": each.budget_s,
             "figures": each.figures,
         }
-        for each in outcomes
+        for each in steps
     ]
-    data = {"schema": _SCHEMA, "rehearsal": rehearsal, "machine": machine, "steps": steps}
+    data = {"schema": _SCHEMA, "rehearsal": rehearsal, "machine": machine, "steps": told}
     _replace(folder / "summary.json", json.dumps(data, ensure_ascii=False, indent=1))
-    _replace(folder / "summary.md", "\n".join(_page(outcomes, machine, rehearsal)))
+    _replace(folder / "summary.md", "\n".join(_page(steps, machine, rehearsal)))
 
 
 def _replace(path: Path, text: str) -> None:
@@ -145,26 +136,26 @@ def _replace(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _page(outcomes: Sequence[Outcome], machine: Mapping[str, Any], rehearsal: bool) -> list[str]:
+def _page(steps: Sequence[Step], machine: Mapping[str, Any], rehearsal: bool) -> list[str]:
     facts = ", ".join(f"{key} {value}" for key, value in machine.items() if value is not None)
     lines = ["# One GPU, everything once", ""]
     if rehearsal:
         lines += ["**A rehearsal on a CPU: tiny sizes, and no figure of it says anything.**", ""]
     ended = [
         {
-            "step": each.step.name,
-            "status": each.status.value,
+            "step": each.name,
+            "status": each.status,
             "seconds": round(each.seconds),
-            "of": round(each.step.budget_s),
+            "of": round(each.budget_s),
             "aim met": {None: UNKNOWN, True: "yes", False: "no"}[each.figures.get("aim_met")],
             "why": each.reason or "",
         }
-        for each in outcomes
+        for each in steps
     ]
     lines += [markdown(facts or "no step said where it ran"), "", *_table(ended)]
-    for each in outcomes:
+    for each in steps:
         if each.figures.get("lines"):
-            lines += ["", f"## {markdown(each.step.name)}", ""]
+            lines += ["", f"## {markdown(each.name)}", ""]
             if "verdict" in each.figures:
                 reasons = each.figures["reasons"] or ()
                 lines += [markdown(" ".join([f"{each.figures['verdict']}.", *reasons])), ""]

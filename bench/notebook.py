@@ -13,8 +13,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -74,24 +73,11 @@ class Drawing:
         return self._files["svg"].decode()
 
 
-class Drawings(Mapping[str, Drawing]):
-    """The figures of a run by name; a notebook shows them all."""
+class Drawings(dict[str, Drawing]):
+    """The figures of a run by name, in the order they are shown; a notebook shows them all."""
 
-    def __init__(self, drawings: Sequence[Drawing]) -> None:
-        """Keep the order in which they are shown."""
-        self._drawings = {drawing.name: drawing for drawing in drawings}
-
-    def __getitem__(self, name: str) -> Drawing:
-        """Return the figure of a name (`KeyError` names all)."""
-        if name not in self._drawings:
-            raise KeyError(f"no figure {name!r}; {did_you_mean(name, list(self._drawings))}")
-        return self._drawings[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._drawings)
-
-    def __len__(self) -> int:
-        return len(self._drawings)
+    def __missing__(self, name: str) -> Drawing:
+        raise KeyError(f"no figure {name!r}; {did_you_mean(name, list(self))}")
 
     def _repr_html_(self) -> str:
         return "".join(f"<div>{drawing._repr_svg_()}</div>" for drawing in self.values())
@@ -163,7 +149,7 @@ class Results:
         from bench.report.figures.gallery import draw_all
 
         drawn = draw_all(self.findings).drawn
-        return Drawings([Drawing(name, *parts) for name, parts in drawn.items()])
+        return Drawings({name: Drawing(name, *parts) for name, parts in drawn.items()})
 
     def __str__(self) -> str:
         """Return verdict and main table, for a terminal."""
@@ -203,7 +189,7 @@ def run(
 
     file = None if config is None else Path(config)
     chosen = load_config(file, {**settings, "decoders": decoders})
-    with closing(choose(progress)) as shown:
+    with choose(progress) as shown:
         return load_run(measure(chosen, Path(output), shown).run_dir)
 
 

@@ -9,25 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from enum import StrEnum
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Literal, get_args
 
 from bench.text import printable
 
 _LINES_PER_PHASE = 10
 
 
-class ProgressStyle(StrEnum):
-    """Displays of ``--progress``."""
-
-    auto = "auto"
-    rich = "rich"
-    plain = "plain"
-    none = "none"
+ProgressStyle = Literal["auto", "rich", "plain", "none"]
+"""Displays of ``--progress``."""
 
 
-class Progress(Protocol):
-    """Display of a runner's progress."""
+class Progress(AbstractContextManager["Progress"]):
+    """Display of a runner's progress; as it is, notes alone."""
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
         """Begin a phase of `total` answers, `done` of which are there already."""
@@ -36,30 +31,17 @@ class Progress(Protocol):
         """Count `num` more answers; `detail` says how it goes."""
 
     def note(self, line: str) -> None:
-        """Show a line that a user should read."""
+        """Write one line to stderr that a user should read."""
+        sys.stderr.write(printable(line) + "\n")
 
     def close(self) -> None:
         """Leave the terminal as it was found."""
 
-
-class Silent:
-    """Notes alone."""
-
-    def start(self, phase: str, total: int, done: int = 0) -> None:
-        """Show nothing."""
-
-    def step(self, detail: str = "", num: int = 1) -> None:
-        """Show nothing."""
-
-    def note(self, line: str) -> None:
-        """Write one line to stderr."""
-        sys.stderr.write(printable(line) + "\n")
-
-    def close(self) -> None:
-        """Leave nothing behind."""
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
-class Plain(Silent):
+class Plain(Progress):
     """About ten lines a phase, each with the count, its `detail`, and the time left."""
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
@@ -75,12 +57,12 @@ class Plain(Silent):
         if self._done < min(self._next, self._total):
             return
         self._next += self._every
-        spent_s = time.monotonic() - self._start_s
-        left = time_left(spent_s, self._done - self._before, self._total - self._done)
+        pace_s = (time.monotonic() - self._start_s) / (self._done - self._before)
+        left = f"{duration(pace_s * (self._total - self._done))} left"
         self.note(f"{self._phase} {self._done}/{self._total}  {left}  {detail}".rstrip())
 
 
-class Live:
+class Live(Progress):
     """A bar per phase with the time left, redrawn at `step` only (no thread of its own)."""
 
     def __init__(self) -> None:
@@ -124,25 +106,17 @@ class Live:
 
 def choose(shown: str) -> Progress:
     """Return the display of ``--progress`` (raises as `decided`)."""
-    mode = decided(shown)
-    if mode == ProgressStyle.rich:
-        return Live()
-    return Plain() if mode == ProgressStyle.plain else Silent()
+    made = {"rich": Live, "plain": Plain, "none": Progress}[decided(shown)]
+    return made()
 
 
-def decided(shown: str) -> ProgressStyle:
+def decided(shown: str) -> str:
     """Return a style, a bar or plain lines for ``auto`` (`ValueError` where it is unknown)."""
-    if shown not in list(ProgressStyle):
-        raise ValueError(f"unknown progress {shown!r}; use one of {', '.join(ProgressStyle)}")
-    if shown != ProgressStyle.auto:
-        return ProgressStyle(shown)
-    live = sys.stderr.isatty() and not os.environ.get("CI")
-    return ProgressStyle.rich if live else ProgressStyle.plain
-
-
-def time_left(spent_s: float, done: int, to_do: int) -> str:
-    """Return how long `to_do` answers take at the pace of those that are `done`."""
-    return f"{duration(spent_s / done * to_do)} left"
+    if shown not in (styles := get_args(ProgressStyle)):
+        raise ValueError(f"unknown progress {shown!r}; use one of {', '.join(styles)}")
+    if shown != "auto":
+        return shown
+    return "rich" if sys.stderr.isatty() and not os.environ.get("CI") else "plain"
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,9 +24,9 @@ from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
 from bench.plan.compiling import make_graphs, open_compiled
+from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan, parse_part, part_of
-from bench.plan.precision import computed_in
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
@@ -59,11 +59,9 @@ from bench.settings.config import RunConfig, load_config
 from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
-from bench.verify.differences import differences
+from bench.verify.divergence import differences
 from bench.workers.spread import Passes, Team
 
-Reporter = Callable[[Path], None]
-"""Writes the report of a run folder."""
 Planned = tuple[Setup, Plan, dict[str, Prompt]]
 
 
@@ -87,7 +85,6 @@ def run(
     parent: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: Reporter = report_of,
     spread: WorkerConfig = ALONE,
     part: str | None = None,
 ) -> RunResult:
@@ -107,7 +104,7 @@ def run(
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(resolved)}-{config.hash}"
     run_dir = create_run_dir(parent, stem, begun)
-    session = _Session(run_dir=run_dir, progress=progress, team=team, reporter=reporter)
+    session = _Session(run_dir=run_dir, progress=progress, team=team)
     with only_writer(run_dir):
         try:
             planned = session.plan(resolved, part)
@@ -121,7 +118,6 @@ def resume(
     run_dir: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: Reporter = report_of,
     spread: WorkerConfig = ALONE,
 ) -> RunResult:
     """Complete a run that stopped, with this `spread`; leave one that is complete as it is.
@@ -144,11 +140,11 @@ def resume(
         if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
-        elif ended := _ended(stopped := load_run(run_dir), progress, reporter):
+        elif ended := _ended(stopped := load_run(run_dir), progress):
             return ended
         resolved = _stored(run_dir)
         team = Team(spread, opener, resolved.config.threads)
-        session = _Session(run_dir=run_dir, progress=progress, team=team, reporter=reporter)
+        session = _Session(run_dir=run_dir, progress=progress, team=team)
         if stopped is None:
             return session.measure(*session.plan(team.shared_out(resolved)))
         prompts, setup = read_prompts(run_dir), opener(resolved)
@@ -158,7 +154,7 @@ def resume(
         return session.measure(setup, stopped.plan, prompts, attempt=max(attempts), began=began)
 
 
-def _ended(stopped: Run, progress: Progress, reporter: Reporter) -> RunResult | None:
+def _ended(stopped: Run, progress: Progress) -> RunResult | None:
     """Return the result of a run with nothing to resume; refuse one that cannot be."""
     run_dir, validity = stopped.path, judge(stopped)
     if validity.verdict == DAMAGED:
@@ -167,7 +163,7 @@ def _ended(stopped: Run, progress: Progress, reporter: Reporter) -> RunResult | 
         status = replace(stopped.status, **asdict(validity))
         if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, status, bool(stopped.records), progress, reporter)
+            return _report(run_dir, status, bool(stopped.records), progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
         return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, status, progress))
     if stopped.status.ab:
@@ -198,12 +194,11 @@ def _refuse_inside(run_dir: Path, files: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Session:
-    """A command that writes to a run folder, its team, its display and its reporter."""
+    """A command that writes to a run folder, its team and its display."""
 
     run_dir: Path
     progress: Progress
     team: Team
-    reporter: Reporter
 
     def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
         """Open the models and write the plan: the manifest last, with which the run is planned."""
@@ -257,8 +252,7 @@ class _Session:
             raise
         finally:
             self.progress.close()
-        measured = bool(status.num_records)
-        return _report(self.run_dir, status, measured, self.progress, self.reporter)
+        return _report(self.run_dir, status, bool(status.num_records), self.progress)
 
     def _fill(
         self,
@@ -332,12 +326,10 @@ class _Session:
         return status
 
 
-def _report(
-    run_dir: Path, status: RunStatus, measured: bool, progress: Progress, reporter: Reporter
-) -> RunResult:
+def _report(run_dir: Path, status: RunStatus, measured: bool, progress: Progress) -> RunResult:
     if measured:
         try:
-            reporter(run_dir)
+            report_of(run_dir)
         except BenchError:
             progress.note(f"all records are kept. Write the report: bench report {run_dir}")
             raise

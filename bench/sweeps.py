@@ -16,8 +16,7 @@ import tomli_w
 
 from bench import runs
 from bench.errors import BenchError, Exit, UsageError
-from bench.plan.dry_run import estimate
-from bench.plan.make import make_plan
+from bench.plan.make import estimate, make_plan
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress, duration
@@ -64,12 +63,14 @@ def plan_lines(
     try:
         setup = opener(decided[missing[0]])
         plan, prompts = make_plan(setup, first.name, progress)
-        guess = estimate(setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")])
+        one_s, basis = estimate(
+            setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")]
+        )
     except BenchError as error:  # said again of that point; others may be fine
         return [f"{line}; no estimate: {error.message}"]
     work = [_work(run.config) for run in decided]
-    seconds = guess.seconds * sum(work[i] for i in missing) / work[missing[0]]
-    return [f"{line}; about {duration(seconds)}, were every decoder as fast as ar ({guess.basis})"]
+    seconds = one_s * sum(work[i] for i in missing) / work[missing[0]]
+    return [f"{line}; about {duration(seconds)}, were every decoder as fast as ar ({basis})"]
 
 
 def _work(config: RunConfig) -> float:
@@ -83,7 +84,6 @@ def run_sweep(
     folder: Path,
     progress: Progress,
     opener: Opener = open_setup,
-    reporter: runs.Reporter = runs.report_of,
 ) -> SweepResult:
     """Measure the missing points of a sweep, and write the report of all.
 
@@ -100,7 +100,7 @@ def run_sweep(
             progress.note(line)
         worst, failed = Exit.DONE, {}
         for point in sweep.points:
-            code, reason = _measure(point, sweep, folder, progress, opener, reporter)
+            code, reason = _measure(point, sweep, folder, progress, opener)
             worst = max(worst, code)
             if reason is not None:
                 failed[point.name] = reason
@@ -128,7 +128,6 @@ def _measure(
     folder: Path,
     progress: Progress,
     opener: Opener,
-    reporter: runs.Reporter,
 ) -> tuple[Exit, str | None]:
     """Bring one point to its end: the exit code, and why it has no result where it has none."""
     at = _existing(folder).get(point.name)
@@ -139,9 +138,9 @@ def _measure(
     progress.note(f"point {point.number} of {len(sweep.points)}: {point.label}")
     try:
         if at is None:
-            ended = runs.run(point.config, folder / POINTS, progress, opener, reporter)
+            ended = runs.run(point.config, folder / POINTS, progress, opener)
         else:
-            ended = runs.resume(at, progress, opener, reporter)
+            ended = runs.resume(at, progress, opener)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED, None
     except BenchError as error:

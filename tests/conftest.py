@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.progress import Progress
+
 if TYPE_CHECKING:
     from bench.plan.select import ResolvedRun
     from bench.plan.setup import Setup
@@ -44,7 +46,7 @@ class Characters:
         return "".join(map(chr, kept))
 
 
-class RecordedProgress:
+class RecordedProgress(Progress):
     """Keeps the notes; raises `error` at step number `stop_at`."""
 
     def __init__(self, stop_at: int | None = None, error: BaseException | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import bench.runs
 
@@ -12,5 +14,13 @@ def _none(_run_dir: Path) -> None:
     """Writes nothing."""
 
 
-run = partial(bench.runs.run, reporter=_none)
-resume = partial(bench.runs.resume, reporter=_none)
+def run(*given: Any, reporter: Callable[[Path], None] = _none, **values: Any) -> Any:
+    """Measure, and have `reporter` called with the folder in place of the report."""
+    with mock.patch("bench.runs.report_of", reporter):
+        return bench.runs.run(*given, **values)
+
+
+def resume(*given: Any, reporter: Callable[[Path], None] = _none, **values: Any) -> Any:
+    """Complete a run likewise."""
+    with mock.patch("bench.runs.report_of", reporter):
+        return bench.runs.resume(*given, **values)

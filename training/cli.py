@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.cli.options import RESULTS, Given, Progressing, ProgressStyle, gathering
+from bench.cli.options import RESULTS, Given, Progressing, gathering
 from bench.errors import UsageError
 
 train = typer.Typer(help="Train what the benchmark runs on.", no_args_is_help=True)
@@ -50,7 +50,7 @@ _OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
     "settings": (Settings, None),
     "restart": (_Restart, False),
     "device": (Device, "cpu"),
-    "progress": (Progressing, ProgressStyle.auto),
+    "progress": (Progressing, "auto"),
 }
 """Options of the verbs that train adapters, with the defaults."""
 _RECIPES = {
@@ -77,7 +77,7 @@ def _zoo(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="[default: zoo]")] = None,
     restart: _Restart = False,
     device: Device = "cpu",
-    progress: Progressing = ProgressStyle.auto,
+    progress: Progressing = "auto",
 ) -> None:
     """Train the embedded target and its draft from scratch (resumable)."""
     from training.recipe import RECIPES, read_recipe, zoo_output
@@ -85,7 +85,7 @@ def _zoo(
 
     with _usage():
         tables = read_recipe(recipe or RECIPES / "zoo.toml")
-        options: Any = {"resume": not restart, "progress": progress.value, "device": device}
+        options: Any = {"resume": not restart, "progress": progress, "device": device}
         train_zoo(tables, output or zoo_output(), **options)
 
 
@@ -136,7 +136,7 @@ def _train(kind: str, given: Given) -> None:
         if options["data"] is not None:
             raise UsageError("--on-policy and --data exclude each other; give one of them")
         options["data"] = "on-policy"
-    resume, progress = not options.pop("restart"), options.pop("progress").value
+    resume, progress = not options.pop("restart"), options.pop("progress")
     with _usage():
         train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
 
@@ -189,7 +189,7 @@ def _draft(
     num_steps: _NumSteps = None,
     settings: Settings = None,
     restart: _Restart = False,
-    progress: Progressing = ProgressStyle.auto,
+    progress: Progressing = "auto",
 ) -> None:
     """Distil a small draft model on stored completions of a Llama target (resumable)."""
     from bench.plan.named_models import resolve
@@ -201,7 +201,7 @@ def _draft(
         tables = with_settings(customised(tables, model=model, num_steps=num_steps), settings or ())
         name = Path(DraftRecipe.of(tables).model.path).name
         folder = output or RESULTS / "drafts" / name
-        options: Any = {"resume": not restart, "progress": progress.value}
+        options: Any = {"resume": not restart, "progress": progress}
         train_draft(tables, folder, locate=resolve, **options)
     typer.echo(str(folder))
 
@@ -216,7 +216,7 @@ def train_inverse(
     ] = None,
     num_steps: _NumSteps = None,
     restart: _Restart = False,
-    progress: Progressing = ProgressStyle.auto,
+    progress: Progressing = "auto",
 ) -> None:
     """Train C-PTP from scratch without a teacher, beside an AR model, and compare them."""
     from training.inverse.train import train_both
@@ -226,7 +226,7 @@ def train_inverse(
     with _usage():
         tables = read_recipe(recipe or RECIPES / "ptp-inverse.toml")
         tables = customised(tables, num_steps=num_steps)
-        train_both(tables, folder, resume=not restart, progress=progress.value)
+        train_both(tables, folder, resume=not restart, progress=progress)
     typer.echo(str(folder / "inverse.json"))
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from bench.progress import ProgressStyle, choose, decided
+from bench.progress import choose, decided
 from decoders.core.hf.checkpoint import find_checkpoint, unavailable
 from training.loop import Job, Loop, TrainingProgress, saved_progress
 from training.recipe import ZOO, Recipe
@@ -32,7 +32,7 @@ class Reporter:
     """
 
     def __init__(self, style: str, name: str, log: Path | None, unit: str = "tokens") -> None:
-        self.shown = None if decided(style) == ProgressStyle.none else choose(style)
+        self.shown = None if decided(style) == "none" else choose(style)
         self.name, self.log, self.unit = name, log, unit
         self._recent: list[float] = []
 

@@ -10,7 +10,7 @@ run folders, ``base`` and ``head``, for `bench compare`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -41,7 +41,6 @@ REPEATS = 6
 _REPEATS_A_PROCESS = 2
 """Repeats until both sides start anew; opening a process takes as long as a repeat."""
 Lines = list[dict[str, Any]]
-Start = Callable[[str, Path], Process]
 
 
 @dataclass
@@ -49,11 +48,9 @@ class _AbSide:
     """One side: its process of the present repeat, its folder, and the facts of its first one."""
 
     name: str
-    tree: Path
     folder: Path
     process: Process
     opened: dict[str, Any]
-    lines: Lines = field(default_factory=list)
 
     @property
     def cells(self) -> list[str]:
@@ -66,12 +63,11 @@ def run_ab(
     config: Mapping[str, Any],
     parent: Path,
     progress: Progress,
-    start: Start = Process,
 ) -> tuple[Path, Path]:
     """Measure two checkouts, each a folder or a git revision; return the folders of base and head.
 
     `config` holds the set values of `RunConfig` (`bench.ab.request`), which each side resolves for
-    itself; tests inject `start`, which starts a side's process.
+    itself.
 
     Raises:
         BenchError: a revision is none (exit 2), the sides differ in more than their code (5), or a
@@ -88,7 +84,7 @@ def run_ab(
             folder.mkdir()
         revisions = [None if Path(given).is_dir() else given for given in (base, head)]
         by_folder = dict(zip(folders, revisions, strict=True))
-        _AbRun(trees, by_folder, config, token, progress, start).run()
+        _AbRun(trees, by_folder, config, token, progress).run()
     return folders[0], folders[1]
 
 
@@ -101,8 +97,7 @@ class _AbRun:
     config: Mapping[str, Any]
     token: str
     progress: Progress
-    start: Start
-    plan: Plan | None = None
+    plan: Plan = field(init=False)
     order: random.Random = field(default_factory=random.Random)
     lines: dict[str, Lines] = field(default_factory=lambda: {name: [] for name in _SIDES})
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -124,9 +119,9 @@ class _AbRun:
 
     def _run(self) -> None:
         done = 0
-        while self.plan is None or done < self.num_repeats:
+        while not done or done < self.num_repeats:
             with self._arms() as arms:
-                if self.plan is None:
+                if not done:
                     self._write_plan(arms)
                 self._warm_up(arms)
                 for repeat in range(done, min(done + _REPEATS_A_PROCESS, self.num_repeats)):
@@ -138,7 +133,6 @@ class _AbRun:
 
     @property
     def num_repeats(self) -> int:
-        assert self.plan is not None
         return 1 + max(block.repeat for block in self.plan.blocks)
 
     @contextmanager
@@ -147,8 +141,8 @@ class _AbRun:
         with ExitStack() as stack:
             arms = []
             for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
-                process = stack.enter_context(self.start(name, tree))
-                arms.append(_AbSide(name, tree, folder, process, process.open(self.config)))
+                process = stack.enter_context(Process(name, tree))
+                arms.append(_AbSide(name, folder, process, process.open(self.config)))
             check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
             yield arms
 
@@ -172,13 +166,11 @@ class _AbRun:
             write_status(arm.folder, self._status(arm.folder, "started"))
 
     def _warm_up(self, arms: Sequence[_AbSide]) -> None:
-        assert self.plan is not None
         names = list(dict.fromkeys(n for block in self.plan.blocks for n in block.prompts))
         for arm in arms:
             arm.process.ask("warm_up", folder=str(arm.folder.resolve()), names=names)
 
     def _repeat(self, arms: Sequence[_AbSide], repeat: int) -> None:
-        assert self.plan is not None
         blocks = [block for block in self.plan.blocks if block.repeat == repeat]
         cells = list(dict.fromkeys(cell for arm in arms for cell in arm.cells))
         turns = sum(len(arm.cells) for arm in arms)
@@ -201,7 +193,6 @@ class _AbRun:
                 self._write(arm, measured[arm.name])
 
     def _quality(self, arms: Sequence[_AbSide]) -> None:
-        assert self.plan is not None
         names = [planned.prompt for planned in self.plan.in_pass("quality")]
         for arm in arms if names else ():
             self.progress.start(f"quality of {arm.name}", 1)

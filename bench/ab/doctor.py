@@ -1,6 +1,8 @@
 """`bench doctor`: is this machine fit to measure on, and how small a difference can it show?
 
-It changes nothing. Unknown is None and no complaint.
+It changes nothing. Unknown is None and no complaint. An A/A measurement runs a decoder twice, right
+after each other, prompt by prompt: its log ratios are pure noise, and resampled they give the reach
+of an interval over P prompts of R repeats.
 """
 
 from __future__ import annotations
@@ -8,23 +10,33 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import psutil
+from scipy import stats
 
-from bench.ab.noise import Noise, noise_of
 from bench.errors import BenchError
 from bench.machine.env import capture
 from bench.machine.gpu import gpu_facts, gpu_handle, slowdown
 from bench.machine.load import LoadWatch
 from bench.machine.openmp import spinning
+from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.record import SampleRecord
+from bench.stats import times
+from bench.stats.intervals import CONFIDENCE, Estimate
+from bench.stats.summary import noise_floor
 from bench.stats.validity import MAX_OTHER_CORES
 
 _LOW_MEMORY = 0.1
+POWER = 0.8
+PROMPTS = (12, 24, 48, 96)
+REPEATS = (1, 3, 5)
+DRAWS = 4000
 AA_PROMPTS, AA_REPEATS, AA_TOKENS = 12, 5, 48
 _BOOST = Path("/sys/devices/system/cpu/cpufreq/boost")
 _NO_TURBO = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
@@ -155,21 +167,93 @@ def _boost() -> bool | None:
 # ---------------------------------------------------------------- A/A
 
 
-def measure_noise(num_prompts: int = AA_PROMPTS, num_repeats: int = AA_REPEATS) -> Noise:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Support:
+    """The margin that an unchanged decoder passes with P prompts of R repeats (power 80 %).
+
+    A slow-down of twice the margin is then found with the same power.
+    """
+
+    prompts: int
+    repeats: int
+    margin: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """An A/A measurement: floor, sd of one pair's log ratio, and the margins it supports."""
+
+    floor: Estimate
+    pair_sd: float
+    num_pairs: int
+    supports: tuple[_Support, ...]
+
+    def wanted(self, margin: float) -> _Support | None:
+        """Return the fewest answers that support a margin; None where even the most do not."""
+        enough = [support for support in self.supports if support.margin <= margin]
+        return min(enough, key=lambda s: (s.prompts * s.repeats, s.prompts), default=None)
+
+
+def noise_of(records: Sequence[SampleRecord]) -> Noise | None:
+    """Return the noise of a run's two baseline arms; None with fewer than two shared answers."""
+    ratios = _log_ratios(records)
+    if len(ratios) < 2:
+        return None
+    return Noise(
+        floor=noise_floor(records),
+        pair_sd=float(np.std(ratios, ddof=1)),
+        num_pairs=len(ratios),
+        supports=tuple(
+            _Support(prompts=p, repeats=r, margin=supported_margin(ratios, p, r))
+            for p in PROMPTS
+            for r in REPEATS
+        ),
+    )
+
+
+def _log_ratios(records: Sequence[SampleRecord]) -> list[float]:
+    first, second = (
+        times.timed_units([r for r in records if r.decoder == arm])
+        for arm in (BASELINE, SECOND_BASELINE)
+    )
+    pairs = [
+        (one.time_per_token, other.time_per_token)
+        for one, other in times.matched(first, second)
+        if one.ok and other.ok
+    ]
+    return [float(np.log(other / one)) for one, other in pairs if one and other]
+
+
+def supported_margin(
+    ratios: Sequence[float], num_prompts: int, num_repeats: int, seed: int = 0
+) -> float:
+    """Return the margin at which no difference at all passes with probability `POWER`.
+
+    (t + z) sd / sqrt(P), for the sd of the median of R resampled ratios, Student's t of the
+    interval and the normal quantile z of the power; exponentiated, less 1.
+    """
+    rng = np.random.default_rng([seed, num_prompts, num_repeats])
+    drawn = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))
+    spread = float(np.median(drawn, axis=1).std(ddof=1))
+    reach = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1) + stats.norm.ppf(POWER)
+    return float(np.expm1(reach * spread / np.sqrt(num_prompts)))
+
+
+def measure_noise() -> Noise:
     """Measure `ar` against itself on the zoo (exit 5 without a zoo)."""
     from bench.measure.timing import Runner
     from bench.plan.make import make_plan
     from bench.plan.select import choose_decoders
     from bench.plan.setup import open_setup
-    from bench.progress import Silent
+    from bench.progress import Progress
     from bench.records.files import SampleWriter
     from bench.records.plan import write_plan
     from bench.records.run_folder import load_records
     from bench.settings.config import load_config
 
-    values = {"decoders": "ar", "limit": num_prompts, "repeats": num_repeats, "quality_limit": 0}
+    values = {"decoders": "ar", "limit": AA_PROMPTS, "repeats": AA_REPEATS, "quality_limit": 0}
     config = load_config(None, {**values, "max_new_tokens": AA_TOKENS})
-    shown = Silent()
+    shown = Progress()
     setup = open_setup(choose_decoders(config, shown.note))
     plan, prompts = make_plan(setup, "aa", shown)
     watch = LoadWatch(setup.device)

@@ -1,15 +1,15 @@
 """One side of `bench ab`: a process that measures with the code of its own checkout.
 
-Started as a script of that checkout, which is first on PYTHONPATH: the sides share this exchange
-alone, whose version `open` tells; whoever changes a request or an answer raises `PROTOCOL`. Both
-are JSON, one a line, over stdin and the former stdout; prints of the code under test go to stderr.
-A request is ``{"do": NAME, …}``; an answer is its result, or ``{"error": line, "exit": code}``.
+It is a run's worker (`bench.workers.worker`), started as a script of that checkout, which is first
+on PYTHONPATH: the sides share this exchange alone, whose version `open` tells; whoever changes a
+request or an answer raises `PROTOCOL`. Both are JSON, one a line, over stdin and the former stdout;
+prints of the code under test go to stderr. A request is ``{"do": NAME, …}``; an answer is its
+result, or ``{"error": line, "exit": code}``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import os
 import sys
@@ -20,39 +20,31 @@ from typing import Any
 from bench.ab.checkout import PROTOCOL
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
-from bench.machine.load import LoadWatch
-from bench.measure.quality import score_quality
-from bench.measure.timing import Runner
 from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
-from bench.plan.setup import Opener, open_setup
-from bench.progress import Silent
+from bench.plan.setup import open_setup
+from bench.progress import Progress
 from bench.records.files import LineCollector
 from bench.records.plan import Block
-from bench.records.prompts import Prompt, read_prompts
+from bench.records.prompts import read_prompts
 from bench.records.record import SampleRecord
 from bench.records.vocabulary import answered_ids, vocabulary
 from bench.settings.config import load_config
-from bench.verify.differences import differences
+from bench.verify.divergence import differences
+from bench.workers.messages import Job, ScorePrompts, TimeBlock
+from bench.workers.worker import Worker as Measuring
 
 Answer = dict[str, Any]
 
 
-class Worker:
+class Worker(Measuring):
     """Answers the parent's requests, one after another."""
-
-    def __init__(self, opener: Opener = open_setup) -> None:
-        """Take `opener` from tests."""
-        self._opener = opener
-        self._kept = LineCollector()
-        self._prompts: Mapping[str, Prompt] = {}
 
     def open(self, config: Mapping[str, Any]) -> Answer:
         """Open a configuration; return what was resolved, and on what it runs."""
-        run = choose_decoders(load_config(None, config), Silent().note)
-        self._setup = setup = self._opener(run)
-        self._watch = LoadWatch(setup.device)
+        run = choose_decoders(load_config(None, config), Progress().note)
+        self._setup = setup = open_setup(run)
         return {
             "protocol": PROTOCOL,
             "root": str(ROOT),
@@ -64,36 +56,29 @@ class Worker:
 
     def plan(self, name: str) -> Answer:
         """Return the plan, and its prompts as lines of prompts.jsonl."""
-        plan, prompts = make_plan(self._setup, name, Silent())
+        plan, prompts = make_plan(self._setup, name, Progress())
         lines = [json.dumps(dataclasses.asdict(p), ensure_ascii=False) for p in prompts.values()]
         return {"manifest": plan.to_manifest(), "prompts": lines}
 
     def warm_up(self, folder: str, names: Sequence[str]) -> Answer:
         """Take the prompts of a folder, reserve caches for them, and run every decoder a little."""
-        setup, lap = self._setup, self._watch.lap
-        self._prompts = read_prompts(Path(folder))
-        self._runner = Runner(setup, self._prompts, self._kept, Silent(), attempt=0, lap=lap)
-        self._runner.prepare([Block(block=0, repeat=0, prompts=tuple(names), order=())])
-        gc.collect()
-        gc.freeze()
+        whole = Block(block=0, repeat=0, prompts=tuple(names), order=())
+        self.begin(self._setup, read_prompts(Path(folder)), [whole], LineCollector())
         return {}
 
     def measure(self, block: int, repeat: int, prompts: Sequence[str], cell: str) -> Answer:
         """Measure one decoder on the prompts of one block; return records and load."""
-        gc.collect()
-        self._watch.lap()  # the other side's work is no load of this one
         asked = Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
-        self._runner.measure(asked)
-        return {"lines": self._lines()}
+        return self._lines_of(TimeBlock(block=asked))
 
     def quality(self, names: Sequence[str]) -> Answer:
         """Score the answers to `names`, untimed."""
-        asked = [self._prompts[name] for name in names]
-        score_quality(self._setup, asked, self._kept, Silent(), attempt=0)
-        return {"lines": self._lines()}
+        return self._lines_of(ScorePrompts(prompts=tuple(names), done=frozenset()))
 
-    def _lines(self) -> list[Answer]:
-        return [json.loads(line) for line in self._kept.take()]
+    def _lines_of(self, job: Job) -> Answer:
+        self.work(job)
+        self._errors.take()
+        return {"lines": [json.loads(line) for line in self._lines.take()]}
 
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
         """Return pieces of text for readers of this side, and where it left the baseline."""

@@ -53,7 +53,7 @@ def cost(
         typer.Option(help="Where to; one that was stopped goes on. [default: results/cost-MODEL…]"),
     ] = None,
     output: options.Output = options.RESULTS,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Measure what a call costs by rows, sequences and context, and what the machine allows."""
     from bench.measure.cost import measure_cost
@@ -69,7 +69,7 @@ def cost(
         raise UsageError("--model and --shape exclude each other; give one of them")
     grid = _grid(rows, sequences, contexts, rounds, longest)
     shown_run = None if run is None else load_run(find_run(run, output))
-    with options.display(progress) as display:
+    with options.choose(progress) as display:
         config = options.configuration(given)
         subject = open_subject(config, grid, display.note, shape=shape, replay=replay)
         made = folder or output / folder_name(subject.facts, subject.env)

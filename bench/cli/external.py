@@ -41,7 +41,7 @@ def external(
         typer.Option(help="Of vllm: a server's responses with its metrics, instead of running it."),
     ] = None,
     output: options.Output = options.RESULTS,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Let llama.cpp or vLLM answer a run's prompts, for a table of their own in its report."""
     from bench.external.measure import measure_external
@@ -62,7 +62,7 @@ def external(
         for answer in read_responses(read, next_session(read_external(run_dir))):
             append_external(run_dir, answer)
     else:
-        with options.display(progress) as display:
+        with options.choose(progress) as display:
             failures = measure_external(run_dir, chosen, model, display, limit)
     table = other_engines(read_external(run_dir), load_records(run_dir))
     if table is not None:

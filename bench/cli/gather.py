@@ -9,6 +9,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.read import PANEL, TOGETHER, print_pool, print_run
+from bench.errors import UsageError
 
 app = typer.Typer()
 
@@ -35,7 +36,6 @@ def merge(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Join parts of a run that several machines measured: counters pool, times within each."""
-    from bench.errors import UsageError
     from bench.records.run_folder import find_run
     from bench.report.write import write_report
     from bench.workers.merge import merge as join
@@ -55,7 +55,6 @@ def index(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")],
 ) -> None:
     """Write a page for a folder of runs: the latest verdict of every branch, curves, search."""
-    from bench.errors import UsageError
     from bench.report.page.index import write_index
 
     if not folder.is_dir():

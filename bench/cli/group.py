@@ -5,14 +5,14 @@ Help is plain text: importing rich would make up most of the time that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from bench.errors import InterruptedRunError, UsageError
+from bench.errors import BenchError, Exit, UsageError
 
 
 @contextmanager
@@ -21,7 +21,17 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise InterruptedRunError("interrupted") from stop
+        raise BenchError("interrupted", exit_code=Exit.INTERRUPTED) from stop
+
+
+def _write_sections(formatter: Any, rows: Iterable[tuple[Any, Any]], rest: str) -> None:
+    """Write rows below the ``rich_help_panel`` of their owners, or below `rest`."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for owner, row in rows:
+        sections.setdefault(str(getattr(owner, "rich_help_panel", None) or rest), []).append(row)
+    for panel, shown in sections.items():
+        with formatter.section(panel):
+            formatter.write_dl(shown)
 
 
 class Verb(TyperCommand):
@@ -29,14 +39,9 @@ class Verb(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section per heading, in the order of their first options."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            panel = str(getattr(parameter, "rich_help_panel", None) or "Other options")
-            if (record := parameter.get_help_record(ctx)) is not None:
-                sections.setdefault(panel, []).append(record)
-        for panel, rows in sections.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
+        records = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
+        shown = [(each, record) for each, record in records if record is not None]
+        _write_sections(formatter, shown, "Other options")
 
 
 class VerbGroup(TyperGroup):
@@ -63,16 +68,8 @@ class VerbGroup(TyperGroup):
         with _stoppable():
             return super().invoke(ctx)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return names in order."""
-        return list(self.commands)
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section per heading."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            panel = str(getattr(command, "rich_help_panel", None) or "Commands")
-            sections.setdefault(panel, []).append((name, command.get_short_help_str(limit=500)))
-        for panel, rows in sections.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
+        texts = {name: each.get_short_help_str(limit=500) for name, each in self.commands.items()}
+        shown = zip(self.commands.values(), texts.items(), strict=True)
+        _write_sections(formatter, shown, "Commands")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options
+from bench.text import counted
 
 app = typer.Typer()
 PANEL = "Make models and adapters"
@@ -17,12 +18,12 @@ PANEL = "Make models and adapters"
 @app.command(rich_help_panel=PANEL)
 def fetch(
     name: Annotated[str, typer.Argument(help="As `bench ls models` lists it.")],
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Check a named model's weights and convert them once, for `--model NAME`."""
     from bench.plan.named_models import fetch as bring
 
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         folder = bring(name, shown)
     typer.echo(folder)
 
@@ -46,7 +47,6 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing.")] = False,
 ) -> None:
     """Remove all compiled graphs (`bench ls graphs`); runs compile what they need again."""
-    from bench.text import counted
     from decoders.core.hf.checkpoint import graphs_folder
 
     folder = graphs_folder()

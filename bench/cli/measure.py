@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -11,12 +13,12 @@ from bench.cli import options
 from bench.cli.group import Verb
 from bench.cli.read import print_pool, print_run
 from bench.errors import BenchError, UsageError
-from bench.plan.follow import is_rank_zero
 from bench.settings.spread import ALONE, spread_of
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
     from bench.sessions import Sessions
+    from bench.settings.config import RunConfig
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -36,7 +38,7 @@ def run(
             rich_help_panel=options.RESULT_PANEL,
         ),
     ] = False,
-    executor: options.Executing = options.Kind.local,
+    executor: options.Executing = "local",
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
     part: options.Part = None,
@@ -52,16 +54,16 @@ def run(
             metavar="MINUTES", help="From one's begin to the next's.", rich_help_panel=_SPACED
         ),
     ] = 0,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
-    with is_rank_zero(chosen) as leads, options.display(progress) as shown:
+    with _is_rank_zero(chosen) as leads, options.choose(progress) as shown:
         if not leads:
             return
         if dry_run:
-            from bench.plan.dry_run import dry_run as plan_only
+            from bench.plan.make import dry_run as plan_only
 
             typer.echo("\n".join(plan_only(chosen, shown)))
             return
@@ -81,10 +83,10 @@ def run(
 def resume(
     run_dir: options.RunName,
     output: options.Output = options.RESULTS,
-    executor: options.Executing = options.Kind.local,
+    executor: options.Executing = "local",
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Complete a run that was interrupted or killed; nothing is measured twice."""
     from bench import runs
@@ -96,9 +98,9 @@ def resume(
         if (plan := load_sessions(folder)) is not None:
             _measure_sessions(plan, progress)
     spread = spread_of(executor, workers, executor_option)
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         folder = find_run(run_dir, output)
-        with is_rank_zero(load_config(folder / CONFIG, {})) as leads:
+        with _is_rank_zero(load_config(folder / CONFIG, {})) as leads:
             if not leads:
                 return
             ended = runs.resume(folder, shown, spread=spread)
@@ -126,7 +128,7 @@ def verify(
     ] = False,
     draws: Annotated[int, typer.Option(help="Answers drawn in every distribution test.")] = 5000,
     json: Annotated[Path | None, typer.Option(help="Write everything found to a file.")] = None,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Check that decoders that claim to be lossless are: equality with AR, and the distribution."""
     from bench.verify.verify import verify as examine
@@ -134,7 +136,7 @@ def verify(
     chosen = options.configuration(given)
     if json is not None and not json.parent.is_dir():  # said now, not when all is measured
         raise UsageError(f"--json {json}: the folder {json.parent} does not exist")
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         report = examine(chosen, shown, distribution=distribution, num_draws=draws)
     report.print(options.console())
     if json is not None:
@@ -164,7 +166,7 @@ def evaluate(
     include: Annotated[Path | None, typer.Option(help="Folder of task files of yours.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Without the chat template.")] = False,
     output: options.Output = options.RESULTS,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Answer lm-eval's tasks with a decoder: quality on tasks that nobody here made."""
     from bench.measure.evaluate import EvalRequest
@@ -187,7 +189,7 @@ def evaluate(
         drawn=drawn,
     )
     chosen = options.configuration({**given, "decoders": decoder})
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         ended = answer(chosen, request, output, shown)
     options.print_table(("task", "metric", "filter", "value"), ended.rows)
     for note in ended.notes:
@@ -206,7 +208,7 @@ def sweep(
     ] = None,
     output: options.Output = options.RESULTS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Measure runs over a grid: options, batch size, temperature, prompt and output length."""
     from bench import sweeps
@@ -214,7 +216,7 @@ def sweep(
 
     asked = load_sweep(file)
     made = folder or output / asked.folder_name
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         if dry_run:
             typer.echo("\n".join(sweeps.plan_lines(asked, made, shown)))
             return
@@ -225,11 +227,37 @@ def sweep(
     raise typer.Exit(ended.exit_code)
 
 
-def _measure_sessions(plan: Sessions, progress: options.ProgressStyle) -> NoReturn:
+@contextmanager
+def _is_rank_zero(config: RunConfig) -> Iterator[bool]:
+    """Yield whether this process is the run; a follower has run the leader's calls by then.
+
+    When the leader leaves, well or not, its followers end.
+    """
+    if config.tensor_parallel == 1:
+        yield True
+        return
+    from decoders.core.hf.sharded import Ranks, ShardedModel, dismiss, follow
+
+    if Ranks.of_environment().leads:
+        try:
+            yield True
+        finally:
+            dismiss()
+        return
+    from bench.plan.select import choose_decoders
+    from bench.plan.setup import open_setup
+
+    setup = open_setup(choose_decoders(config, lambda _: None))
+    models = (setup.models.target, setup.models.draft)
+    follow([model for model in models if isinstance(model, ShardedModel)])
+    yield False
+
+
+def _measure_sessions(plan: Sessions, progress: str) -> NoReturn:
     from bench.sessions import measure_sessions
 
-    with options.display(progress) as shown:
-        code = int(measure_sessions(plan, shown, progress.value))
+    with options.choose(progress) as shown:
+        code = int(measure_sessions(plan, shown, progress))
     if not plan.missing:
         code = max(code, print_pool([str(plan.folder)], plan.folder, plan.folder))
     raise typer.Exit(code)
@@ -245,8 +273,7 @@ def _print_limit(run_dir: Path) -> None:
     """Say how near ar came to the machine's limit, where the run was given a cost folder."""
     from bench.records.run_folder import load_run, read_config
 
-    folder = read_config(run_dir).get("cost")
-    if folder is None:
+    if (folder := read_config(run_dir).get("cost")) is None:
         return
     from bench.report.texts.cost import limit_lines
     from bench.stats.cost_curve import load_cost

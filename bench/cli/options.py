@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.progress import ProgressStyle as ProgressStyle
-from bench.settings.spread import Kind as Kind
+from bench.progress import ProgressStyle
+from bench.progress import choose as choose
+from bench.settings.spread import Kind
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.progress import Progress
     from bench.settings.config import RunConfig
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -66,84 +65,83 @@ def option(kind: Any, about: str, *names: str, **more: Any) -> Any:
     return Annotated[kind | None, typer.Option(*names, help=about, **more)]
 
 
-OPTIONS: dict[str, Any] = {
-    "decoders": option(str, "NAME[@LABEL][:option=value]…, comma-separated.", "--decoders", "-d"),
-    "primary": option(str, "Decoder not exploratory, or none. [default: the first named]"),
-    "model": option(str, "Folder, file.gguf, hub id or name. [default: zoo]", "--model", "-m"),
-    "draft": option(str, "Draft model. [default: the zoo's, for the zoo]"),
-    "adapter": option(list[str], "NAME=PATH; repeatable."),
-    "tasks": option(
-        str,
-        "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
-        *("--tasks", "-t"),
-    ),
-    "split": option(str, "tune (to choose options by) or test (to report). [default: both]"),
-    "limit": option(int, "Conversations to time. [default: zoo 24]", "--limit", "-L"),
-    "quality_limit": option(int, "Held-out prompts per family to score. [default: 40, zoo 20]"),
-    "phase_limit": option(int, "Prompts run again with instrumentation. [default: 6]"),
-    "repeats": option(int, "[default: 3]"),
-    "batch_size": option(int, "Sequences at once. [default: 1]"),
-    "max_new_tokens": option(int, "[default: 256]"),
-    "temperature": option(float, "0 is greedy. [default: 0]"),
-    "top_p": option(float, "1 is off. [default: 1]"),
-    "top_k": option(int, "0 is off. [default: 0]"),
-    "seed": option(int, "Repeat r uses seed + r. [default: 0]"),
-    "dtype": option(
-        str,
-        "[default: bfloat16 on CUDA, and above 50M weights on a CPU that has it; else float32]",
-    ),
-    "device": option(str, "cpu, cuda, cuda:1. [default: cuda if there is one]"),
-    "threads": option(int, "CPU threads. [default: cores]"),
-    "attention": option(str, "sdpa or eager. [default: what it has]"),
-    "compile": option(
-        bool,
-        "Run calls as graphs: machine code, on a GPU CUDA graphs. [default: on a CPU that can]",
-        "--compile/--no-compile",
-    ),
-    "quantize": option(str, "Weights of int8 or int4 on a CPU. [default: as they are]"),
-    "numerics": option(
-        str, "invariant: a row's bits depend on its own text alone. [default: fast]"
-    ),
-    "tile": option(int, "Rows of a product then: 8, 16 or 32. [default: measured]"),
-    "reuse_prefix": option(
-        bool, "Later turns begin with the cache that the turn before left.", "--reuse-prefix"
-    ),
-    "tensor_parallel": option(
-        int, "Processes of torchrun that hold the models together (docs/cluster.md)."
-    ),
-    "device_map": option(
-        str, "Place the target's layers on several devices: auto, or a .json file."
-    ),
-    "self_check": option(
-        bool,
-        "Compare models with transformers' own forward first. [default: self-check]",
-        "--self-check/--no-self-check",
-    ),
-    "fixed_length": option(bool, "Ignore EOS: every answer is as long.", "--fixed-length"),
-    "timeout": option(float, "Seconds an answer may take. [default: 300, and 5 a token]"),
-    "overlong": option(str, "Prompts past the context: skip or truncate."),
-    "prompt_tokens": option(int, "Pad (with other prompts) or cut every prompt to N tokens."),
-    "cost": option(str, "Folder of `bench cost`: for options that are auto, and ar's limit."),
-    "protocol": option(str, "specbench: its questions, template and counting."),
-    "reference": Published,
-    "run_name": option(str, "Part of the run folder's name."),
-    "config": option(Path, "TOML; options given here win.", "--config", "-c"),
+_BY_PANEL: Mapping[str, dict[str, Any]] = {
+    "What is compared": {
+        "decoders": option(
+            str, "NAME[@LABEL][:option=value]…, comma-separated.", "--decoders", "-d"
+        ),
+        "primary": option(str, "Decoder not exploratory, or none. [default: the first named]"),
+        "model": option(str, "Folder, file.gguf, hub id or name. [default: zoo]", "--model", "-m"),
+        "draft": option(str, "Draft model. [default: the zoo's, for the zoo]"),
+        "adapter": option(list[str], "NAME=PATH; repeatable."),
+        "tasks": option(
+            str,
+            "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
+            *("--tasks", "-t"),
+        ),
+        "config": option(Path, "TOML; options given here win.", "--config", "-c"),
+    },
+    "How much is measured": {
+        "split": option(str, "tune (to choose options by) or test (to report). [default: both]"),
+        "limit": option(int, "Conversations to time. [default: zoo 24]", "--limit", "-L"),
+        "quality_limit": option(int, "Held-out prompts per family to score. [default: 40, zoo 20]"),
+        "phase_limit": option(int, "Prompts run again with instrumentation. [default: 6]"),
+        "repeats": option(int, "[default: 3]"),
+        "batch_size": option(int, "Sequences at once. [default: 1]"),
+        "fixed_length": option(bool, "Ignore EOS: every answer is as long.", "--fixed-length"),
+        "timeout": option(float, "Seconds an answer may take. [default: 300, and 5 a token]"),
+        "overlong": option(str, "Prompts past the context: skip or truncate."),
+        "prompt_tokens": option(int, "Pad (with other prompts) or cut every prompt to N tokens."),
+    },
+    "Sampling": {
+        "max_new_tokens": option(int, "[default: 256]"),
+        "temperature": option(float, "0 is greedy. [default: 0]"),
+        "top_p": option(float, "1 is off. [default: 1]"),
+        "top_k": option(int, "0 is off. [default: 0]"),
+        "seed": option(int, "Repeat r uses seed + r. [default: 0]"),
+    },
+    "Precision and devices": {
+        "dtype": option(
+            str,
+            "[default: bfloat16 on CUDA, and above 50M weights on a CPU that has it; else float32]",
+        ),
+        "device": option(str, "cpu, cuda, cuda:1. [default: cuda if there is one]"),
+        "threads": option(int, "CPU threads. [default: cores]"),
+        "attention": option(str, "sdpa or eager. [default: what it has]"),
+        "compile": option(
+            bool,
+            "Run calls as graphs: machine code, on a GPU CUDA graphs. [default: on a CPU that can]",
+            "--compile/--no-compile",
+        ),
+        "quantize": option(str, "Weights of int8 or int4 on a CPU. [default: as they are]"),
+        "numerics": option(
+            str, "invariant: a row's bits depend on its own text alone. [default: fast]"
+        ),
+        "tile": option(int, "Rows of a product then: 8, 16 or 32. [default: measured]"),
+        "reuse_prefix": option(
+            bool, "Later turns begin with the cache that the turn before left.", "--reuse-prefix"
+        ),
+        "tensor_parallel": option(
+            int, "Processes of torchrun that hold the models together (docs/cluster.md)."
+        ),
+        "device_map": option(
+            str, "Place the target's layers on several devices: auto, or a .json file."
+        ),
+        "self_check": option(
+            bool,
+            "Compare models with transformers' own forward first. [default: self-check]",
+            "--self-check/--no-self-check",
+        ),
+    },
+    RESULT_PANEL: {
+        "cost": option(str, "Folder of `bench cost`: for options that are auto, and ar's limit."),
+        "protocol": option(str, "specbench: its questions, template and counting."),
+        "reference": Published,
+        "run_name": option(str, "Part of the run folder's name."),
+    },
 }
-"""The options of a configuration."""
-_PANELS: Mapping[str, tuple[str, ...]] = {
-    "What is compared": ("decoders", "primary", "model", "draft", "adapter", "tasks", "config"),
-    "How much is measured": (
-        *("split", "limit", "quality_limit", "phase_limit", "repeats", "batch_size", "timeout"),
-        *("overlong", "prompt_tokens", "fixed_length"),
-    ),
-    "Sampling": ("max_new_tokens", "temperature", "top_p", "top_k", "seed"),
-    "Precision and devices": (
-        *("dtype", "device", "threads", "attention", "compile", "quantize", "reuse_prefix"),
-        *("numerics", "tile", "tensor_parallel", "device_map", "self_check"),
-    ),
-    RESULT_PANEL: ("cost", "protocol", "reference", "run_name"),
-}
-"""Headings of `bench run --help`, and the options below each."""
+"""The options of a configuration, below their headings in `bench run --help`."""
+OPTIONS = {name: about for below in _BY_PANEL.values() for name, about in below.items()}
 MODELS = ("decoders", "model", "draft", "adapter", "tasks", "split", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
 MACHINE = ("dtype", "device", "threads", "attention", "quantize")
@@ -178,12 +176,12 @@ def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]
 
 
 def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
-    """Give a verb the `names` of `OPTIONS`, in the order of the help; `other` replace their own."""
+    """Give a verb the `names` of `OPTIONS`, in the order of the help, and `other` or its own."""
     chosen = {**OPTIONS, **other}
-    for panel, below in _PANELS.items():
+    for panel, below in _BY_PANEL.items():
         for name in below:
             chosen[name].__metadata__[0].rich_help_panel = panel
-    return gathering({name: (chosen[name], None) for name in names})
+    return gathering({name: (chosen[name], None) for name in dict.fromkeys([*names, *other])})
 
 
 def configuration(given: Given) -> RunConfig:
@@ -195,18 +193,6 @@ def configuration(given: Given) -> RunConfig:
         values["adapters"] = parse_adapters(given["adapter"])
     names = {name: f"--{name.replace('_', '-')}" for name in OPTIONS}
     return load_config(given.get("config"), values, names)
-
-
-@contextmanager
-def display(shown: ProgressStyle) -> Iterator[Progress]:
-    """Yield the display of progress, which gives the terminal back whatever happens."""
-    from bench.progress import choose
-
-    chosen = choose(shown.value)
-    try:
-        yield chosen
-    finally:
-        chosen.close()
 
 
 def console() -> Console:

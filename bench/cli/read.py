@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from bench.cli import options
+from bench.errors import UsageError
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -18,7 +19,6 @@ TOGETHER = "together"
 """The folder, beside runs, of reports and papers of several of them."""
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
 _Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "reference", "peft"]
-_Bold = Literal["best", "none"]
 _Venue = Literal["icml", "acl", "neurips", "iclr", "tmlr", "arxiv"]
 
 
@@ -45,7 +45,6 @@ def report(
 
 
 def _report_one(names: list[str], reference: str | None, folder: Path | None, output: Path) -> int:
-    from bench.errors import UsageError
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, write_report
 
@@ -61,7 +60,6 @@ def _report_one(names: list[str], reference: str | None, folder: Path | None, ou
 def _report_together(
     names: list[str], reference: str | None, folder: Path | None, output: Path
 ) -> int:
-    from bench.errors import UsageError
     from bench.report.page.joint import print_joint, write_joint
     from bench.report.together import load_members
 
@@ -109,6 +107,26 @@ def explain(
 
 
 @app.command(rich_help_panel=PANEL)
+@options.configured(
+    project=options.option(
+        str, "Of mlflow, trackio: experiment, project. [default: decoding-bench]"
+    ),
+    repo=options.option(
+        str,
+        "A dataset of the Hugging Face hub: hub uploads to it, eval-results link to it.",
+        metavar="OWNER/NAME",
+    ),
+    licence=options.option(str, "Of hub: the card's licence.", "--license", metavar="ID"),
+    benchmarks=options.option(
+        list[str],
+        "Of eval-results: the hub's benchmark of a family. Repeatable.",
+        "--benchmark",
+        metavar="FAMILY=OWNER/DATASET#TASK",
+    ),
+    figures=options.option(
+        list[str], "Of reference: a figure to keep. Repeatable.", "--figure", metavar="NAME"
+    ),
+)
 def export(
     run_dir: Annotated[
         str,
@@ -116,31 +134,8 @@ def export(
     ],
     to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(help="Of mlflow, trackio: experiment, project. [default: decoding-bench]"),
-    ] = None,
-    repo: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME",
-            help="A dataset of the Hugging Face hub: hub uploads to it, eval-results link to it.",
-        ),
-    ] = None,
-    licence: Annotated[
-        str | None, typer.Option("--license", metavar="ID", help="Of hub: the card's licence.")
-    ] = None,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FAMILY=OWNER/DATASET#TASK",
-            help="Of eval-results: the hub's benchmark of a family. Repeatable.",
-        ),
-    ] = None,
-    figure: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Of reference: a figure to keep. Repeatable."),
-    ] = None,
+    *,
+    given: options.Given,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run for another tool, a tracker, the hub or a repository; or an adapter for PEFT."""
@@ -150,13 +145,7 @@ def export(
     from bench.report.findings import Findings
     from bench.stats.validity import from_here
 
-    choices = Choices(
-        project=project,
-        repo=repo,
-        licence=licence,
-        benchmarks=benchmark or (),
-        figures=figure or (),
-    )
+    choices = Choices(**{name: value for name, value in given.items() if value is not None})
     if to == "peft":
         choices.refuse_for(to)
         _export_adapter(Path(run_dir).expanduser(), folder)
@@ -170,7 +159,6 @@ def export(
 
 
 def _export_adapter(adapter: Path, folder: Path | None) -> None:
-    from bench.errors import UsageError
     from decoders.core.adapter.peft import to_peft
 
     try:

@@ -10,6 +10,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.group import Verb
+from bench.errors import Exit
 
 if TYPE_CHECKING:
     from bench.compare.gate import Gate
@@ -73,7 +74,7 @@ def ab(
     json_file: _JsonFile = None,
     diff: _Diff = False,
     output: options.Output = options.RESULTS,
-    progress: options.Progressing = options.ProgressStyle.auto,
+    progress: options.Progressing = "auto",
 ) -> None:
     """Measure two checkouts interleaved on this machine, then compare them."""
     from bench.ab.ab import QUALITY_LIMIT, REPEATS, run_ab
@@ -85,7 +86,7 @@ def ab(
     own = {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS}
     unset = {key: value for key, value in own.items() if given["config"] is given[key] is None}
     chosen = options.configuration({**given, **unset})
-    with options.display(progress) as shown:
+    with options.choose(progress) as shown:
         folders = run_ab(base, head, request_of(chosen, shown.note), output, shown)
     sides = load_side(str(folders[0]), output), load_side(str(folders[1]), output)
     typer.echo(f"{folders[0]}  {folders[1]}")
@@ -103,7 +104,6 @@ def doctor(
 ) -> None:
     """Say whether this machine is fit to measure on, and how small a difference it can show."""
     from bench.ab import doctor as examiner
-    from bench.errors import Exit
     from bench.settings.bounds import Margin, check
 
     check(margin, Margin, "--margin")

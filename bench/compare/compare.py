@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bench.compare.comparable import RunPair
 from bench.compare.gate import Gate
-from bench.compare.joined import HardMeasures, PairedAnswers, counted, join
 from bench.compare.judge import (
     OVER_AR,
     CellRegression,
@@ -18,6 +16,7 @@ from bench.compare.judge import (
     judge_time,
     worst,
 )
+from bench.compare.pair import PairedAnswers, RunPair, counted, join, of_one_answer
 from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
 from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_speedup
@@ -128,10 +127,7 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
         note = f"too few of base's prompts (by their hashes) were asked in head: {asked or 'none'}"
         return _not_comparable(cell, *notes, note, **numbers)
-    hard = counted(joined, of_ar, pair)
-    if cell not in pair.held_to_ar:
-        hard.values.pop("changed_answers")  # other answers are lawful there: quality judges them
-    measures = (*_hard(cell, hard, pair, gate), *_time(joined, of_ar, pair, gate))
+    measures = (*_hard(cell, joined, of_ar, pair, gate), *_time(joined, of_ar, pair, gate))
     if len(joined.base) < joined.num_base:
         notes.append("only answers that both sides gave count")
     if len(_batch_sizes(joined)) > 1:
@@ -146,24 +142,18 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     )
 
 
-def _hard(cell: str, hard: HardMeasures, pair: RunPair, gate: Gate) -> list[Measure]:
-    exact, head = pair.exact(cell), pair.head
-    values, wrong = dict(hard.values), head.num_wrong(cell)
-    if wrong is not None:
-        old = float(pair.base.num_wrong(cell) or 0)
-        values["wrong_answers"] = {"base": old, "head": float(wrong)}
-    if not exact:
-        values.pop("changed_answers", None)  # near-ties swap
-    measures = []
-    for name, both in values.items():
-        base, new = both.get("base"), both.get("head")
-        if base is None or new is None:
+def _hard(
+    cell: str, joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
+) -> list[Measure]:
+    exact, steps, measures = pair.exact(cell), of_one_answer(joined), []
+    for name, (base, head) in counted(joined, of_ar, pair).items():
+        if base is None or head is None:
             continue
-        step = hard.step(name)
-        measure = judge_hard(name, base, new, gate, exact=exact, step=step)
+        step = steps.get(name, 0.0)
+        measure = judge_hard(name, base, head, gate, exact=exact, step=step)
         if name == "identical_to_ar" and pair.rounded(cell) is not None:
             measure = replace(measure, verdict=Regression.passed)
-        near_ties = name == "identical_to_ar" and not exact and head.near_ties_alone(cell)
+        near_ties = name == "identical_to_ar" and not exact and pair.head.near_ties_alone(cell)
         if near_ties and measure.verdict is Regression.regressed:
             note = "near-ties on head's machine"
             measure = replace(measure, verdict=Regression.passed, note=note)

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.compare.comparable import RunPair
-from bench.compare.joined import join
+from bench.compare.pair import RunPair, join
 from bench.records.record import SampleRecord
 from bench.records.vocabulary import pieces_of
 from bench.stats.counters import first_difference

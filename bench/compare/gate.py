@@ -24,19 +24,6 @@ from bench.settings.config import read_toml
 
 _Better = Literal["more", "less", "same"]
 
-HARD: dict[str, tuple[_Better, bool]] = {
-    "calls": ("less", True),
-    "rows": ("less", True),
-    "draft_calls": ("less", True),
-    "emitted": ("same", True),
-    "accepted": ("more", True),
-    "identical_to_ar": ("more", False),
-    "wrong_answers": ("less", False),
-    "changed_answers": ("less", False),
-    "quality": ("more", False),
-    "errors": ("less", False),
-}
-"""Every hard measure: which way is better, and whether its change is relative to the base."""
 FAULTS = ("wrong_answers", "errors")
 """Measures that no rounding explains, on any machine."""
 
@@ -53,21 +40,22 @@ class Hard(_Table):
 
     `tolerance` holds between float32 runs of one machine, and for `FAULTS`; `tolerance_elsewhere`
     where rounding may differ (another machine, half precision) and two tokens that nearly tie may
-    swap. A measure's own goes before both.
+    swap. A measure's own goes before both; beside it stand which way is better, and whether its
+    change is relative to the base.
     """
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
-    calls: _Own = None
-    rows: _Own = None
-    draft_calls: _Own = None
-    emitted: _Own = None
-    accepted: _Own = None
-    identical_to_ar: _Own = None
-    wrong_answers: _Own = None
-    changed_answers: _Own = None
-    quality: _Own = None
-    errors: _Own = None
+    calls: Annotated[_Own, "less", True] = None
+    rows: Annotated[_Own, "less", True] = None
+    draft_calls: Annotated[_Own, "less", True] = None
+    emitted: Annotated[_Own, "same", True] = None
+    accepted: Annotated[_Own, "more", True] = None
+    identical_to_ar: Annotated[_Own, "more", False] = None
+    wrong_answers: Annotated[_Own, "less", False] = None
+    changed_answers: Annotated[_Own, "less", False] = None
+    quality: Annotated[_Own, "more", False] = None
+    errors: Annotated[_Own, "less", False] = None
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
         """Return a tolerance: elsewhere at least `step`, the effect of one answer."""
@@ -77,6 +65,14 @@ class Hard(_Table):
         if exact or measure in FAULTS:
             return self.tolerance
         return max(self.tolerance_elsewhere, step)
+
+
+HARD: dict[str, tuple[_Better, bool]] = {
+    name: (field.metadata[0], field.metadata[1])
+    for name, field in Hard.model_fields.items()
+    if len(field.metadata) == 2
+}
+"""Every hard measure, with what stands beside it in `Hard`."""
 
 
 class Time(_Table):

@@ -8,7 +8,7 @@ side, passed when a slow-down beyond the margin is excluded, and is inconclusive
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,7 +36,10 @@ class Regression(StrEnum):
     wrong = "WRONG"
 
 
-_WORST_FIRST = [Regression(v) for v in ("regressed", "inconclusive", "improved", "pass")]
+_WORST_FIRST = [
+    *(Regression.wrong, Regression.regressed, Regression.not_comparable),
+    *(Regression(v) for v in ("inconclusive", "improved", "pass")),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +106,10 @@ class Comparison:
     def verdict(self) -> Regression:
         """Return the worst of all cells; not comparable where one is, or there is none."""
         verdicts = {cell.verdict for cell in self.cells} - {Regression.new}
-        for worst_of_all in (Regression.wrong, Regression.regressed):
-            if worst_of_all in verdicts:
-                return worst_of_all
-        if Regression.not_comparable in verdicts or not verdicts:
+        if not verdicts:
             return Regression.not_comparable
-        if self.invalid:
-            return Regression.inconclusive
-        return next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
+        invalid = {Regression.inconclusive} if self.invalid else set()
+        return _worst(verdicts | invalid)
 
     @property
     def exit_code(self) -> Exit:
@@ -127,8 +126,11 @@ class Comparison:
 
 def worst(measures: Sequence[Measure]) -> Regression:
     """Return a decoder's verdict from those of its measures."""
-    verdicts = {measure.verdict for measure in measures}
-    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Regression.passed)
+    return _worst({Regression.passed, *(measure.verdict for measure in measures)})
+
+
+def _worst(verdicts: Set[Regression]) -> Regression:
+    return next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
 
 
 def judge_hard(

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from bench.compare.judge import (
     Measure,
     Regression,
 )
-from bench.report.tables.table import Table, TableCell
+from bench.report.tables.table import Columns, Table, TableCell
 from bench.stats.intervals import LEVEL
 from bench.text import UNKNOWN, counted, markdown, percent
 
@@ -45,29 +46,25 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
     With `absolute` both numbers stand beside their change.
     """
     say = _before_and_after if absolute else _change
-    names = _columns(comparison)
-    rows = []
-    for cell in comparison.cells:
-        cells = {
-            m.name: TableCell(say(m), m.verdict is Regression.regressed) for m in cell.measures
-        }
-        shown = [cells.get(name, TableCell(UNKNOWN)) for name in names]
-        verdict = TableCell(str(cell.verdict), cell.verdict in _BAD)
-        rows.append((TableCell(cell.cell), verdict, *shown, TableCell(_pairs(cell))))
-    headings = [name.replace("_", " ") for name in names]
-    base, head = (
-        name if code is None else f"{name} at {code}"
-        for name, code in (
-            (comparison.base, comparison.base_code),
-            (comparison.head, comparison.head_code),
-        )
-    )
-    return Table(
-        title=f"{head} against {base}: {comparison.verdict}",
-        note=_note(comparison),
-        headings=("decoder", "verdict", *headings, "answers"),
-        rows=tuple(rows),
-    )
+
+    def measured(cell: CellRegression, name: str) -> TableCell | str:
+        shown = (m for m in cell.measures if m.name == name)
+        return next((TableCell(say(m), m.verdict is Regression.regressed) for m in shown), UNKNOWN)
+
+    names = {name: name.replace("_", " ") for name in _columns(comparison)}
+    columns: Columns = {
+        "decoder": lambda cell: cell.cell,
+        "verdict": lambda cell: TableCell(str(cell.verdict), cell.verdict in _BAD),
+        **{heading: partial(measured, name=name) for name, heading in names.items()},
+        "answers": _pairs,
+    }
+    base = _at(comparison.base, comparison.base_code)
+    title = f"{_at(comparison.head, comparison.head_code)} against {base}: {comparison.verdict}"
+    return Table.made(title, _note(comparison), columns, comparison.cells)
+
+
+def _at(name: str, code: str | None) -> str:
+    return name if code is None else f"{name} at {code}"
 
 
 def to_markdown(comparison: Comparison) -> str:
@@ -99,9 +96,10 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the table, remarks, and the verdict in one line."""
     table = to_table(comparison)
-    for block in _stacked(table).to_blocks(
-        console, _headings(table), _style, table.headings[:1:-1]
-    ):
+    short = {name: name.replace(" ", "\n").replace(".", ".\n") for name in table.headings}
+    rows = [[replace(c, text=c.text.replace(" -> ", "\n-> ")) for c in r] for r in table.rows]
+    stacked = replace(table, rows=tuple(map(tuple, rows)))  # both sides of a change on a line each
+    for block in stacked.to_blocks(console, short, _style, table.headings[:1:-1]):
         console.print(block, "")
     console.print(Text(table.note, style="dim"))
     for line in (*_remarks(comparison), *comparison.warnings):
@@ -111,17 +109,6 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for line in (*shown, *more):
         console.print(Text(f"  {line}", style="dim"))
     console.print(Text(str(comparison.verdict), style=_STYLES.get(comparison.verdict, "")))
-
-
-def _headings(table: Table) -> dict[str, str]:
-    short = {name: name.replace(" ", "\n").replace(".", ".\n") for name in table.headings[1:]}
-    return {"decoder": "decoder", **short}
-
-
-def _stacked(table: Table) -> Table:
-    """Write both sides of a change on a line each."""
-    rows = [tuple(replace(c, text=c.text.replace(" -> ", "\n-> ")) for c in r) for r in table.rows]
-    return replace(table, rows=tuple(rows))
 
 
 def _style(row: Sequence[TableCell], index: int) -> str:

@@ -7,19 +7,10 @@ counters. It imports the engine's package in functions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-Options = dict[str, str | int | float | bool | None]
-"""Options of a mode, as they are recorded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
-    """One way an engine decodes: ``ar``, or speculation of its own with options."""
-
-    name: str
-    options: Options = field(default_factory=dict)
+from bench.errors import optional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +49,21 @@ class Arm(Protocol):
         """Give its memory back."""
 
 
-class Engine(Protocol):
+class Engine:
     """An engine of others; modes that can be loaded `together` answer each prompt in turn."""
 
     name: str
+    package: str
     together: bool
 
-    def version(self) -> str:
-        """Return its package's version (exit 5 where it is missing)."""
+    def __init__(self, modes: Mapping[str, Mapping[str, Any] | None]) -> None:
+        """Take its modes' options: first ``ar``, of plain decoding, which has none."""
+        self.modes = modes
 
-    def modes(self) -> Sequence[Mode]:
-        """Return its modes, ``ar`` first."""
+    def module(self, part: str = "") -> Any:
+        """Import its package or a part of it (exit 5 where that is missing)."""
+        return optional(f"{self.package}{part}", self.name, f"--engine {self.name}")
 
-    def open(self, mode: Mode, request: Request) -> Arm:
+    def open(self, mode: str, request: Request) -> Arm:
         """Load the model for a mode."""
-
-
-def recordable(values: Mapping[str, object]) -> Options:
-    """Return options as they are recorded: what is no plain value becomes its text."""
-    plain = (str, int, float, bool, type(None))
-    return {name: v if isinstance(v, plain) else str(v) for name, v in values.items()}
+        raise NotImplementedError

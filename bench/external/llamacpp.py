@@ -10,39 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.errors import UnavailableError, optional
-from bench.external.engine import Answer, Arm, Mode, Request
-
-_MODULE = "llama_cpp"
+from bench.errors import UnavailableError
+from bench.external.engine import Answer, Arm, Engine, Request
 
 
-class LlamaCpp:
+class LlamaCpp(Engine):
     """The engine, with the options of its lookup."""
 
-    name = "llamacpp"
-    together = True
+    name, package, together = "llamacpp", "llama_cpp", True
 
     def __init__(self, num_drafts: int, ngram: int) -> None:
         """Draft at most `num_drafts` tokens after a match of at most `ngram` tokens."""
+        lookup = {"num_pred_tokens": num_drafts, "max_ngram_size": ngram}
+        super().__init__({"ar": None, "lookup": lookup})
         self._num_drafts = num_drafts
-        self._ngram = ngram
 
-    def version(self) -> str:
-        """Return llama-cpp-python's version."""
-        return str(optional(_MODULE, "llamacpp", "--engine llamacpp").__version__)
-
-    def modes(self) -> Sequence[Mode]:
-        """Return plain decoding and prompt lookup."""
-        lookup = {"num_pred_tokens": self._num_drafts, "max_ngram_size": self._ngram}
-        return Mode(name="ar"), Mode(name="lookup", options={**lookup})
-
-    def open(self, mode: Mode, request: Request) -> Arm:
+    def open(self, mode: str, request: Request) -> Arm:
         """Load the model; with drafts all rows' logits are kept, as its loop needs them."""
-        module = optional(_MODULE, "llamacpp", "--engine llamacpp")
-        drafts: Any = None
-        if mode.options:
-            speculative = optional(f"{_MODULE}.llama_speculative", "llamacpp", "--engine llamacpp")
-            drafts = speculative.LlamaPromptLookupDecoding(**mode.options)
+        module, drafts = self.module(), None
+        if (lookup := self.modes[mode]) is not None:
+            drafts = self.module(".llama_speculative").LlamaPromptLookupDecoding(**lookup)
         try:
             model = module.Llama(
                 model_path=request.model,

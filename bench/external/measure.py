@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
-from bench.external.engine import Arm, Engine, Mode, Request
+from bench.external.engine import Arm, Engine, Request
 from bench.machine.clock import Stopwatch, WallClock
 from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
@@ -23,6 +23,8 @@ from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt, read_prompts
 from bench.records.run_folder import Run, load_run
 
+_PLAIN = (str, int, float, bool, type(None))
+"""Options that are recorded as they are; any other becomes its text."""
 _WARM_UP = 16
 """Tokens of the answer that is not recorded, the first of every mode."""
 
@@ -43,10 +45,10 @@ def measure_external(
     prompts = _prompts(run)[:limit]
     request = _request(run, prompts, model or _own_model(run, engine.name))
     number = next_session(read_external(run_dir))
-    session = _Session(run_dir, number, engine, engine.version(), request)
+    session = _Session(run_dir, number, engine, engine.module().__version__, request)
     if not run.status.complete:
         progress.note("the run is not complete: if it goes on now, both take each other's cores")
-    modes = engine.modes()
+    modes = list(engine.modes)
     progress.start(engine.name, len(prompts) * len(modes))
     groups = [modes] if engine.together else [[mode] for mode in modes]
     return sum(session.measure(group, prompts, progress) for group in groups)
@@ -62,11 +64,11 @@ class _Session:
     version: str
     request: Request
 
-    def measure(self, modes: Sequence[Mode], prompts: Sequence[Prompt], progress: Progress) -> int:
+    def measure(self, modes: Sequence[str], prompts: Sequence[Prompt], progress: Progress) -> int:
         order = random.Random(self.number)
         failures = 0
         with contextlib.ExitStack() as opened:
-            arms: list[tuple[Mode, Arm]] = []
+            arms: list[tuple[str, Arm]] = []
             for mode in modes:
                 arm = self.engine.open(mode, self.request)
                 opened.callback(arm.close)
@@ -81,27 +83,28 @@ class _Session:
                     progress.step(f"{answer.name} {prompt.name}")
         return failures
 
-    def _warm_up(self, mode: Mode, arm: Arm, prompt: Prompt) -> None:
+    def _warm_up(self, mode: str, arm: Arm, prompt: Prompt) -> None:
         try:
             arm.answer(prompt.ids, min(_WARM_UP, self.request.budget))
         except Exception as error:  # of code that is not ours
             why = f"{type(error).__name__}: {error}"
-            line = f"{self.engine.name}:{mode.name} cannot answer {prompt.name}: {why}"
+            line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"
             raise UnavailableError(line) from error
 
-    def _timed(self, mode: Mode, arm: Arm, prompt: Prompt) -> ExternalAnswer:
+    def _timed(self, mode: str, arm: Arm, prompt: Prompt) -> ExternalAnswer:
         error = given = None
         with Stopwatch(WallClock()) as watch:  # ids are on the host: its device is done by then
             try:
                 given = arm.answer(prompt.ids, self.request.budget)
             except Exception as raised:  # of code that is not ours: the other answers go on
                 error = f"{type(raised).__name__}: {raised}"
+        options = self.engine.modes[mode] or {}
         asked = ExternalAnswer(
             session=self.number,
             engine=self.engine.name,
-            version=self.version,
-            mode=mode.name,
-            options=mode.options,
+            version=str(self.version),
+            mode=mode,
+            options={k: v if isinstance(v, _PLAIN) else str(v) for k, v in options.items()},
             model=Path(self.request.model).name,
             prompt=prompt.name,
             prompt_hash=prompt.hash,

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.errors import UnavailableError, UsageError, optional
-from bench.external.engine import Answer, Arm, Mode, Request, recordable
+from bench.errors import UnavailableError, UsageError
+from bench.external.engine import Answer, Arm, Engine, Request
 from bench.records.external import ExternalAnswer
 from bench.text import UNKNOWN
 
@@ -24,11 +24,10 @@ _DRAFTED = "vllm:spec_decode_num_draft_tokens"
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 
 
-class Vllm:
+class Vllm(Engine):
     """The engine: one instance at a time, as each takes its share of the device's memory."""
 
-    name = "vllm"
-    together = False
+    name, package, together = "vllm", "vllm", False
 
     def __init__(
         self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None = None
@@ -40,22 +39,14 @@ class Vllm:
             "prompt_lookup_max": ngram,
             "prompt_lookup_min": 1,
         }
-        self._configs: dict[str, dict[str, object] | None] = {"ar": None, "lookup": lookup}
-        if speculative is not None:
-            self._configs[str(speculative.get("method", "speculative"))] = dict(speculative)
+        given = (
+            {} if speculative is None else {speculative.get("method", "speculative"): speculative}
+        )
+        super().__init__({"ar": None, "lookup": lookup, **{str(k): v for k, v in given.items()}})
 
-    def version(self) -> str:
-        """Return vllm's version."""
-        return str(optional("vllm", "vllm", "--engine vllm").__version__)
-
-    def modes(self) -> Sequence[Mode]:
-        """Return plain decoding, its n-gram lookup, and the user's own."""
-        each = self._configs.items()
-        return [Mode(name=name, options=recordable(config or {})) for name, config in each]
-
-    def open(self, mode: Mode, request: Request) -> Arm:
+    def open(self, mode: str, request: Request) -> Arm:
         """Start the engine for one sequence at a time, without reuse between prompts."""
-        module = optional("vllm", "vllm", "--engine vllm")
+        module, config = self.module(), self.modes[mode]
         try:
             model = module.LLM(
                 model=request.model,
@@ -63,12 +54,12 @@ class Vllm:
                 max_num_seqs=1,
                 enable_prefix_caching=False,
                 disable_log_stats=False,
-                speculative_config=self._configs[mode.name],
+                speculative_config=config,
             )
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
             line = f"vLLM cannot start with {request.model!r}: {error}"
             raise UnavailableError(line) from error
-        return _VllmArm(module, model, request, speculates=self._configs[mode.name] is not None)
+        return _VllmArm(module, model, request, speculates=config is not None)
 
 
 class _VllmArm:

@@ -15,8 +15,7 @@ from bench.measure.call_times import Sequences
 from bench.measure.cost import Replayer, Subject
 from bench.measure.probes import make_probes
 from bench.plan.compiling import open_compiled
-from bench.plan.devices import open_device
-from bench.plan.precision import usual_dtype, usual_on_cpu
+from bench.plan.devices import open_device, usual_dtype, usual_on_cpu
 from bench.plan.select import Note, ResolvedRun
 from bench.plan.setup import checkpoint
 from bench.records.cost import CostCell, CostFacts, Grid, Work

@@ -1,4 +1,4 @@
-"""From an open setup to the plan: tasks chosen, prompts tokenised, blocks ordered."""
+"""From an open setup to the plan (tasks chosen, prompts tokenised, blocks ordered) and its time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from bench.errors import UsageError, room_for
+from bench.machine.clock import Stopwatch
 from bench.machine.env import models_of
+from bench.plan.devices import computed_in
 from bench.plan.identity import identity_of
-from bench.plan.setup import Setup
-from bench.plan.tokenise import build_prompts, count_lines, tasks_of, to_length
-from bench.progress import Progress
+from bench.plan.select import choose_decoders
+from bench.plan.setup import Opener, Setup, open_setup
+from bench.plan.tokenise import PromptEncoder, count_lines, tasks_of, to_length
+from bench.progress import Progress, duration
 from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
+from bench.settings.config import RunConfig
 from bench.settings.protocol import vicuna
 from bench.stats.adapter_fit import training_warnings
-from bench.text import counted
+from bench.text import counted, printable
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation
@@ -29,6 +33,9 @@ _GROUPS_PER_BATCH = 4
 _BATCH_ON_CPU, _BATCH_ON_GPU, _BATCH_OF_SMALL = 8, 32, 32
 _SMALL = 50_000_000
 """Weights of a small model at most: a call on a CPU costs its overhead, 32 caches little memory."""
+_NUM_PROBES = 4
+_MAX_TEXT = 600
+"""Characters of the first prompt that are shown: as many of its end as of its beginning."""
 
 
 def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
@@ -94,15 +101,13 @@ def tokenise(
             f"tokens the model's context of {context} takes 2 to {longest}",
         )
     try:
-        prompts, skipped = build_prompts(
-            distinct,
+        prompts, skipped = PromptEncoder(
             setup.tokenizer,
-            max_prompt_tokens=longest,
-            overlong=config.overlong,
-            answer_turn1=answer,
+            longest,
+            config.overlong,
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
-        )
+        ).prompts(distinct, answer)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if config.prompt_tokens is not None:
@@ -114,26 +119,6 @@ def _unscored(prompts: Sequence[Prompt]) -> list[str]:
     num = sum(prompt.family == OTHER and prompt.reference is not None for prompt in prompts)
     line = f"{num} of {len(prompts)} prompts have a reference and no family, so they are not scored"
     return [f"{line}: name the family, in a column or in [columns] of the config file"] * (num > 0)
-
-
-def describe(plan: Plan) -> list[str]:
-    """Return the plan in words, for ``--dry-run``."""
-    timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
-    lines = [
-        f"{cell.cell}: {', '.join(f'{k}={v}' for k, v in cell.options.items()) or 'no options'}"
-        for cell in plan.cells
-    ]
-    lines.append(f"{counted(len(timing), 'prompt')} timed ({_per_family(timing)})")
-    if quality:
-        lines.append(f"{counted(len(quality), 'prompt')} scored ({_per_family(quality)})")
-    blocks = counted(len(plan.blocks), "block")
-    lines.append(f"{blocks}, {plan.num_answers} timed answers (ar twice)")
-    return lines + ([f"{counted(len(plan.skipped), 'prompt')} skipped"] if plan.skipped else [])
-
-
-def _per_family(prompts: Sequence[PlannedPrompt]) -> str:
-    counts = Counter(prompt.family for prompt in prompts)
-    return ", ".join(f"{family} {num}" for family, num in counts.items())
 
 
 def _planned(prompt: Prompt, timed: set[str], scored: set[str]) -> PlannedPrompt:
@@ -223,3 +208,71 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     with models.uncompiled():  # large batches would compile graphs of their own
         outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]
+
+
+# ---------------------------------------------------------------- ``bench run --dry-run``
+
+
+def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) -> list[str]:
+    """Return the plan and its estimate in lines; write nothing (raises as `bench.runs.run`)."""
+    setup = opener(choose_decoders(config, progress.note))
+    plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
+    timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
+    seconds, basis = estimate(setup, plan, timed)
+    line = f"about {duration(seconds)}, were every decoder as fast as ar ({basis})"
+    return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), line]
+
+
+def describe(plan: Plan) -> list[str]:
+    """Return the plan in words, for ``--dry-run``."""
+    timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
+    lines = [
+        f"{cell.cell}: {', '.join(f'{k}={v}' for k, v in cell.options.items()) or 'no options'}"
+        for cell in plan.cells
+    ]
+    lines.append(f"{counted(len(timing), 'prompt')} timed ({_per_family(timing)})")
+    if quality:
+        lines.append(f"{counted(len(quality), 'prompt')} scored ({_per_family(quality)})")
+    blocks = counted(len(plan.blocks), "block")
+    lines.append(f"{blocks}, {plan.num_answers} timed answers (ar twice)")
+    return lines + ([f"{counted(len(plan.skipped), 'prompt')} skipped"] if plan.skipped else [])
+
+
+def _per_family(prompts: Sequence[PlannedPrompt]) -> str:
+    counts = Counter(prompt.family for prompt in prompts)
+    return ", ".join(f"{family} {num}" for family, num in counts.items())
+
+
+def _first(setup: Setup, prompt: Prompt) -> list[str]:
+    """Return the first prompt as the model is given it, special tokens included, in lines."""
+    text = str(setup.tokenizer.decode(list(prompt.ids)))
+    if len(text) > _MAX_TEXT:
+        half = _MAX_TEXT // 2
+        text = f"{text[:half]} […] {text[-half:]}"
+    head = f"the first prompt, {prompt.name} ({prompt.family}, {len(prompt.ids)} tokens):"
+    return [head, *(f"  {printable(row)}" for row in text.splitlines())]
+
+
+def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]:
+    """Return the seconds of a plan if every decoder is as fast as the baseline, and their basis.
+
+    That is the baseline's answers to a few of the prompts. An answer of the quality pass, batched,
+    is taken to cost a quarter of one alone.
+    """
+    arm = setup.arms[BASELINE]
+    probes = timed[:: max(1, len(timed) // _NUM_PROBES)][:_NUM_PROBES]
+    scheduler = Scheduler(arm.decoder, arm.models, setup.sampling)
+    scheduler.run([probes[0].ids])  # the first call of a process is slow
+    with Stopwatch(setup.clock) as watch:
+        outcomes = scheduler.run([prompt.ids for prompt in probes])
+    num_tokens = sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
+    answer_s = watch.total_s / len(probes)
+    num_scored = len(plan.in_pass("quality")) * len(plan.cells)
+    at_once = setup.config.batch_size
+    timing_s = plan.num_answers * answer_s / min(at_once, 4)
+    quality_s = num_scored * answer_s / min(batch_size(setup), 4)
+    basis = (
+        f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens an "
+        f"answer on {len(probes)} prompts"
+    )
+    return timing_s + quality_s, basis

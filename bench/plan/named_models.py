@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
-from bench.progress import Progress, Silent
+from bench.progress import Progress
 from decoders.core.hf.checkpoint import CONVERTED, cache_folder
 
 
@@ -59,7 +59,7 @@ def named(name: str) -> _NamedModel | None:
     return next((model for model in MODELS if model.name == name), None)
 
 
-def resolve(source: str, progress: Progress | None = None) -> str:
+def resolve(source: str) -> str:
     """Return the folder or hub id that `--model` names (`UnavailableError`).
 
     A name of the table and a ``.gguf`` file become a folder of the cache, converted if it is not
@@ -67,9 +67,9 @@ def resolve(source: str, progress: Progress | None = None) -> str:
     """
     if model := named(source):
         here = folder_of(model).is_dir() or package_file(model) is not None
-        return str(fetch(source, progress)) if here else model.hub_id
+        return str(fetch(source)) if here else model.hub_id
     if source.lower().endswith(".gguf"):
-        return str(_converted(Path(source).expanduser(), progress))
+        return str(_converted(Path(source).expanduser()))
     return source
 
 
@@ -91,12 +91,14 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     return _converted(file, progress, model)
 
 
-def _converted(file: Path, progress: Progress | None, model: _NamedModel | None = None) -> Path:
+def _converted(
+    file: Path, progress: Progress | None = None, model: _NamedModel | None = None
+) -> Path:
     from decoders.core.hf import gguf
 
     if not file.is_file():
         raise UnavailableError(f"model {str(file)!r}: there is no such file")
-    progress = progress or Silent()
+    progress = progress or Progress()
     progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
     sha256 = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
     if model is not None and sha256 != model.sha256:

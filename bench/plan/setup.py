@@ -18,10 +18,9 @@ from bench.machine.clock import Clock, WallClock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT, capture
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
-from bench.plan.devices import check_devices, device_map, join_ranks, open_device
+from bench.plan.devices import check_devices, device_map, join_ranks, open_device, usual_dtype
 from bench.plan.named_models import resolve
 from bench.plan.numerics import check_decoder, in_tiles, uses_tiles
-from bench.plan.precision import usual_dtype
 from bench.plan.select import ResolvedRun, options_of
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell

@@ -28,74 +28,70 @@ from specbench_tasks.task import Conversation
 Template = Callable[[Sequence[str]], str]
 
 
-def build_prompts(
-    conversations: Sequence[Conversation],
-    tokenizer: Tokenizer,
-    *,
-    max_prompt_tokens: int,
-    overlong: Literal["skip", "truncate"],
-    answer_turn1: Callable[[list[Prompt]], Sequence[str | None]],
-    template: Template | None = None,
-    vocab_size: int | None = None,
-) -> tuple[list[Prompt], list[SkippedTurn]]:
-    """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
+@dataclass(frozen=True, slots=True)
+class PromptEncoder:
+    """Turns conversations into prompts.
 
     Args:
-        conversations: what to ask.
         tokenizer: the target's.
         max_prompt_tokens: the model's context less the budget for the answer; 1 or more.
         overlong: a longer prompt is left out (with the later turns of its conversation), or loses
             its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
-        answer_turn1: the baseline's answers, as text without special tokens, to prompts whose
-            conversation goes on without an answer of its own; called once per turn number that has
-            such. None: there is no answer, and the later turns are skipped.
         template: a protocol's own, from the texts so far, user first, to one that the tokenizer
             encodes with its special tokens; None is the tokenizer's.
         vocab_size: how many tokens the model knows; None: all that the tokenizer gives.
-
-    Returns:
-        The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone, or
-        skipped where the tokenizer has none.
-
-    Raises:
-        ValueError: a prompt has a token that the model does not know.
     """
-    assert max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
-    encoder = _Encoder(tokenizer, max_prompt_tokens, overlong == "truncate", template, vocab_size)
-    made: list[Prompt | SkippedTurn] = []
-    answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
-    before: dict[str, Prompt] = {}
-    for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
-        going_on: list[Prompt] = []
-        for conversation in (c for c in conversations if len(c.turns) >= turn):
-            last = before.pop(conversation.id, None)
-            prompt = encoder.prompt(conversation, turn, answers[conversation.id], last)
-            made.append(prompt)
-            if isinstance(prompt, SkippedTurn):
-                continue
-            before[conversation.id] = prompt
-            if len(conversation.turns) > turn:
-                if (given := conversation.reply(turn)) is None:
-                    going_on.append(prompt)
-                else:
-                    answers[conversation.id] += (given,)
-        texts = answer_turn1(going_on) if going_on else []
-        for prompt, text in zip(going_on, texts, strict=True):
-            if text is not None:
-                answers[prompt.conversation] += (text.strip(),)
-    order = {conversation.id: i for i, conversation in enumerate(conversations)}
-    made.sort(key=lambda item: (order[item.conversation], item.turn))
-    prompts = [item for item in made if isinstance(item, Prompt)]
-    return prompts, [item for item in made if isinstance(item, SkippedTurn)]
 
-
-@dataclass(frozen=True, slots=True)
-class _Encoder:
     tokenizer: Tokenizer
     max_prompt_tokens: int
-    truncate: bool
-    template: Template | None
-    vocab_size: int | None
+    overlong: Literal["skip", "truncate"]
+    template: Template | None = None
+    vocab_size: int | None = None
+
+    def prompts(
+        self,
+        conversations: Sequence[Conversation],
+        answer_turn1: Callable[[list[Prompt]], Sequence[str | None]],
+    ) -> tuple[list[Prompt], list[SkippedTurn]]:
+        """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
+
+        `answer_turn1` gives the baseline's answers, as text without special tokens, to prompts
+        whose conversation goes on without an answer of its own; it is called once per turn number
+        that has such. None: there is no answer, and the later turns are skipped.
+
+        Returns:
+            The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone,
+            or skipped where the tokenizer has none.
+
+        Raises:
+            ValueError: a prompt has a token that the model does not know.
+        """
+        assert self.max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
+        made: list[Prompt | SkippedTurn] = []
+        answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
+        before: dict[str, Prompt] = {}
+        for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
+            going_on: list[Prompt] = []
+            for conversation in (c for c in conversations if len(c.turns) >= turn):
+                last = before.pop(conversation.id, None)
+                prompt = self.prompt(conversation, turn, answers[conversation.id], last)
+                made.append(prompt)
+                if isinstance(prompt, SkippedTurn):
+                    continue
+                before[conversation.id] = prompt
+                if len(conversation.turns) > turn:
+                    if (given := conversation.reply(turn)) is None:
+                        going_on.append(prompt)
+                    else:
+                        answers[conversation.id] += (given,)
+            texts = answer_turn1(going_on) if going_on else []
+            for prompt, text in zip(going_on, texts, strict=True):
+                if text is not None:
+                    answers[prompt.conversation] += (text.strip(),)
+        order = {conversation.id: i for i, conversation in enumerate(conversations)}
+        made.sort(key=lambda item: (order[item.conversation], item.turn))
+        prompts = [item for item in made if isinstance(item, Prompt)]
+        return prompts, [item for item in made if isinstance(item, SkippedTurn)]
 
     def prompt(
         self, asked: Conversation, turn: int, answers: Sequence[str], before: Prompt | None
@@ -112,7 +108,7 @@ class _Encoder:
             return skipped(reason="empty, and the tokenizer has no BOS token to start from")
         most = self.max_prompt_tokens
         num_cut = max(0, len(ids) - most)
-        if num_cut and not self.truncate:
+        if num_cut and self.overlong == "skip":
             reason = f"{len(ids)} tokens; at most {most} leave room for the answer"
             return skipped(reason=reason)
         if num_cut:

@@ -13,7 +13,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.records.vocabulary import Tokenizer
 
 NUM_TURNS = 560
 """Turns of the 480 questions: 80 have two."""
@@ -39,13 +42,6 @@ _FREE = ("quality_limit", "tasks")
 """Values that change nothing the protocol measures, or are compared in another way."""
 
 
-class Encoder(Protocol):
-    """A tokenizer's encoder."""
-
-    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
-        """Return the token ids of a text."""
-
-
 def published() -> dict[str, dict[str, Any]]:
     """Return every reference of ``published.toml`` by the name that ``--reference`` takes."""
     return tomllib.loads((files("bench.settings") / "published.toml").read_text(encoding="utf-8"))
@@ -59,7 +55,7 @@ def vicuna(messages: Sequence[str]) -> str:
     return f"{text}ASSISTANT:"
 
 
-def recount(tokenizer: Encoder, text: str) -> int:
+def recount(tokenizer: Tokenizer, text: str) -> int:
     """Return a baseline answer's length as Spec-Bench counts: tokenised again, less the BOS."""
     return len(tokenizer.encode(text, add_special_tokens=True, verbose=False)) - 1
 

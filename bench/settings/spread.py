@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Literal
 
 from bench.errors import UsageError
 
-
-class Kind(StrEnum):
-    """Executors of ``--executor``."""
-
-    local = "local"
-    ray = "ray"
-    submitit = "submitit"
+Kind = Literal["local", "ray", "submitit"]
+"""Executors of ``--executor``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +24,14 @@ class WorkerConfig:
     those of its ``update_parameters``.
     """
 
-    kind: Kind = Kind.local
+    kind: Kind = "local"
     workers: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def alone(self) -> bool:
         """Tell whether the run's own process measures."""
-        return self.kind == Kind.local and self.workers == 1
+        return self.kind == "local" and self.workers == 1
 
 
 ALONE = WorkerConfig()
@@ -52,6 +47,6 @@ def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> Worker
         if not (key and equals):
             raise UsageError(f"--executor-option {text!r} is not KEY=VALUE")
         table[key] = value
-    if kind == Kind.local and table:
+    if kind == "local" and table:
         raise UsageError(f"--executor local has no options, and was given {', '.join(table)}")
     return WorkerConfig(kind=kind, workers=workers, options=table)

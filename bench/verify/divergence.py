@@ -9,6 +9,10 @@ A difference within the dtype's margin is a *near-tie*; any other is *wrong*. On
 gives both: logits that move by m/2 each way move a border of the CDF by at most m / (4 T). A
 nucleus or a top-k whose own border is that near may fall either way too: both are tried.
 
+Of decoders that guarantee the baseline's very tokens any difference is wrong in row-invariant
+numerics, in greedy float32 runs one that is no near-tie. Half precision and sampling are reported,
+with how near a tie they part, and not judged.
+
 Letters: V vocabulary, T temperature, u the uniform of a position.
 """
 
@@ -16,14 +20,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from bench.plan.setup import Setup
+from bench.records.prompts import Prompt
+from bench.records.record import SampleRecord
+from bench.records.status import Difference
 from bench.stats.counters import first_difference
+from bench.stats.unequal import Pair, compare_with_baseline
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, warp
@@ -51,6 +60,44 @@ class Divergence:
     def near_tie(self) -> bool:
         """Return whether rounding explains it."""
         return self.distance < self.margin
+
+
+def differences(
+    setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
+) -> list[Difference]:
+    """Return the lossless cells whose timed answers are not the baseline's, with the evidence."""
+    found = []
+    for each in compare_with_baseline([arm.cell for arm in setup.arms.values()], records):
+        if not each.unequal:
+            continue
+        precision = setup.precision(each.cell)
+        invariant, greedy = precision == "invariant", setup.sampling.greedy
+        parted = [] if invariant else _examined(setup, precision, each.unequal, prompts)
+        num_wrong = len(each.unequal) if invariant else None
+        if precision == "float32" and greedy:
+            num_wrong = sum(not divergence.near_tie for divergence in parted)
+        judged = {id(divergence): divergence for divergence in parted}.values()
+        gaps = tuple(d.distance for d in judged if d.by != "length")
+        found.append(each.difference(num_wrong, gaps))
+    return found
+
+
+def _examined(
+    setup: Setup, precision: str, unequal: Sequence[Pair], prompts: Mapping[str, Prompt]
+) -> list[Divergence]:
+    """Examine each answer where it parts; equal repeats of a greedy answer are examined once."""
+    found: dict[Pair, Divergence] = {}
+    parted = []
+    for name, answer, expected, repeat in unequal:
+        key = (name, answer, expected, 0 if setup.sampling.greedy else repeat)
+        if key not in found:
+            target, sampling = setup.models.target, setup.repeated(repeat)
+            ids = prompts[name].ids
+            divergence = examine(target, ids, answer, expected, sampling, precision)
+            assert divergence is not None, "these answers differ"
+            found[key] = divergence
+        parted.append(found[key])
+    return parted
 
 
 def edge_margin(margin: float, temperature: float) -> float:

@@ -82,11 +82,6 @@ class EqualityCheck:
         """Return the tokens before the first difference of every answer."""
         return sum(self.equal_tokens)
 
-    @property
-    def mode(self) -> str:
-        """Return the sampling's name in checks."""
-        return "greedy" if self.sampling.greedy else f"T = {self.sampling.temperature:g}"
-
     def survival(self) -> list[float | None]:
         """Return the share of answers still equal after each number of tokens in `CURVE`.
 
@@ -116,7 +111,7 @@ class EqualityCheck:
             words += f"; {len(self.wrong)} differ beyond rounding: {_parted(*self.wrong[0])}"
         elif self.errors or not num:
             outcome = "open"
-            words += f"; {_failed(self.errors)}" if self.errors else ""
+            words += f"; {failed(self.errors)}" if self.errors else ""
         elif not lossless:
             outcome = "measured"
             if self.parted:
@@ -129,7 +124,8 @@ class EqualityCheck:
             words += f"; {num_parted} near-ties" if num_parted else ""
             rarest = 1 / (1 - (1 - POWER) ** (1 / max(1, self.num_tokens)))
             power = f"one wrong token in {rarest:,.0f}"
-        return Finding(f"{self.mode}, tokens of ar", outcome, words, self.as_data(), power)
+        check = f"{mode(self.sampling)}, tokens of ar"
+        return Finding(check, outcome, words, self.as_data(), power)
 
     def shapes(self) -> Finding:
         """Judge the noise floor: does rounding alone tell calls of one row from larger ones?
@@ -145,14 +141,14 @@ class EqualityCheck:
         outcome: CheckOutcome = "passed"
         if num_wrong:
             outcome = "wrong" if self.precision == "invariant" else "open"
-        return Finding(f"{self.mode}, five rows a call", outcome, words, self.as_data())
+        return Finding(f"{mode(self.sampling)}, five rows a call", outcome, words, self.as_data())
 
     def failures(self) -> Finding | None:
         """Report failures of AR itself, or of AR in another shape, if any."""
         if not self.errors:
             return None
         data = {"errors": self.errors}
-        return Finding(f"{self.mode}, answers of ar", "open", _failed(self.errors), data)
+        return Finding(f"{mode(self.sampling)}, answers of ar", "open", failed(self.errors), data)
 
     def _above(self, floor: EqualityCheck) -> bool:
         """Test whether it parts from AR more often per token than AR in another shape does."""
@@ -189,7 +185,13 @@ class EqualityCheck:
         }
 
 
-def _failed(errors: Sequence[str]) -> str:
+def mode(sampling: Sampling) -> str:
+    """Return a sampling's name in checks."""
+    return "greedy" if sampling.greedy else f"T = {sampling.temperature:g}"
+
+
+def failed(errors: Sequence[str]) -> str:
+    """Say how many answers failed, and why the first did."""
     return f"{len(errors)} failed: {errors[0]}"
 
 

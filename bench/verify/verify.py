@@ -16,11 +16,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from bench.errors import UsageError
-from bench.plan.devices import open_device
+from bench.plan.devices import computed_in, open_device, usual_dtype
 from bench.plan.make import batch_size, tokenise
-from bench.plan.precision import computed_in, usual_dtype
 from bench.plan.select import ResolvedRun, choose_decoders
-from bench.plan.setup import Arm, Opener, Setup, checkpoint, open_setup
+from bench.plan.setup import Opener, Setup, checkpoint, open_setup
 from bench.plan.tokenise import count_lines, tasks_of
 from bench.progress import Progress
 from bench.records.failures import error_line
@@ -38,15 +37,12 @@ from bench.verify.distribution import (
 )
 from bench.verify.divergence import MARGINS, edge_margin
 from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
-from bench.verify.self_draft import PROMPTS as SELF_DRAFT_PROMPTS
-from bench.verify.self_draft import SelfDraft, applies_to
-from bench.verify.subject import Subject
+from bench.verify.subject import PROMPTS, SelfDraft, Subject, answer, applies_to
 from bench.verify.verdict import VerifyReport
 from decoders.core.checks import table_draws
 from decoders.core.decoder import SelfDriven
-from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.goodness import POWER, Draws
-from decoders.core.types import Generation, Outcome, Sampling
+from decoders.core.types import Generation, Sampling
 
 _TEMPERATURE = 0.8
 """The temperature of sampled checks, where the configuration says 0."""
@@ -146,7 +142,7 @@ class _Work:
         mode = "greedy" if sampling.greedy else "sampled"
         self._progress.start(f"{mode} answers", len(self._prompts))
         for number, prompt in enumerate(self._prompts):
-            expected = _answer(baseline.arm, sampling, prompt)
+            expected = answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
                 line = f"{prompt.name}: ar failed: {error_line(expected)}"
                 for made in (floor, *(comparison for _, comparison in due)):
@@ -156,7 +152,7 @@ class _Work:
             self._expected[prompt.name] = expected.tokens
             floors = [] if number % self._floor_every else [(reshaped, floor)]
             for arm, comparison in [*due, *floors]:
-                outcome = _answer(arm, sampling, prompt)
+                outcome = answer(arm, sampling, prompt)
                 target = self._setup.models.target
                 comparison.add(target, prompt.name, prompt.ids, outcome, expected.tokens)
             self._progress.step(prompt.name)
@@ -169,8 +165,8 @@ class _Work:
             for sampling in (self.greedy, self.sampled):
                 control = SelfDraft(sampling, self._setup.precision(subject.name))
                 subject.own_drafts.append(control)
-                for prompt in self._prompts[:SELF_DRAFT_PROMPTS]:
-                    control.answer(subject.arm, prompt.name, prompt.ids)
+                for prompt in self._prompts[:PROMPTS]:
+                    control.answer(subject.arm, prompt)
                 self._progress.step(subject.name)
 
     def distributions(self) -> None:
@@ -230,10 +226,3 @@ class _Work:
             "num_contexts": NUM_CONTEXTS,
             "noise_floor": [floor.as_data() for floor in self._floors],
         }
-
-
-def _answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
-    scheduler = Scheduler(arm.decoder, arm.models, sampling, deadline=arm.deadline)
-    with arm.deadline.ticking():
-        (outcome,) = scheduler.run([prompt.ids])
-    return outcome

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from bench.errors import BenchError
-from bench.workers.messages import Answer, Done, Failed, Hello, Job, Opening, Ping, Request, Work
+from bench.workers.messages import Answer, Done, Hello, Job, Opening, Request, Work
 
 _DEATHS = 3
 """A job that this many workers died of is at fault itself; so is a start, times the workers."""
@@ -43,28 +43,18 @@ class Executor(Protocol):
         """End all workers, whatever they do."""
 
 
-class WorkerEvents(Protocol):
-    """Takes what the workers do; called in the run's own process, one call at a time."""
-
-    def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
-        """Take a worker that is ready."""
-
-    def done(self, worker: str, job: Job, done: Done) -> None:
-        """Take the results of a job."""
-
-    def lost(self, worker: str, job: Job | None) -> None:
-        """Take that a worker is gone, and the job it had runs again elsewhere."""
-
-
 @dataclass(slots=True, kw_only=True)
 class _Member:
-    """A worker: its hello and opening, the slot it took on its node, and its job."""
+    """A worker: its hello, the slot it took on its node, and its job."""
 
     hello: Hello | None = None
-    opening: Opening | None = None
     slot: int = -1
     ready: bool = False
     job: Job | None = None
+
+    @property
+    def node(self) -> str | None:
+        return None if self.hello is None else self.hello.node
 
 
 class JobQueue:
@@ -75,11 +65,10 @@ class JobQueue:
         executor: Executor,
         num_workers: int,
         opening: Callable[[str, Hello, int], Opening],
-        events: WorkerEvents,
         prefix: str = "w",
     ) -> None:
         """Start them, named `prefix` and a number; `opening` is made of name, hello and slot."""
-        self._executor, self._opening, self._events = executor, opening, events
+        self._executor, self._opening = executor, opening
         self._num_workers = num_workers
         self._names = (f"{prefix}{number}" for number in itertools.count())
         self._members: dict[str, _Member] = {}
@@ -88,8 +77,11 @@ class JobQueue:
         for _ in range(num_workers):
             self._start()
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Have all of `jobs` done; they begin in order.
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[str, Job | None, Done | None]]:
+        """Have all of `jobs` done, begun in order; yield each worker, job and results as they come.
+
+        A worker that opened has results and no job; one that is gone has no results, and the job it
+        had, if any, runs again elsewhere.
 
         Raises:
             BenchError: what a worker raised, or exit 1 where workers die of a job again and again.
@@ -100,21 +92,19 @@ class JobQueue:
             worker, answer = self._executor.wait()
             member = self._members[worker]
             if answer is None:
+                del self._members[worker]
+                yield worker, member.job, None
                 self._replace(worker, member)
-            elif isinstance(answer, Failed):
+            elif isinstance(answer, BenchError):
                 raise BenchError(f"worker {worker}: {answer.message}", exit_code=answer.exit_code)
             elif isinstance(answer, Hello):
-                member.hello, member.slot = answer, self._free_slot(answer.node)
-                member.opening = self._opening(worker, answer, member.slot)
-                self._executor.ask(worker, member.opening)
-            elif member.job is not None:
-                job, member.job = member.job, None
-                self._events.done(worker, job, answer)
+                taken = {m.slot for m in self._members.values() if m.node == answer.node}
+                member.slot = next(slot for slot in itertools.count() if slot not in taken)
+                member.hello = answer
+                self._executor.ask(worker, self._opening(worker, answer, member.slot))
             else:
-                assert member.hello is not None
-                assert member.opening is not None
-                member.ready = True
-                self._events.joined(worker, member.hello, member.opening)
+                job, member.job, member.ready = member.job, None, True
+                yield worker, job, answer
             self._give_out()
 
     def close(self) -> None:
@@ -125,22 +115,19 @@ class JobQueue:
         worker = next(self._names)
         self._members[worker] = _Member()
         self._executor.start(worker)
-        self._executor.ask(worker, Ping())
+        self._executor.ask(worker, None)
 
     def _give_out(self) -> None:
         """Give free workers the next jobs, while there are any."""
         for worker, member in self._members.items():
             if self._queue and member.ready and member.job is None:
                 member.job = self._queue.popleft()
-                hellos = [m.hello for m in self._members.values() if m.hello]
-                node = member.hello and member.hello.node
-                peers = tuple(hello.pid for hello in hellos if hello.node == node)
+                beside = [m.hello for m in self._members.values() if m.node == member.node]
+                peers = tuple(hello.pid for hello in beside if hello)
                 self._executor.ask(worker, Work(job=member.job, peers=peers))
 
     def _replace(self, worker: str, member: _Member) -> None:
         """Put a dead worker's job back and start another, but not for ever."""
-        del self._members[worker]
-        self._events.lost(worker, member.job)
         fault = "start" if member.job is None else str(member.job)
         self._deaths[fault] += 1
         if self._deaths[fault] >= _DEATHS * (self._num_workers if member.job is None else 1):
@@ -150,8 +137,3 @@ class JobQueue:
         if member.job is not None:
             self._queue.appendleft(member.job)
         self._start()
-
-    def _free_slot(self, node: str) -> int:
-        """Return the first slot of a node that no worker has."""
-        here = {m.slot for m in self._members.values() if m.hello and m.hello.node == node}
-        return next(slot for slot in itertools.count() if slot not in here)

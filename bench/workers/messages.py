@@ -1,8 +1,8 @@
 """Messages between a run and its workers, pickled on the way.
 
-A worker answers one request after another: `Ping` with `Hello`, `Opening` and `Work` with `Done`,
-and any of them with `Failed`. It writes nothing: its measurements come back as a whole, so that one
-that dies leaves nothing behind.
+A worker answers one request after another: None with `Hello`, `Opening` and `Work` with `Done`, and
+any of them with the `BenchError` that it cannot go on for. It writes nothing: its measurements come
+back as a whole, so that one that dies leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bench.errors import BenchError
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import Block
 from bench.records.prompts import Prompt
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """The first request: where are you?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,7 @@ class Work:
     peers: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Done:
     """Results of a job: lines of samples.jsonl, tracebacks by what failed, seconds by phase."""
 
@@ -105,13 +101,6 @@ class Done:
     phases: tuple[PhasedAnswer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """Why a worker cannot go on, in a line, and the exit code it calls for."""
-
-    message: str
-    exit_code: int
-
-
-Request = Ping | Opening | Work
-Answer = Hello | Done | Failed
+Request = Opening | Work | None
+"""None is the first: where are you?"""
+Answer = Hello | Done | BenchError

@@ -5,8 +5,11 @@ It writes the lines that come back, whole blocks at a time, and shows how far th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from bench.errors import UsageError
 from bench.measure.phases import SecondPass
@@ -19,7 +22,7 @@ from bench.records.files import SampleWriter
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.settings.spread import Kind, WorkerConfig
+from bench.settings.spread import WorkerConfig
 from bench.workers.crew import Executor, JobQueue
 from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
 
@@ -34,11 +37,8 @@ class Team:
             BenchError: what `open_executor` and `Executor.threads` do.
         """
         self.spread, self.opener = spread, opener
-        self.executor: Executor | None = None
-        self._threads = threads
-        if not spread.alone:
-            self.executor = open_executor(spread, threads)
-            self._threads = self.executor.threads(spread.workers)
+        self.executor = None if spread.alone else open_executor(spread, threads)
+        self._threads = self.executor.threads(spread.workers) if self.executor else threads
 
     def shared_out(self, run: ResolvedRun) -> ResolvedRun:
         """Return the run with a worker's threads, which a resumed run uses too."""
@@ -51,11 +51,11 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
     Raises:
         BenchError: its package is not installed (exit 5), or it does not know an option (2).
     """
-    if spread.kind == Kind.local:
+    if spread.kind == "local":
         from bench.workers.local import LocalExecutor
 
         return LocalExecutor(threads)
-    if spread.kind == Kind.ray:
+    if spread.kind == "ray":
         from bench.workers.ray_cluster import RayExecutor
 
         return RayExecutor(spread.options, spread.workers, threads)
@@ -95,57 +95,46 @@ class Passes:
         num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
         progress.note(f"{num_workers} worker(s) open the models")
         prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
-        queue = JobQueue(executor, num_workers, self._opening(num_workers), self, prefix)
+        queue = JobQueue(executor, num_workers, self._opening(num_workers), prefix)
         try:
             if jobs:
                 num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
                 progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
-                queue.run(jobs)
+                self._take(queue.run(jobs))
             if scoring:
                 num_done = sum(record.kind == "quality" for record in self.records)
                 asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
                 progress.start("quality", asked, num_done)
-                queue.run(scoring)
+                self._take(queue.run(scoring))
         finally:
             queue.close()
 
-    def joined(self, worker: str, hello: Hello, opening: Opening) -> None:
-        """Write where and how a worker measures."""
-        self.writer.event(
-            "worker",
-            worker=worker,
-            node=hello.node,
-            cores=list(opening.cores or hello.cores),
-            gpu=opening.gpu,
-            attempt=self.attempt,
-        )
-
-    def done(self, worker: str, job: Job, done: Done) -> None:
-        """Write the results of a job."""
-        self.writer.lines(done.lines)  # first: what lies in the folder counts
-        self.writer.sync()
-        for name, trace in done.errors:
-            self.errors.keep(name, trace)
-        if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
-            self.second.keep(job.block, done.phases)
-        if isinstance(job, SplitBlock):
-            self.progress.step(worker)
-        else:
-            num = sum(not line.startswith('{"event"') for line in done.lines)
-            self.progress.step(worker, num)
-
-    def lost(self, worker: str, job: Job | None) -> None:
-        """Write that a worker is gone."""
-        again = f"; {job} runs again elsewhere" if job else ""
-        self.progress.note(f"worker {worker} is gone{again}")
-        block = job.block.block if isinstance(job, TimeBlock) else None
-        self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
+    def _take(self, results: Iterable[tuple[str, Job | None, Done | None]]) -> None:
+        """Write what the workers do, as it comes."""
+        for worker, job, done in results:
+            if done is None:
+                again = f"; {job} runs again elsewhere" if job else ""
+                self.progress.note(f"worker {worker} is gone{again}")
+                block = job.block.block if isinstance(job, TimeBlock) else None
+                self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
+                continue
+            self.writer.lines(done.lines)  # first: what lies in the folder counts
+            self.writer.sync()
+            for name, trace in done.errors:
+                self.errors.keep(name, trace)
+            if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
+                self.second.keep(job.block, done.phases)
+            if isinstance(job, SplitBlock):
+                self.progress.step(worker)
+            elif job is not None:
+                num = sum(not line.startswith('{"event"') for line in done.lines)
+                self.progress.step(worker, num)
 
     def _opening(self, num_workers: int) -> Callable[[str, Hello, int], Opening]:
         config = self.setup.config
 
         def opening(worker: str, hello: Hello, slot: int) -> Opening:
-            gpus = _num_gpus() if self.setup.on_gpu and num_workers > 1 else 0
+            gpus = torch.cuda.device_count() if self.setup.on_gpu and num_workers > 1 else 0
             return Opening(
                 opener=self.opener,
                 config=config.to_toml(),
@@ -165,9 +154,12 @@ class Passes:
         """Return blocks in the plan's order, and before them what a stopped run left unsplit."""
         unsplit = self.second.missing
         left = {block.block for block in self.left}
-        failed = _failed_cells(self.records)
+        failed: defaultdict[int, set[str]] = defaultdict(set)
+        for record in self.records:
+            if record.kind == "timing" and record.error:
+                failed[record.block].add(record.decoder)
         jobs: list[Job] = [
-            SplitBlock(block=block, failed=frozenset(failed.get(number, ())))
+            SplitBlock(block=block, failed=frozenset(failed[number]))
             for number, block in unsplit.items()
             if number not in left
         ]
@@ -187,14 +179,6 @@ class Passes:
         ]
 
 
-def _failed_cells(records: Iterable[SampleRecord]) -> dict[int, set[str]]:
-    failed: dict[int, set[str]] = {}
-    for record in records:
-        if record.kind == "timing" and record.error:
-            failed.setdefault(record.block, set()).add(record.decoder)
-    return failed
-
-
 def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
     """Return the cores of a slot: as many as it has threads, of its own while there are any.
 
@@ -209,9 +193,3 @@ def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]
         raise UsageError(line)
     first = slot % (len(have) // threads) * threads
     return tuple(have[first : first + threads])
-
-
-def _num_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()

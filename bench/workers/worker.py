@@ -11,25 +11,23 @@ import hashlib
 import os
 import platform
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError, Exit, UnavailableError, room_for
+from bench.errors import BenchError, UnavailableError, room_for
 from bench.machine.env import ROOT
-from bench.progress import Silent
+from bench.progress import Progress
 from bench.records.failures import TraceCollector
-from bench.records.files import LineCollector
+from bench.records.files import LineCollector, event_line
 from bench.records.phases import PhasedAnswer
 from bench.settings.config import config_of
 from bench.workers.messages import (
     Answer,
     Done,
-    Failed,
     Hello,
     Job,
     Opening,
-    Ping,
     Request,
     ScorePrompts,
     SplitBlock,
@@ -38,27 +36,29 @@ from bench.workers.messages import (
 
 if TYPE_CHECKING:
     from bench.plan.setup import Setup
+    from bench.records.plan import Block
+    from bench.records.prompts import Prompt
 
 
 class Worker:
-    """Answers requests, one after another; a `Ping` and an `Opening` come before all work."""
+    """Answers requests, one after another; None and an `Opening` come before all work."""
 
     def answer(self, request: Request) -> Answer:
         """Answer a request; whatever goes wrong is an answer too."""
         try:
-            if isinstance(request, Ping):
+            if request is None:
                 return Hello(node=node(), pid=os.getpid(), cores=cores())
+            phases: Sequence[PhasedAnswer] = ()
             if isinstance(request, Opening):
                 self._open(request)
-                return Done()
-            self._watch.ignore(request.peers)
-            phases = tuple(self._measure(request.job))
-            return Done(lines=self._lines.take(), errors=self._errors.take(), phases=phases)
+            else:
+                self._watch.ignore(request.peers)
+                phases = self.work(request.job)
+            return Done(self._lines.take(), self._errors.take(), tuple(phases))
         except BenchError as error:
-            return Failed(message=error.message, exit_code=error.exit_code)
+            return error
         except Exception as error:  # the run says which worker failed, and how
-            line = f"{type(error).__name__}: {error}"
-            return Failed(message=line, exit_code=int(Exit.FAILED))
+            return BenchError(f"{type(error).__name__}: {error}")
 
     def _open(self, opening: Opening) -> None:
         """Load the models on the cores or the GPU of this worker, and warm up."""
@@ -67,34 +67,48 @@ class Worker:
             os.sched_setaffinity(0, opening.cores)
         if opening.gpu is not None:  # read when CUDA starts, which it has not
             os.environ["CUDA_VISIBLE_DEVICES"] = str(opening.gpu)
-        from bench.machine.load import LoadWatch
-        from bench.measure.timing import Runner, frozen_garbage
         from bench.plan.select import stored_decoders
 
-        run = stored_decoders(config_of(tomllib.loads(opening.config)))
-        self._setup = setup = opening.opener(run)
+        setup = opening.opener(stored_decoders(config_of(tomllib.loads(opening.config))))
         _refuse_other(setup, opening, len(whole))
-        self._attempt, self._prompts = opening.attempt, opening.prompts
-        self._lines = LineCollector(worker=opening.worker, node=node())
+        lines = LineCollector(worker=opening.worker, node=node())
+        self.begin(setup, opening.prompts, opening.blocks, lines, opening.attempt)
+        where = {"node": node(), "cores": list(opening.cores), "gpu": opening.gpu}
+        named = {"worker": opening.worker, **where, "attempt": opening.attempt}
+        self._lines.lines.append(event_line("worker", **named))
+
+    def begin(
+        self,
+        setup: Setup,
+        prompts: Mapping[str, Prompt],
+        blocks: Sequence[Block],
+        lines: LineCollector,
+        attempt: int = 0,
+    ) -> None:
+        """Get ready to measure with what is open: reserve caches for `blocks`, and warm up."""
+        from bench.machine.load import LoadWatch
+        from bench.measure.timing import Runner, frozen_garbage
+
+        self._setup, self._prompts, self._lines, self._attempt = setup, prompts, lines, attempt
         self._errors = TraceCollector()
         self._failed: set[str] = set()
         self._watch = LoadWatch(setup.device)
         self._runner = Runner(
             setup,
-            opening.prompts,
-            self._lines,
-            Silent(),
-            attempt=opening.attempt,
+            prompts,
+            lines,
+            Progress(),
+            attempt=attempt,
             lap=self._watch.lap,
             errors=self._errors,
             after=lambda _, failed: self._failed.update(failed),
         )
-        if opening.blocks:
-            self._runner.prepare(opening.blocks)
+        if blocks:
+            self._runner.prepare(blocks)
         self._frozen = frozen_garbage()
         self._frozen.__enter__()
 
-    def _measure(self, job: Job) -> Sequence[PhasedAnswer]:
+    def work(self, job: Job) -> Sequence[PhasedAnswer]:
         """Do a job; return the seconds by phase that it was to measure."""
         from bench.measure.phases import phases_of
         from bench.measure.quality import ADVICE, score_quality
@@ -115,7 +129,7 @@ class Worker:
                 setup,
                 [prompts[name] for name in job.prompts],
                 self._lines,
-                Silent(),
+                Progress(),
                 attempt=self._attempt,
                 done=job.done,
                 errors=self._errors,

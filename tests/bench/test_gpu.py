@@ -23,9 +23,9 @@ from tests.bench.test_main import HEARD
 ROOT = Path(__file__).parents[2]
 
 
-def step(name, statement, *, budget_s=20.0, kind="tests", left_out=None):
+def step(name, statement, *, budget_s=20.0, kind="tests", reason=None):
     words = ("timeit", "-n", "1", "-r", "1", statement)
-    return Step(name=name, kind=kind, words=words, budget_s=budget_s, left_out=left_out)
+    return Step(name=name, kind=kind, words=words, budget_s=budget_s, reason=reason)
 
 
 def measured(steps, folder, **more):
@@ -117,7 +117,7 @@ def test_every_command_has_options_that_exist(tmp_path, rehearse):
 @pytest.mark.usefixtures("no_model")
 def test_what_cannot_be_measured_is_left_out_with_its_reason(tmp_path):
     steps = {each.name: each for each in gpu.make_steps(tmp_path, rehearse=False)}
-    assert steps["smollm2"].left_out == "model 'smollm2-135m' is not here"
+    assert steps["smollm2"].reason == "model 'smollm2-135m' is not here"
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_a_step_that_fails_or_hangs_loses_no_other(tmp_path):
         step("broken", "import os; os._exit(7)"),
         step("hanging", f"{HEARD}; import time; time.sleep(60)", budget_s=4.0),
         step("deaf", deaf + "time.sleep(60)", budget_s=4.0),
-        step("left", "", left_out="for a reason"),
+        step("left", "", reason="for a reason"),
         step("well", "pass"),
     ]
     code, ended, said = measured(steps, tmp_path, grace_s=1.0)
@@ -148,7 +148,7 @@ def test_a_step_that_fails_or_hangs_loses_no_other(tmp_path):
 
 
 def test_steps_that_pass_or_are_left_out_are_exit_code_0(tmp_path):
-    steps = [step("well", "pass"), step("left", "", left_out="for a reason")]
+    steps = [step("well", "pass"), step("left", "", reason="for a reason")]
     assert measured(steps, tmp_path)[0] == Exit.DONE
 
 
@@ -252,7 +252,7 @@ def test_the_script_and_its_first_step_run_with_torch_and_transformers_alone(tmp
         from bench import gpu
         steps = gpu.make_steps(Path(sys.argv[1]), rehearse=True)
         for step in steps:
-            print(step.name, step.left_out)
+            print(step.name, step.reason)
         code = gpu.measure(steps[:1] + steps[5:6], Path(sys.argv[1]), rehearsal=True)
         loaded = {name.partition('.')[0] for name in sys.modules}
         print('loaded', *loaded & {'typer', 'rich', 'pydantic', 'pandas', 'scipy', 'psutil'})

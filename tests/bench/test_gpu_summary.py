@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.gpu_summary import Outcome, Status, Step, read_outcome, write_summary
+from bench.gpu_summary import Status, Step, read_figures, write_summary
 
 MACHINE = {"machine": {"gpu": "made up", "torch": "2.11"}}
 LINES = [{"context": 512, "share_of_limit": 0.5}, {"context": 4096, "share_of_limit": 0.7}]
@@ -16,8 +16,8 @@ def outcome(folder, *, aim=None, status=Status.PASSED, lines=(MACHINE, *LINES), 
     (folder / "made.jsonl").write_text(text, encoding="utf-8")
     (folder / "made.log").write_text("one\nthe last\n\n", encoding="utf-8")
     words = ("bench.measure.bare", "ar", "--output", str(folder / "made.jsonl"))
-    step = Step(name="made", kind="lines", words=words, budget_s=9.0, aim=aim)
-    return read_outcome(step, folder, status, 0, 3.0)
+    step = Step(name="made", kind="lines", words=words, budget_s=9.0, aim=aim, status=status)
+    return read_figures(replace(step, exit_code=0, seconds=3.0), folder)
 
 
 @pytest.mark.parametrize(("aim", "met"), [(0.5, True), (0.51, False), (None, None)])
@@ -44,8 +44,9 @@ def test_a_run_is_read_from_its_summary(tmp_path):
     (folder / "summary.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     (folder / "run.json").write_text('{"verdict": "VALID", "reasons": ["a reason"]}')
     (tmp_path / "zoo.log").write_text("")
-    step = Step(name="zoo", kind="run", words=("bench", "run"), budget_s=9.0)
-    found = read_outcome(step, tmp_path, Status.PASSED, 0).figures
+    words = ("bench", "run")
+    step = Step(name="zoo", kind="run", words=words, budget_s=9.0, status=Status.PASSED)
+    found = read_figures(step, tmp_path).figures
     assert (found["verdict"], found["reasons"]) == ("VALID", ["a reason"])
     assert [(row["decoder"], row["speedup"], row["quality"]) for row in found["lines"]] == [
         ("ar", "1.0", None),
@@ -54,8 +55,8 @@ def test_a_run_is_read_from_its_summary(tmp_path):
 
 
 def test_the_summary_names_no_folder_of_the_machine(tmp_path):
-    left = Step(name="left", kind="run", words=("bench",), budget_s=1.0, left_out="a|b")
-    ended = [outcome(tmp_path), Outcome(step=left, status=Status.LEFT_OUT, reason="a|b")]
+    left = Step(name="left", kind="run", words=("bench",), budget_s=1.0, reason="a|b")
+    ended = [outcome(tmp_path), replace(left, status=Status.LEFT_OUT)]
     write_summary(tmp_path, ended, rehearsal=True)
     data = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert data["machine"] == MACHINE["machine"]
@@ -70,7 +71,7 @@ def test_the_summary_names_no_folder_of_the_machine(tmp_path):
 
 
 def test_a_step_that_runs_is_in_the_summary(tmp_path):
-    step = replace(outcome(tmp_path).step, name="begun")
-    write_summary(tmp_path, [Outcome(step, Status.RUNNING)], rehearsal=False)
+    step = replace(outcome(tmp_path), name="begun", status=Status.RUNNING)
+    write_summary(tmp_path, [step], rehearsal=False)
     data = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert [each["status"] for each in data["steps"]] == ["running"]

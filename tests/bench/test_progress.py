@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bench.progress import Live, Plain, Silent, choose, duration
+from bench.progress import Live, Plain, Progress, choose, duration
 
 
 def test_terminals_get_a_bar_and_everything_else_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +21,7 @@ def test_terminals_get_a_bar_and_everything_else_lines(monkeypatch: pytest.Monke
     monkeypatch.delenv("CI")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     assert type(choose("auto")) is Plain
-    assert type(choose("none")) is Silent
+    assert type(choose("none")) is Progress
 
 
 def test_plain_progress_is_about_ten_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_a_resumed_phase_counts_what_was_done(capsys: pytest.CaptureFixture[str]
 
 
 def test_silence_still_lets_notes_through(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Silent()
+    shown = Progress()
     shown.start("timing", 2)
     shown.step()
     shown.note("spec is skipped")

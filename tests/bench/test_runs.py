@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.plan.dry_run import dry_run
+from bench.plan.make import dry_run
+from bench.progress import Progress
 from bench.records.files import SAMPLES, SampleWriter
 from bench.records.run_folder import load_run
 from bench.report.tables.setting import setting
@@ -189,16 +190,9 @@ def test_a_draft_of_another_vocabulary_is_refused(small: Any, opener: Any, tmp_p
         )
 
     with pytest.raises(BenchError, match="vocabulary has 7 tokens") as caught:
-        bench_run.run(small(), tmp_path / "results", SilentProgress(), other)
+        bench_run.run(small(), tmp_path / "results", Progress(), other)
     assert caught.value.exit_code == 2
     assert list((tmp_path / "results").iterdir()) == []
-
-
-class SilentProgress:
-    def start(self, phase: str, total: int, done: int = 0) -> None: ...
-    def step(self, detail: str = "", num: int = 1) -> None: ...
-    def note(self, line: str) -> None: ...
-    def close(self) -> None: ...
 
 
 # ---------------------------------------------------------------- failures on the way

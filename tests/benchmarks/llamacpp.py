@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from transformers import CompileConfig
 
-from bench.external.engine import Mode, Request
+from bench.external.engine import Request
 from bench.external.llamacpp import LlamaCpp
 from bench.plan.named_models import named, package_file, resolve
 from bench.stats.intervals import Pairs, geometric_mean
@@ -107,7 +107,7 @@ def main() -> None:
                 longest_prompt=_PROMPT_TOKENS,
                 threads=given.threads,
             )
-            arm = LlamaCpp(10, 2).open(Mode(name="ar"), request)
+            arm = LlamaCpp(10, 2).open("ar", request)
             arms[f"llama.cpp, {name}"] = partial(_theirs, arm, budget)
         _measure(arms, prompts, budget)
 

@@ -12,7 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.plan.make import make_plan
 from bench.plan.select import built_in_cells, choose_decoders
 from bench.plan.setup import Setup, open_setup
-from bench.progress import Silent
+from bench.progress import Progress
 from bench.settings.config import load_config
 from bench.stats.counters import Tally
 from decoders.core.engine.scheduler import Scheduler
@@ -27,8 +27,8 @@ def zoo() -> tuple[Setup, list[tuple[int, ...]]]:
     """The zoo with every decoder it can run, and one prompt per family."""
     values = {"limit": 6, "quality_limit": 0, "repeats": 1, "max_new_tokens": BUDGET}
     config = load_config(None, {**values, "device": "cpu", "threads": 1})
-    setup = open_setup(choose_decoders(config, Silent().note))
-    plan, prompts = make_plan(setup, "benchmark", Silent())
+    setup = open_setup(choose_decoders(config, Progress().note))
+    plan, prompts = make_plan(setup, "benchmark", Progress())
     first = {planned.family: prompts[planned.prompt].ids for planned in plan.prompts[::-1]}
     return setup, list(first.values())
 

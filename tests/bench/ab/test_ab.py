@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -44,13 +45,15 @@ class Local(Process):
 
     asked: list[tuple[str, str, Any]]
 
-    def __init__(self, name: str, worker: Worker, asked: list[tuple[str, str, Any]]) -> None:
+    def __init__(self, name: str, opener: Any, asked: list[tuple[str, str, Any]]) -> None:
         self.name, self.tree, self.asked = name, ROOT, asked
-        self._worker = worker
+        self._worker, self._opener = Worker(), opener
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
         self.asked.append((self.name, do, arguments.get("cell")))
-        said = json.loads(json.dumps(answer(self._worker, json.dumps({"do": do, **arguments}))))
+        with mock.patch("bench.ab.worker.open_setup", self._opener):
+            told = answer(self._worker, json.dumps({"do": do, **arguments}))
+        said = json.loads(json.dumps(told))
         if "error" in said:
             raise BenchError(f"{self.name}: {said['error']}", exit_code=said["exit"])
         return dict(said)
@@ -74,10 +77,12 @@ def sides(
     ) -> Any:
         asked: list[tuple[str, str, Any]] = []
         openers = {"base": opener, "head": lambda config: head(opener(config))}
+        monkeypatch.setattr(
+            "bench.ab.ab.Process", lambda name, _tree: Local(name, openers[name], asked)
+        )
         folders = run_ab(
-            base, str(ROOT), CONFIG | values, tmp_path / "results", shown or progress(),
-            lambda name, _tree: Local(name, Worker(openers[name]), asked),
-        )  # fmt: skip
+            base, str(ROOT), CONFIG | values, tmp_path / "results", shown or progress()
+        )
         return folders, asked
 
     return run
@@ -277,7 +282,7 @@ def test_a_revision_is_a_worktree_while_it_is_needed(
 
 
 def test_a_worker_that_runs_other_code_is_refused(tmp_path: Path) -> None:
-    process = Local("base", Worker(), [])
+    process = Local("base", None, [])
     process.tree = tmp_path
     process._worker = SimpleNamespace(open=lambda config: {"root": str(ROOT)})  # type: ignore[assignment]
     with pytest.raises(BenchError, match="code of another checkout"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.ab import doctor
-from bench.ab.noise import noise_of, supported_margin
+from bench.ab.doctor import noise_of, supported_margin
 from bench.records.record import SampleRecord
 from bench.stats.intervals import cluster_mean
 

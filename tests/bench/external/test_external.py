@@ -95,14 +95,14 @@ def test_llama_cpp_answers_every_prompt_of_the_run_in_both_modes(
 def test_prompts_longer_than_a_batch_count_as_several_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from bench.external.engine import Mode, Request
+    from bench.external.engine import Request
     from bench.external.llamacpp import LlamaCpp
 
     install_llama(monkeypatch)
     request = Request(
         model="m", budget=2, stop_ids=frozenset(), fixed_length=True, longest_prompt=9, threads=1
     )
-    arm = LlamaCpp(3, 2).open(Mode(name="ar"), request)
+    arm = LlamaCpp(3, 2).open("ar", request)
     assert arm.answer([1] * 8, 2).calls == 2
     assert arm.answer([1] * 9, 2).calls == 3
 
@@ -299,12 +299,12 @@ def test_smollm2_answers_for_real(tmp_path: Path) -> None:
         longest_prompt=64, threads=1,
     )  # fmt: skip
     given = {}
-    for mode in engine.modes():
+    for mode in engine.modes:
         arm: Any = engine.open(mode, request)
         ids = arm._model.tokenize(text.encode(), add_bos=False)
         first = arm.answer(ids, 24)
         assert arm.answer(ids, 24) == first, "nothing is left of the answer before"
-        given[mode.name] = first
+        given[mode] = first
         arm.close()
     plain, lookup = given["ar"], given["lookup"]
     assert plain.calls == len(plain.tokens), "one pass a token, the prompt's gives the first"

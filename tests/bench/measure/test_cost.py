@@ -9,7 +9,7 @@ import torch
 from bench.errors import BenchError
 from bench.measure.cost import Subject, measure_cost
 from bench.measure.probes import Probe, make_probes
-from bench.progress import Silent
+from bench.progress import Progress
 from bench.records.cost import CALLS, CURVE, MACHINE, Calls, CostCell, CostFacts, Grid, Work
 from bench.records.environment import Environment
 from bench.stats.cost_curve import load_cost
@@ -91,7 +91,7 @@ def subject(grid=GRID, stop_after=None, room_bytes=1e9, replayer=None, **env):
 
 
 def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_path: Path):
-    facts = measure_cost(subject(), tmp_path, Silent())
+    facts = measure_cost(subject(), tmp_path, Progress())
     cost = load_cost(tmp_path)
     assert cost.curve.points == pytest.approx({cell: truth(cell) for cell in GRID.cells})
     assert (cost.table["rounds"] == GRID.rounds).all()
@@ -104,7 +104,7 @@ def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_pa
 
 
 def test_rounds_interleave_the_cells_in_orders_of_their_own(tmp_path: Path):
-    measure_cost(subject(), tmp_path, Silent())
+    measure_cost(subject(), tmp_path, Progress())
     rounds = [[v.cell for v in Calls.read(tmp_path).visits if v.round == n] for n in range(6)]
     assert rounds[0] == GRID.cells
     assert all(sorted(cells) == GRID.cells for cells in rounds)
@@ -116,21 +116,21 @@ def test_what_was_stopped_goes_on_where_it_was_and_measures_nothing_twice(
     tmp_path: Path, stop_after
 ):
     with pytest.raises(KeyboardInterrupt):
-        measure_cost(subject(stop_after=stop_after), tmp_path, Silent())
+        measure_cost(subject(stop_after=stop_after), tmp_path, Progress())
     before = Calls.read(tmp_path)
     stopped = json.loads((tmp_path / MACHINE).read_text())
     assert not stopped["complete"]
     assert (tmp_path / CURVE).is_file()
     with (tmp_path / CALLS).open("a") as file:
         file.write('{"event":"call","cel')  # a line torn by a kill
-    facts = measure_cost(subject(), tmp_path, Silent())
+    facts = measure_cost(subject(), tmp_path, Progress())
     after = Calls.read(tmp_path)
     assert after.visits[: len(before.visits)] == before.visits
     keys = [(visit.cell, visit.round) for visit in after.visits]
     assert len(keys) == len(set(keys)) == len(GRID.cells) * GRID.rounds
     assert facts.complete
     again = subject()
-    measure_cost(again, tmp_path, Silent())
+    measure_cost(again, tmp_path, Progress())
     assert again.model.cells == []
     assert Calls.read(tmp_path) == after
 
@@ -138,7 +138,7 @@ def test_what_was_stopped_goes_on_where_it_was_and_measures_nothing_twice(
 def test_a_call_that_takes_too_long_is_tried_once_and_all_larger_ones_never(tmp_path: Path):
     slow = CostCell(rows=4, sequences=1, context=50)
     tried = subject(replace(GRID, longest_s=truth(slow) - 1e-6))
-    facts = measure_cost(tried, tmp_path, Silent())
+    facts = measure_cost(tried, tmp_path, Progress())
     cost = load_cost(tmp_path)
     expected = {cell for cell in GRID.cells if truth(cell) < facts.grid.longest_s}
     assert set(cost.curve.points) == expected
@@ -151,7 +151,7 @@ def test_a_call_that_takes_too_long_is_tried_once_and_all_larger_ones_never(tmp_
 def test_cells_beyond_the_models_context_or_the_memory_are_left_out_with_the_reason(tmp_path: Path):
     grid = replace(GRID, contexts=(20, 97))
     # the cache of two sequences of 97 + 4 tokens takes 202 kB, twice the room
-    measure_cost(subject(grid, room_bytes=210_000), tmp_path, Silent())
+    measure_cost(subject(grid, room_bytes=210_000), tmp_path, Progress())
     reasons = {each.cell: each.reason for each in load_cost(tmp_path).left_out}
     assert reasons == {
         CostCell(rows=4, sequences=1, context=97): "beyond the model's 100 tokens",
@@ -164,7 +164,7 @@ def test_a_replay_stands_beside_the_same_call_made_as_ever(tmp_path: Path):
     def replayer(clock):
         return lambda calls: lambda: clock.advance(0.003)
 
-    facts = measure_cost(subject(replayer=replayer), tmp_path, Silent())
+    facts = measure_cost(subject(replayer=replayer), tmp_path, Progress())
     assert facts.replay is not None
     assert facts.beside_replay is not None
     assert facts.replayed is not None
@@ -186,7 +186,7 @@ def test_no_time_holds_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(model, "forward", forward)
     monkeypatch.setattr(TimedModel, "num_graphs", property(lambda _: len(kinds)), raising=False)
-    measure_cost(compiled, tmp_path, Silent())
+    measure_cost(compiled, tmp_path, Progress())
     assert load_cost(tmp_path).curve.points == pytest.approx({c: truth(c) for c in GRID.cells})
     assert kinds
 
@@ -198,19 +198,19 @@ def test_a_capture_that_fails_leaves_a_line_and_all_that_was_measured(tmp_path: 
 
         return capture
 
-    facts = measure_cost(subject(replayer=replayer), tmp_path, Silent())
+    facts = measure_cost(subject(replayer=replayer), tmp_path, Progress())
     assert facts.no_replay == "capturing a call failed: this cannot be compiled"
     assert facts.replay is None
     assert len(load_cost(tmp_path).curve.points) == len(GRID.cells)
 
 
 def test_a_folder_of_another_grid_or_machine_is_refused(tmp_path: Path):
-    measure_cost(subject(), tmp_path, Silent())
+    measure_cost(subject(), tmp_path, Progress())
     with pytest.raises(BenchError, match="another model or grid") as other:
-        measure_cost(subject(replace(GRID, rounds=7)), tmp_path, Silent())
+        measure_cost(subject(replace(GRID, rounds=7)), tmp_path, Progress())
     assert other.value.exit_code == 2
     with pytest.raises(BenchError, match="another machine") as elsewhere:
-        measure_cost(subject(comparability_key="there"), tmp_path, Silent())
+        measure_cost(subject(comparability_key="there"), tmp_path, Progress())
     assert elsewhere.value.exit_code == 5
 
 

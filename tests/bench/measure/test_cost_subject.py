@@ -5,7 +5,7 @@ import pytest
 from bench.errors import BenchError
 from bench.measure.cost import measure_cost
 from bench.measure.cost_subject import open_subject, work_of
-from bench.progress import Silent
+from bench.progress import Progress
 from bench.records.cost import Grid
 from bench.settings.config import load_config
 from bench.stats.cost_curve import load_cost
@@ -49,7 +49,7 @@ def test_learned_positions_are_looked_up_and_not_read():
 def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
     config = load_config(None, {"device": "cpu"})
     opened = open_subject(config, TINY, print, shape=str(shape), replay=False)
-    facts = measure_cost(opened, tmp_path / "cost", Silent())
+    facts = measure_cost(opened, tmp_path / "cost", Progress())
     cost = load_cost(tmp_path / "cost")
     assert set(cost.curve.points) == set(TINY.cells)
     assert facts.complete
@@ -64,7 +64,7 @@ def test_on_a_gpu_the_same_code_replays_a_cuda_graph(shape: Path, tmp_path: Path
     config = load_config(None, {"device": "cuda"})
     opened = open_subject(config, TINY, print, shape=str(shape))
     assert opened.model.device.type == "cuda"
-    facts = measure_cost(opened, tmp_path / "cost", Silent())
+    facts = measure_cost(opened, tmp_path / "cost", Progress())
     assert facts.complete
     assert facts.replay_by == "CUDA graph"
     assert facts.no_replay is None

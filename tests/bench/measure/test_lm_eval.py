@@ -225,9 +225,9 @@ def test_whole_texts_have_the_likelihood_of_their_tokens() -> None:
 
 
 def _silent() -> Any:
-    from bench.progress import Silent
+    from bench.progress import Progress
 
-    return Silent()
+    return Progress()
 
 
 @pytest.mark.parametrize(

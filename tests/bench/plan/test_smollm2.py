@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bench.plan import named_models
 from bench.plan.named_models import MODELS, fetch
-from bench.plan.tokenise import build_prompts
+from bench.plan.tokenise import PromptEncoder
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -86,13 +86,9 @@ def test_ar_says_what_generate_says_of_50_questions(
         pytest.skip("../shared is not there")
     model = HFModel.load(folder, dtype=torch.float32, device="cpu")
     tasks = load_tasks(f"specbench={QUESTIONS}", limit=NUM_PROMPTS, quality_limit=0)
-    prompts, skipped = build_prompts(
-        tasks.timing,
-        tokenizer,
-        max_prompt_tokens=model.max_length - NUM_TOKENS,
-        overlong="skip",
-        answer_turn1=lambda asked: [None] * len(asked),
-    )
+    prompts, skipped = PromptEncoder(
+        tokenizer, max_prompt_tokens=model.max_length - NUM_TOKENS, overlong="skip"
+    ).prompts(tasks.timing, lambda asked: [None] * len(asked))
     assert {turn.turn for turn in skipped} <= {2}
     assert len(prompts) == NUM_PROMPTS
     stops = stop_ids(model, tokenizer)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jinja2 import TemplateError
 
-from bench.plan.tokenise import build_prompts, count_lines, to_length
+from bench.plan.tokenise import PromptEncoder, count_lines, to_length
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.records.vocabulary import Tokenizer
 from specbench_tasks.task import Conversation, GoldAnswer
@@ -61,13 +61,9 @@ def build(
     max_prompt_tokens: int = 1000,
     overlong: Any = "skip",
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
-    return build_prompts(
-        conversations,
-        tokenizer or Letters(),
-        max_prompt_tokens=max_prompt_tokens,
-        overlong=overlong,
-        answer_turn1=lambda prompts: [f" answer to {p.name} " for p in prompts],
-    )
+    return PromptEncoder(
+        tokenizer or Letters(), max_prompt_tokens=max_prompt_tokens, overlong=overlong
+    ).prompts(conversations, lambda prompts: [f" answer to {p.name} " for p in prompts])
 
 
 def text(prompt: Prompt) -> str:
@@ -92,13 +88,11 @@ def test_the_chat_template_is_applied_exactly_once_with_the_frozen_answer_in_it(
 
 def test_a_token_that_the_model_does_not_know_is_refused_before_any_answer() -> None:
     def build_for(vocab_size: int) -> list[Prompt]:
-        return build_prompts(
+        return PromptEncoder(
+            Letters(), max_prompt_tokens=99, overlong="skip", vocab_size=vocab_size
+        ).prompts(
             [conversation("Hi", "z"), conversation("Hé", id="d")],
-            Letters(),
-            max_prompt_tokens=99,
-            overlong="skip",
-            answer_turn1=lambda prompts: ["" for _ in prompts],
-            vocab_size=vocab_size,
+            lambda prompts: ["" for _ in prompts],
         )[0]
 
     assert len(build_for(ord("é") + 1)) == 3
@@ -188,11 +182,14 @@ def test_the_baseline_is_asked_once_per_turn_and_only_where_a_conversation_goes_
         asked.append([p.name for p in prompts])
         return ["yes"] * len(prompts)
 
-    prompts, _ = build_prompts(
-        [conversation("a", id="one"), conversation("a", "b", id="two"),
-         conversation("a", "b", "c", id="three")],
-        Letters(), max_prompt_tokens=99, overlong="skip", answer_turn1=answer,
-    )  # fmt: skip
+    prompts, _ = PromptEncoder(Letters(), max_prompt_tokens=99, overlong="skip").prompts(
+        [
+            conversation("a", id="one"),
+            conversation("a", "b", id="two"),
+            conversation("a", "b", "c", id="three"),
+        ],
+        answer,
+    )
     assert asked == [["two#1", "three#1"], ["three#2"]]
     assert [p.name for p in prompts] == ["one#1", "two#1", "two#2", "three#1", "three#2", "three#3"]
     assert text(prompts[-1]) == "a\nyes\nb\nyes\nc"
@@ -206,8 +203,8 @@ def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_as
         return ["own"] * len(prompts)
 
     given = replace(conversation("a", "b", "c"), replies=("\nGiven ", None, "last"))
-    prompts, _ = build_prompts(
-        [given], Letters(), max_prompt_tokens=99, overlong="skip", answer_turn1=answer
+    prompts, _ = PromptEncoder(Letters(), max_prompt_tokens=99, overlong="skip").prompts(
+        [given], answer
     )
     assert asked == ["c#2"]
     assert [text(p) for p in prompts] == ["a", "a\n\nGiven \nb", "a\n\nGiven \nb\nown\nc"]
@@ -250,10 +247,9 @@ def test_a_transformers_tokenizer_with_template_gets_one_bos() -> None:
     )
     tokenizer.chat_template = TEMPLATE
     assert tokenizer.encode("Hi")[0] == 0  # it adds a BOS by itself, and the template another
-    prompts, skipped = build_prompts(
-        [conversation("Hi", "More"), conversation("Hi", id="s", system="S")],
-        tokenizer, max_prompt_tokens=99, overlong="skip", answer_turn1=lambda _: ["yes"],
-    )  # fmt: skip
+    prompts, skipped = PromptEncoder(tokenizer, max_prompt_tokens=99, overlong="skip").prompts(
+        [conversation("Hi", "More"), conversation("Hi", id="s", system="S")], lambda _: ["yes"]
+    )
     spelled = [" ".join(words[i] for i in p.ids) for p in prompts]
     assert spelled[0] == "<s> < user > Hi < assistant >"
     assert spelled[1] == "<s> < user > Hi < assistant > yes < user > More < assistant >"

@@ -12,7 +12,7 @@ from bench.plan.select import choose_decoders
 from bench.plan.setup import Setup
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.verify.differences import differences
+from bench.verify.divergence import differences
 
 Make = Callable[..., SampleRecord]
 PROMPT = Prompt(conversation="c0", turn=1, family="qa", ids=(5, 6), hash="h", reference=None)

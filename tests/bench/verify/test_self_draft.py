@@ -12,7 +12,7 @@ from bench.errors import Exit
 from bench.plan.select import stored_decoders
 from bench.verify.divergence import Divergence
 from bench.verify.equality import EqualityCheck
-from bench.verify.self_draft import SelfDraft, applies_to
+from bench.verify.subject import SelfDraft, applies_to
 from bench.verify.verdict import Finding, VerifyReport
 from bench.verify.verify import verify
 from decoders.core.types import Generation, Sampling, StepEvent

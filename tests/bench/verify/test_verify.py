@@ -17,6 +17,7 @@ from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Arm
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
+from bench.verify import subject
 from bench.verify import verify as verifying
 from bench.verify.distribution import FALSE_ALARM, DistributionTest, findings
 from bench.verify.divergence import MARGINS
@@ -212,7 +213,7 @@ def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: 
 def test_what_ar_fails_on_leaves_the_others_open_too(
     examined: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = verifying._answer
+    asked = subject.answer
     first: list[str] = []
 
     def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
@@ -221,7 +222,7 @@ def test_what_ar_fails_on_leaves_the_others_open_too(
             return FloatingPointError("no numbers")
         return asked(arm, sampling, prompt)
 
-    monkeypatch.setattr(verifying, "_answer", answer)
+    monkeypatch.setattr(verifying, "answer", answer)
     name = f"{WRONG}:Unverified@loose"
     report = examined(f"spec,{name}", limit=4, draws=300)
     for decoder in ("ar", "spec", name):

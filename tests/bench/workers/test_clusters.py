@@ -73,7 +73,7 @@ class Killing(RecordedProgress):
 
 
 def spread(kind: Kind, folder: Path, cluster: str = "local") -> WorkerConfig:
-    options = {"cluster": cluster, "folder": str(folder)} if kind == Kind.submitit else {}
+    options = {"cluster": cluster, "folder": str(folder)} if kind == "submitit" else {}
     return WorkerConfig(kind=kind, workers=2, options=options)
 
 
@@ -91,11 +91,11 @@ def killed_is_that_of_one_process(two: WorkerConfig, shown: Killing, folder: Pat
     assert sum("is gone" in note for note in shown.notes) == 1
 
 
-@pytest.mark.parametrize(("kind", "word"), [(Kind.ray, "ray::Worker"), (Kind.submitit, JOB)])
+@pytest.mark.parametrize(("kind", "word"), [("ray", "ray::Worker"), ("submitit", JOB)])
 def test_a_run_on_two_workers_one_of_which_is_killed_is_that_of_one_process(
     kind: Kind, word: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip(kind.value)
+    pytest.importorskip(kind)
     killed_is_that_of_one_process(spread(kind, tmp_path / "jobs"), Killing(word), tmp_path)
 
 
@@ -117,7 +117,7 @@ def test_a_run_on_slurm_one_job_of_which_is_killed_is_that_of_one_process(tmp_pa
     if not slurm_answers():
         pytest.skip("no Slurm cluster answers here")
     jobs = tmp_path / "jobs"
-    two = spread(Kind.submitit, jobs, "slurm")
+    two = spread("submitit", jobs, "slurm")
     killed_is_that_of_one_process(two, Killing(JOB, everywhere=True), tmp_path)
     assert len(list(jobs.glob("*_submission.sh"))) == 3
 
@@ -129,7 +129,7 @@ def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(
     values = {"decoders": "ptp,spec", "tasks": "qa", "limit": 3, "repeats": 1, "threads": 1}
     config = load_config(None, {**values, "quality_limit": 2, "max_new_tokens": 24})
     alone = bench_run.run(config, tmp_path / "alone", RecordedProgress())
-    two = spread(Kind.ray, tmp_path)
+    two = spread("ray", tmp_path)
     ended = bench_run.run(config, tmp_path / "two", RecordedProgress(), spread=two)
     run = load_run(ended.run_dir)
     assert counted(run) == counted(load_run(alone.run_dir))
@@ -139,7 +139,7 @@ def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(
 
 def test_an_option_that_ray_does_not_know_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    wrong = WorkerConfig(kind=Kind.ray, workers=1, options={"adress": "auto"})
+    wrong = WorkerConfig(kind="ray", workers=1, options={"adress": "auto"})
     with pytest.raises(
         BenchError, match="unknown executor option 'adress'; did you mean"
     ) as raised:
@@ -186,7 +186,7 @@ def test_a_node_that_leaves_the_cluster_costs_its_block_alone(tmp_path: Path) ->
     try:
         other = cluster.add_node(num_cpus=1)
         options = {"address": cluster.address, "num_cpus": "1"}
-        two = WorkerConfig(kind=Kind.ray, workers=2, options=options)
+        two = WorkerConfig(kind="ray", workers=2, options=options)
         shown = Leaving(tmp_path / "two", lambda: cluster.remove_node(other, allow_graceful=False))
         ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
     finally:

@@ -10,17 +10,7 @@ import pytest
 from bench.errors import BenchError
 from bench.records.plan import Block
 from bench.workers.crew import JobQueue
-from bench.workers.messages import (
-    Answer,
-    Done,
-    Failed,
-    Hello,
-    Opening,
-    Ping,
-    Request,
-    TimeBlock,
-    Work,
-)
+from bench.workers.messages import Answer, Done, Hello, Opening, Request, TimeBlock, Work
 
 
 class Scripted:
@@ -41,7 +31,7 @@ class Scripted:
 
     def wait(self) -> tuple[str, Answer | None]:
         worker, request = self._asked.popleft()
-        if isinstance(request, Ping):
+        if request is None:
             if self._unborn:
                 self._unborn -= 1
                 return worker, None
@@ -71,15 +61,13 @@ class Told:
         plain: dict[str, Any] = {"opener": print, "config": "", "prompts": {}, "blocks": ()}
         return Opening(**plain, identity={}, key=None, attempt=0, worker=worker)
 
-    def joined(self, *_: Any) -> None:
-        pass
-
-    def done(self, worker: str, job: Any, done: Done) -> None:
-        assert done.lines == (worker,)
-        self.blocks.append(job.block.block)
-
-    def lost(self, worker: str, job: Any) -> None:
-        self.lost_by.append(worker)
+    def take(self, results: Any) -> None:
+        for worker, job, done in results:
+            if done is None:
+                self.lost_by.append(worker)
+            elif job is not None:
+                assert done.lines == (worker,)
+                self.blocks.append(job.block.block)
 
 
 def jobs(num: int) -> list[TimeBlock]:
@@ -89,8 +77,8 @@ def jobs(num: int) -> list[TimeBlock]:
 
 def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> None:
     told, executor = Told(), Scripted(["a", "a", "b", "a"], {"w1"})
-    crew = JobQueue(executor, 3, told.opening, told)
-    crew.run(jobs(7))
+    crew = JobQueue(executor, 3, told.opening)
+    told.take(crew.run(jobs(7)))
     assert sorted(told.blocks) == list(range(7))
     assert told.lost_by == ["w1"]
     assert told.places == {"w0": 0, "w1": 1, "w2": 0, "w3": 1}
@@ -98,28 +86,28 @@ def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> Non
 
 def test_workers_stay_for_the_next_queue() -> None:
     told, executor = Told(), Scripted(["a", "a"], set())
-    crew = JobQueue(executor, 2, told.opening, told)
-    crew.run(jobs(3))
-    crew.run(jobs(3))
+    crew = JobQueue(executor, 2, told.opening)
+    told.take(crew.run(jobs(3)))
+    told.take(crew.run(jobs(3)))
     assert sorted(told.blocks) == [0, 0, 1, 1, 2, 2]
     assert len(told.places) == 2
 
 
 def test_workers_that_die_at_birth_are_replaced_but_not_for_ever() -> None:
     told = Told()
-    JobQueue(Scripted(["a"], set(), unborn=2), 1, told.opening, told).run(jobs(1))
+    told.take(JobQueue(Scripted(["a"], set(), unborn=2), 1, told.opening).run(jobs(1)))
     assert told.blocks == [0]
     with pytest.raises(BenchError, match="3 workers died before they began, w2 the last"):
-        JobQueue(Scripted(["a"], set(), unborn=3), 1, told.opening, told).run(jobs(1))
+        told.take(JobQueue(Scripted(["a"], set(), unborn=3), 1, told.opening).run(jobs(1)))
 
 
 def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
     class Refusing(Scripted):
         def wait(self) -> tuple[str, Answer | None]:
             worker, answer = super().wait()
-            return worker, Failed(message="no room", exit_code=5) if answer == Done() else answer
+            return worker, BenchError("no room", exit_code=5) if answer == Done() else answer
 
     told = Told()
     with pytest.raises(BenchError, match="worker w0: no room") as raised:
-        JobQueue(Refusing(["a"], set()), 1, told.opening, told).run(jobs(1))
+        told.take(JobQueue(Refusing(["a"], set()), 1, told.opening).run(jobs(1)))
     assert raised.value.exit_code == 5

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bench.plan import precision
-from bench.plan.precision import computed_in, usual_dtype
+from bench.plan import devices
+from bench.plan.devices import computed_in, usual_dtype
 from bench.settings.config import RunConfig
 from tests import unreported as bench_run
 
@@ -23,8 +23,8 @@ from tests import unreported as bench_run
 def test_large_models_run_in_half_precision_where_a_cpu_has_it(
     weights: int | None, instructions: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: instructions)
-    monkeypatch.setattr(precision, "count_weights", lambda source: weights)
+    monkeypatch.setattr(devices, "has_bfloat16", lambda: instructions)
+    monkeypatch.setattr(devices, "count_weights", lambda source: weights)
     assert usual_dtype(RunConfig(), "cpu", "here") == dtype
     assert usual_dtype(RunConfig(), "cuda", "here") == "bfloat16"
     assert usual_dtype(RunConfig(protocol="specbench"), "cuda", "here") == "float16"

@@ -1,0 +1,264 @@
+"""Two runs side by side: whether they compare, what else differs, and answers to the same prompts.
+
+Answers join on (pass, decoder with label, prompt hash, repeat). Counters are sums over the answers
+that both sides finished, so neither gains by failing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from bench.records.plan import BASELINE
+from bench.records.record import SampleRecord
+from bench.stats import counters
+from bench.stats.counters import Tally
+from bench.stats.quality import family_quality, overall_quality, scored
+from bench.stats.side import RunSnapshot
+from bench.stats.summary import family_order
+
+_DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
+"""Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
+_WORK = ("reuse_prefix",)
+"""Settings that decide how much of it is timed."""
+_SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
+"""Facts that a run records of a model beside the hash of its weights."""
+_NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
+QUALITY = "quality"
+Key = tuple[str, str, str, int]
+Values = dict[str, float | None]
+Shared = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class RunPair:
+    """The two sides of a comparison, and how they relate."""
+
+    base: RunSnapshot
+    head: RunSnapshot
+
+    @property
+    def sides(self) -> dict[str, RunSnapshot]:
+        """Return both by name."""
+        return {"base": self.base, "head": self.head}
+
+    @property
+    def same_machine(self) -> bool:
+        """Return whether both comparability keys are known and equal."""
+        return self.base.key is not None and self.base.key == self.head.key
+
+    @property
+    def interleaved(self) -> bool:
+        """Return whether `bench ab` measured both together."""
+        return self.base.status.ab is not None and self.base.status.ab == self.head.status.ab
+
+    def exact(self, cell: str) -> bool:
+        """Return whether equal work of a cell gives equal numbers: one machine, one rounding."""
+        same_tile = self.base.config.get("tile") == self.head.config.get("tile")
+        return self.same_machine and same_tile and self.rounded(cell) is None
+
+    def rounded(self, cell: str) -> str | None:
+        """Return the dtype of a side in which rounding may change a cell's tokens, or None."""
+        sides = self.sides.values()
+        return next((side.dtype for side in sides if not side.is_exact(cell)), None)
+
+    @property
+    def held_to_ar(self) -> frozenset[str]:
+        """Return the cells of head whose answers must be the baseline's: base's guarantee decides.
+
+        A decoder cannot give a guarantee up unnoticed.
+        """
+        return self.base.same_as_ar
+
+    @cached_property
+    def unlike(self) -> list[str]:
+        """List why the runs are not about the same thing; empty where they are."""
+        base, head = self.base.config, self.head.config
+        lines = [
+            f"{key} is {base[key]} in base and {head[key]} in head"
+            for key in (*_DISTRIBUTION, *_WORK, *(["seed"] if base.get("temperature") else []))
+            if key in base and key in head and base[key] != head[key]
+        ]
+        return [*lines, *(f"the target model is another one{why}" for why in self._other_target())]
+
+    def _other_target(self) -> list[str]:
+        """Say why the targets are two models, by weights, else by name and shape.
+
+        The hash is of a checkpoint's files: packed weights (`--quantize`) are another model.
+        """
+        facts = [side.env.models.target or {} for side in self.sides.values()]
+        widths = [known.get("quantized") or "not packed" for known in facts]
+        if all(facts) and widths[0] != widths[1]:
+            return [f": its weights are {widths[0]} in base and {widths[1]} in head"]
+        hashes = [known.get("weights_sha256") for known in facts]
+        if all(hashes):
+            return [""] if hashes[0] != hashes[1] else []
+        old, new = (
+            {"name": side.config.get("model")} | {fact: known.get(fact) for fact in _SHAPE}
+            for side, known in zip(self.sides.values(), facts, strict=True)
+        )
+        return [
+            f": {fact} is {old[fact]} in base and {new[fact]} in head"
+            for fact in old
+            if None not in (old[fact], new[fact]) and old[fact] != new[fact]
+        ]
+
+    def changes(self) -> list[str]:
+        """List other differences of two comparable runs, which are told and not judged."""
+        groups = zip(*map(_facts, self.sides.values()), strict=True)
+        return [line for old, new in groups for line in _changes(old, new)]
+
+    def option_changes(self, cell: str) -> list[str]:
+        """List the changed options of one decoder, as ``k: 4 -> 5``."""
+        old, new = (side.cells.get(cell, {}) for side in self.sides.values())
+        return list(_changes(old, new, missing="unset"))
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any = None) -> Iterator[str]:
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            yield f"{key}: {old.get(key, missing)} -> {new.get(key, missing)}"
+
+
+def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
+    return [
+        {"comparability key": side.key},
+        {key: value for key, value in side.config.items() if key not in _NOT_SETTINGS},
+        dict(_hashes(asdict(side.env.models), "")),
+        {f"package {name}": version for name, version in side.env.packages.items()},
+    ]
+
+
+def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield shortened hashes of the weights by model."""
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _hashes(value, f"{prefix}{key}.")
+        elif key == "weights_sha256" and value:
+            kind, colon, digits = str(value).rpartition(":")
+            yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
+
+
+# ---------------------------------------------------------------- answers to the same prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedAnswers:
+    """One decoder's answers on both sides, in pairs; head's carry base's prompt names.
+
+    `num_base` counts base's answers, joined or not. `shared` has, for each pass that both planned,
+    the number of base's distinct prompts that head was asked too, and of all of base's.
+    """
+
+    base: tuple[SampleRecord, ...] = ()
+    head: tuple[SampleRecord, ...] = ()
+    num_base: int = 0
+    shared: Shared = field(default_factory=dict)
+
+    @property
+    def coverage(self) -> float:
+        """Return the share of base's prompts in head, in the pass with the fewest."""
+        return min((both / num for both, num in self.shared.values()), default=0.0)
+
+    @property
+    def finished(self) -> list[tuple[SampleRecord, SampleRecord]]:
+        """Return the pairs without an error on either side."""
+        pairs = zip(self.base, self.head, strict=True)
+        return [(ours, theirs) for ours, theirs in pairs if not (ours.error or theirs.error)]
+
+    @property
+    def changed(self) -> list[tuple[SampleRecord, SampleRecord]]:
+        """Return the finished pairs whose token ids differ."""
+        return [(ours, theirs) for ours, theirs in self.finished if ours.tokens != theirs.tokens]
+
+
+def join(pair: RunPair, cell: str) -> PairedAnswers:
+    """Pair the answers of one decoder to the same prompts under the same repeat."""
+    mine, other = _of(pair.base, cell), _of(pair.head, cell)
+    pairs = [(ours, other[key]) for key, ours in mine.items() if key in other]
+    return PairedAnswers(
+        base=tuple(ours for ours, _ in pairs),
+        head=tuple(
+            replace(theirs, conversation=ours.conversation, turn=ours.turn, family=ours.family)
+            for ours, theirs in pairs
+        ),
+        num_base=len(mine),
+        shared=_shared(mine, other, sorted(pair.base.passes & pair.head.passes)),
+    )
+
+
+def _shared(base: Collection[Key], head: Collection[Key], passes: Sequence[str]) -> Shared:
+    asked = {
+        name: [{prompt for kind, _, prompt, _ in keys if kind == name} for keys in (base, head)]
+        for name in passes
+    }
+    return {name: (len(ours & other), len(ours)) for name, (ours, other) in asked.items() if ours}
+
+
+def _of(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:
+    records = [record for record in side.records if record.decoder == cell]
+    return {(r.kind, r.decoder, r.prompt_hash, r.repeat): r for r in records}
+
+
+# ---------------------------------------------------------------- what each side counted
+
+
+def counted(
+    joined: PairedAnswers, baseline: PairedAnswers, pair: RunPair
+) -> dict[str, tuple[float | None, float | None]]:
+    """Return every hard measure of base and head; exactness is held against `baseline`, ar's join.
+
+    Answers may lawfully change where the baseline's are not promised, or near-ties may swap.
+    """
+    cell = joined.base[0].decoder
+    both: list[Values] = []
+    for side in (0, 1):
+        records, ar = ([each[side] for each in answers.finished] for answers in (joined, baseline))
+        values = _counters(records) | _quality(records, pair.base)
+        if cell != BASELINE and cell in pair.held_to_ar:
+            values["identical_to_ar"] = counters.identical_to_ar(records, ar)
+        both.append(values)
+    for values, all_ in zip(both, (joined.base, joined.head), strict=True):
+        values["errors"] = counters.ratio(sum(r.error is not None for r in all_), len(all_))
+    base, head = both
+    if cell in pair.held_to_ar and pair.exact(cell):
+        timed = [(ours, theirs) for ours, theirs in joined.finished if ours.kind == "timing"]
+        changed = sum(ours.tokens != theirs.tokens for ours, theirs in timed)
+        base["changed_answers"], head["changed_answers"] = 0.0, counters.ratio(changed, len(timed))
+    if (wrong := pair.head.num_wrong(cell)) is not None:
+        base["wrong_answers"] = float(pair.base.num_wrong(cell) or 0)
+        head["wrong_answers"] = float(wrong)
+    return {name: (base.get(name), head.get(name)) for name in {**base, **head}}
+
+
+def of_one_answer(joined: PairedAnswers) -> dict[str, float]:
+    """Return the effect of a single answer on each measure of quality."""
+    answers = scored([ours for ours, _ in joined.finished])
+    families = counters.group_by(answers, lambda record: record.family)
+    steps = {f"{QUALITY}.{family}": 1 / len(records) for family, records in families.items()}
+    return {**steps, QUALITY: max(steps.values()) / len(steps)} if steps else {}
+
+
+def _counters(records: Sequence[SampleRecord]) -> Values:
+    timed = counters.timed(records)
+    if not timed:
+        return {}
+    tally = Tally.pool(timed)
+    return {
+        "calls": tally.target_calls,
+        "rows": tally.later_rows,
+        "draft_calls": sum(sum(r.steps.draft_calls) for r in timed if r.steps is not None),
+        "emitted": tally.emitted,
+        "accepted": tally.accepted,
+    }
+
+
+def _quality(records: Sequence[SampleRecord], base: RunSnapshot) -> Values:
+    families = counters.group_by(scored(records), lambda record: record.family)
+    by_family = {f: family_quality(f, families[f], base.gold) for f in family_order(families)}
+    values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in by_family.items()}
+    if by_family:
+        values[QUALITY] = overall_quality(list(by_family.values())).estimate.value
+    return values

@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -160,16 +160,15 @@ def resume(
 
 def _ended(stopped: Run, progress: Progress, reporter: Reporter) -> RunResult | None:
     """Return the result of a run with nothing to resume; refuse one that cannot be."""
-    run_dir, validity = stopped.path, judge(stopped)
-    if validity.verdict == DAMAGED:
-        progress.note(f"{run_dir} is {DAMAGED}: {from_here(validity.reasons[0], run_dir)}")
+    run_dir, judged = stopped.path, judge(stopped)
+    if judged.verdict == DAMAGED:
+        progress.note(f"{run_dir} is {DAMAGED}: {from_here(judged.reasons[0], run_dir)}")
     elif stopped.status.complete:
-        status = replace(stopped.status, **asdict(validity))
         if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, status, bool(stopped.records), progress, reporter)
+            return _report(run_dir, judged, bool(stopped.records), progress, reporter)
         progress.note(f"{run_dir} is complete: nothing to resume")
-        return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, status, progress))
+        return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, judged, progress))
     if stopped.status.ab:
         line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
         raise UsageError(line)
@@ -326,8 +325,8 @@ class _Session:
         write_environment(self.run_dir, replace(measured.env, process=peak))
         unequal = tuple(differences(setup, measured.records, prompts))
         status = replace(status, differences=unequal, num_records=len(measured.records))
-        validity = judge(replace(measured, status=status))
-        status = replace(status, **asdict(validity), finished_utc=_utc(), reported=False)
+        judged = judge(replace(measured, status=status))
+        status = replace(judged, finished_utc=_utc(), reported=False)
         write_status(self.run_dir, status)
         return status
 

@@ -46,7 +46,7 @@ _NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
 """Fields that an outline lacks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as read back from its folder; `records` are the effective ones, `events` all."""
 

@@ -22,7 +22,7 @@ import shlex
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,24 +59,8 @@ EXIT_CODES: Mapping[str, Exit] = {
 """Exit codes of commands that read or complete a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validity:
-    """Verdict, why it is not VALID, what else to know, and the numbers behind the warnings."""
-
-    verdict: str
-    reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
-    num_errors: int
-    num_blocks: int
-    num_loaded_blocks: int
-    max_other_cores: float | None
-    drift: float | None
-    num_graphs: int | None
-    compile_s: float | None
-
-
-def judge(run: Run) -> Validity:
-    """Judge what a run has measured so far, by its records and its status."""
+def judge(run: Run) -> RunStatus:
+    """Return a run's status with the verdict on what it has measured so far, and its evidence."""
     damage = _damage(run)
     broken = (*_broken(run), *_unanswered(run))
     wrong = _difference_lines(run.status, wrong=True)
@@ -95,7 +79,8 @@ def judge(run: Run) -> Validity:
         drift = clock_drift(run)
     errors = [record for record in run.records if record.error is not None]
     compiled = [line for line in run.events if line["event"] == "compiled"]
-    return Validity(
+    return replace(
+        run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
         reasons=tuple(line for lines in reasons.values() for line in lines),
         warnings=(

@@ -211,6 +211,5 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         split=runs[0].status.split,
     )
     write_status(folder, status)
-    validity = judge(load_run(folder))
-    warnings = (*validity.warnings, *_missing_parts(merged.plan))
-    return replace(status, **{**asdict(validity), "warnings": warnings})
+    judged = judge(load_run(folder))
+    return replace(judged, warnings=(*judged.warnings, *_missing_parts(merged.plan)))

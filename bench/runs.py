@@ -31,7 +31,7 @@ from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
 from bench.records.environment import Process, read_environment, write_environment
-from bench.records.failures import ERRORS, ErrorLog
+from bench.records.failures import ERRORS
 from bench.records.files import (
     SAMPLES,
     STORED,
@@ -279,7 +279,7 @@ class _Session:
             writer.event("supersede", block=block.block, before_attempt=attempt)
         for cell, graphs, seconds in setup.compiled:
             writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
-        errors, second = ErrorLog(self.run_dir), SecondPass(setup, plan, prompts, self.run_dir)
+        second = SecondPass(setup, plan, prompts, self.run_dir)
         if self.team.executor is not None:
             passes = Passes(
                 setup=setup,
@@ -291,7 +291,6 @@ class _Session:
                 left=left,
                 records=records,
                 writer=writer,
-                errors=errors,
                 second=second,
                 progress=self.progress,
             )
@@ -305,7 +304,6 @@ class _Session:
             self.progress,
             attempt=attempt,
             lap=watch.lap,
-            errors=errors,
             after=second.after,
         )
         num_left = sum(len(block.prompts) * len(block.order) for block in left)
@@ -313,7 +311,7 @@ class _Session:
         second.complete(self.progress)
         asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
         done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
-        score = partial(score_quality, attempt=attempt, done=done, errors=errors)
+        score = partial(score_quality, attempt=attempt, done=done)
         with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", ADVICE):
             score(setup, asked, writer, self.progress)
 

@@ -93,7 +93,7 @@ class Worker:
         return {"lines": self._lines()}
 
     def _lines(self) -> list[Answer]:
-        return [json.loads(line) for line in self._kept.take()]
+        return [json.loads(line) for line in self._kept.take()[0]]
 
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
         """Return pieces of text for readers of this side, and where it left the baseline."""

@@ -14,7 +14,6 @@ from bench.plan.make import batch_size
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener, Setup
 from bench.progress import Progress
-from bench.records.failures import ErrorLog
 from bench.records.files import SampleWriter
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
@@ -77,7 +76,6 @@ class Passes:
     left: Sequence[Block]
     records: Sequence[SampleRecord]
     writer: SampleWriter
-    errors: ErrorLog
     second: SecondPass
     progress: Progress
 
@@ -125,7 +123,7 @@ class Passes:
         self.writer.lines(done.lines)  # first: what lies in the folder counts
         self.writer.sync()
         for name, trace in done.errors:
-            self.errors.keep(name, trace)
+            self.writer.trace(name, trace)
         if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
             self.second.keep(job.block, done.phases)
         if isinstance(job, SplitBlock):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from bench.errors import BenchError, Exit, UnavailableError, room_for
 from bench.machine.env import ROOT
 from bench.progress import Silent
-from bench.records.failures import TraceCollector
 from bench.records.files import LineCollector
 from bench.records.phases import PhasedAnswer
 from bench.settings.config import config_of
@@ -53,7 +52,8 @@ class Worker:
                 return Done()
             self._watch.ignore(request.peers)
             phases = tuple(self._measure(request.job))
-            return Done(lines=self._lines.take(), errors=self._errors.take(), phases=phases)
+            lines, errors = self._lines.take()
+            return Done(lines=lines, errors=errors, phases=phases)
         except BenchError as error:
             return Failed(message=error.message, exit_code=error.exit_code)
         except Exception as error:  # the run says which worker failed, and how
@@ -76,7 +76,6 @@ class Worker:
         _refuse_other(setup, opening, len(whole))
         self._attempt, self._prompts = opening.attempt, opening.prompts
         self._lines = LineCollector(worker=opening.worker, node=node())
-        self._errors = TraceCollector()
         self._failed: set[str] = set()
         self._watch = LoadWatch(setup.device)
         self._runner = Runner(
@@ -86,7 +85,6 @@ class Worker:
             Silent(),
             attempt=opening.attempt,
             lap=self._watch.lap,
-            errors=self._errors,
             after=lambda _, failed: self._failed.update(failed),
         )
         if opening.blocks:
@@ -118,7 +116,6 @@ class Worker:
                 Silent(),
                 attempt=self._attempt,
                 done=job.done,
-                errors=self._errors,
             )
         return ()
 

@@ -19,18 +19,19 @@ from typing import Any
 import pandas as pd
 from scipy.optimize import brentq
 
-from bench.errors import InvalidRunError
+from bench.errors import InvalidRunError, UsageError
 from bench.records.cost import (
     CURVE,
+    MACHINE,
     READINGS,
     Calls,
     CostCell,
     CostFacts,
     LeftOut,
     Measured,
-    read_cost,
+    read_facts,
 )
-from bench.records.environment import Environment
+from bench.records.environment import Environment, read_environment
 from bench.stats.intervals import median_interval
 
 COLUMNS = (
@@ -169,8 +170,8 @@ def measured(values: Sequence[float]) -> Measured | None:
 def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
     """Return the facts with the medians of what was read off the machine."""
     by_what: defaultdict[str, list[float]] = defaultdict(list)
-    for reading in calls.readings:
-        by_what[reading.what].append(reading.value)
+    for (what, _), value in calls.readings.items():
+        by_what[what].append(value)
     found: dict[str, Any] = {
         what: measured(values) for what, values in by_what.items() if what in READINGS
     }
@@ -180,12 +181,11 @@ def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
 def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
     """Return the rows of cost.csv in the order of the grid; cells left out say why."""
     samples: dict[CostCell, list[float]] = {}
-    for visit in calls.visits:
-        samples.setdefault(visit.cell, []).append(visit.seconds)
-    reasons = {each.cell: each.reason for each in calls.left_out if each.cell not in samples}
+    for (cell, _), seconds in calls.visits.items():
+        samples.setdefault(cell, []).append(seconds)
     rows = []
     for cell in facts.grid.cells:
-        if cell not in samples and cell not in reasons:
+        if cell not in samples and cell not in calls.left_out:
             continue
         made = median_interval(samples.get(cell, []))
         one = median_interval(samples.get(replace(cell, rows=1), []))
@@ -198,16 +198,10 @@ def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
                 "high": made.high,
                 "relative": made.value / one.value if made.value and one.value else None,
                 **asdict(limits(facts, cell)),
-                "left_out": reasons.get(cell),
+                "left_out": calls.left_out.get(cell),
             }
         )
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def csv_of(table: pd.DataFrame) -> bytes:
-    """Return cost.csv; times keep nine digits, which is less than a nanosecond."""
-    text: str = table.to_csv(index=False, float_format="%.9g", lineterminator="\n")
-    return text.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +227,11 @@ def load_cost(folder: Path) -> Cost:
     Raises:
         BenchError: there is none (exit 2), or it is damaged or holds no call of one row (4).
     """
-    facts, env = read_cost(folder)
+    facts = read_facts(folder)
+    if facts is None or not (folder / CURVE).is_file():
+        missing = MACHINE if facts is None else CURVE
+        raise UsageError(f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one")
+    env = read_environment(folder)
     try:
         table = pd.read_csv(io.BytesIO((folder / CURVE).read_bytes()))
         known = table[table["seconds"].notna()]

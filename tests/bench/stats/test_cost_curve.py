@@ -11,17 +11,14 @@ from bench.records.cost import (
     CostCell,
     CostFacts,
     Grid,
-    LeftOut,
     Measured,
-    Reading,
-    Visit,
     Work,
     write_facts,
 )
+from bench.records.frames import csv_bytes
 from bench.stats.cost_curve import (
     CostCurve,
     break_even_rate,
-    csv_of,
     limits,
     load_cost,
     table_of,
@@ -48,7 +45,7 @@ def cell(rows, context=100, sequences=1):
 
 
 def visits(cells=GRID.cells, rounds=GRID.rounds, value=truth):
-    return tuple(Visit(cell=c, round=r, seconds=value(c)) for c in cells for r in range(rounds))
+    return {(c, r): value(c) for c in cells for r in range(rounds)}
 
 
 @pytest.mark.parametrize("at", [(1, 100, 1), (7, 130, 2), (16, 200, 4), (40, 900, 9)])
@@ -126,8 +123,8 @@ def test_the_interval_of_a_median_lies_between_order_statistics_and_needs_six_va
 def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
     large = cell(16, 200, 4)
     known = [c for c in GRID.cells if c != large]
-    disturbed = (*visits(known), Visit(cell=cell(4), round=7, seconds=99.0))
-    table = table_of(FACTS, Calls(visits=disturbed, left_out=(LeftOut(cell=large, reason="dear"),)))
+    disturbed = visits(known) | {(cell(4), 7): 99.0}
+    table = table_of(FACTS, Calls(visits=disturbed, left_out={large: "dear"}))
     assert len(table) == len(GRID.cells)
     row = table[(table["rows"] == 4) & (table["context"] == 100) & (table["sequences"] == 1)]
     assert row["seconds"].item() == pytest.approx(truth(cell(4)))
@@ -142,7 +139,7 @@ def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
 
 def written(folder, table):
     write_facts(folder, FACTS)
-    (folder / CURVE).write_bytes(csv_of(table))
+    (folder / CURVE).write_bytes(csv_bytes(table, "%.9g"))
     return folder
 
 
@@ -169,7 +166,5 @@ def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Pa
 
 def test_readings_of_the_machine_become_medians():
     values = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0]
-    calls = Calls(
-        readings=tuple(Reading(what="bandwidth", round=r, value=v) for r, v in enumerate(values))
-    )
+    calls = Calls(readings={("bandwidth", number): value for number, value in enumerate(values)})
     assert with_readings(FACTS, calls).bandwidth == Measured(value=3.5, low=1, high=6, num=6)

@@ -37,7 +37,7 @@ def columns(
     the decoder, and of the baseline's second arm.
     """
     length = acceptance_length(records)
-    floor = paired_speedup(baseline, again, lambda unit: unit.time_per_token)
+    floor = paired_speedup(baseline, again)
     row: dict[str, object] = {
         "acceptance_length_low": length.low,
         "acceptance_length_high": length.high,
@@ -77,12 +77,11 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
 
     Medians over the repeats that both sides finished; ``ar@aa`` comes after the `decoders`.
     """
-    cells = counters.group_by(records)
-    baseline = times.timed_units(cells.get(BASELINE, []))
+    units = times.units_of(records)
     rows: list[Mapping[str, object]] = []
     for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}
-        for other, unit in times.matched(baseline, times.timed_units(cells.get(decoder, []))):
+        for other, unit in times.matched(units[BASELINE], units[decoder]):
             if unit.ok and other.ok:
                 pairs.setdefault(unit.key, []).append((other, unit))
         rows += [_prompt_row(decoder, group) for group in pairs.values()]

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -30,6 +31,8 @@ _RESAMPLES = 4999
 MIN_BOOTSTRAP = 8
 """Clusters below which there is no bootstrap: resamples of fewer cannot reach the tails."""
 t_ppf = lru_cache(maxsize=4096)(stats.t.ppf)  # a report asks for few, thousands of times
+TIME, DECODE_TIME = attrgetter("time_per_token"), attrgetter("decode_time_per_token")
+"""End-to-end seconds per token of a unit, and those after its first token."""
 Floats = npt.NDArray[np.float64]
 Item = TypeVar("Item")
 
@@ -233,7 +236,7 @@ def mean_log_ratio(repeats: Repeats) -> float:
 def paired_speedup(
     baseline: Iterable[Unit],
     arm: Iterable[Unit],
-    time: Callable[[Unit], float | None],
+    time: Callable[[Unit], float | None] = TIME,
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Estimate:
     """Return the geometric mean over prompts of baseline time / arm time, with its interval."""
@@ -248,7 +251,7 @@ def geometric_mean(pairs: Pairs) -> Estimate:
 def pair_up(
     baseline: Iterable[Unit],
     arm: Iterable[Unit],
-    time: Callable[[Unit], float | None],
+    time: Callable[[Unit], float | None] = TIME,
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Pairs:
     """Return the log ratio of both sides' times for every prompt (or group) that both finished."""

@@ -25,10 +25,8 @@ from bench.stats import counters
 from bench.stats.cost_curve import CostCurve
 from bench.stats.counters import ratio, timed
 from bench.stats.decompose import OVERHEAD
-from bench.stats.intervals import Estimate, paired_speedup
-from bench.stats.times import Unit, decode_time_per_token_s, timed_units
-
-_DECODE_TIME = operator.attrgetter("decode_time_per_token")
+from bench.stats.intervals import DECODE_TIME, Estimate, paired_speedup
+from bench.stats.times import Unit, decode_time_per_token_s, units_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +90,7 @@ def project(
     `against` are records of a real run on that model and machine. Answers that were decoded several
     at a time count like others.
     """
-    cells, real = counters.group_by(timed(records)), counters.group_by(against)
+    cells, real = counters.group_by(timed(records)), units_of(against)
     base = _units(cells.get(BASELINE, []), terms, BASELINE)
     made = []
     for decoder in decoders:
@@ -103,16 +101,16 @@ def project(
         each = decode_time_per_token_s(units)
         if not base or each is None:
             continue
-        base_there, there = (timed_units(real.get(name, [])) for name in (BASELINE, decoder))
+        base_there, there = real[BASELINE], real[decoder]
         both = base_there and there
         made.append(
             Projection(
                 decoder=decoder,
-                speedup=paired_speedup(base, units, _DECODE_TIME),
+                speedup=paired_speedup(base, units, DECODE_TIME),
                 time_per_token_s=each,
                 rows_per_call=_rows_per_call(mine),
                 beyond=_beyond(mine, terms),
-                measured=paired_speedup(base_there, there, _DECODE_TIME) if both else None,
+                measured=paired_speedup(base_there, there, DECODE_TIME) if both else None,
                 measured_time_s=decode_time_per_token_s(there),
             )
         )

@@ -22,7 +22,7 @@ from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats.counters import group_by
 from bench.stats.intervals import Estimate, paired_speedup
-from bench.stats.times import timed_units
+from bench.stats.times import timed_units, units_of
 
 _MIN_BLOCKS = 9
 """Blocks below which a worker's drift is not known: three in each third."""
@@ -66,22 +66,21 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], of: Of) -> 
     timing = [record for record in records if record.kind == "timing" and of(record)]
     grouped = group_by(timing, lambda record: str(of(record)))
     drifting = drifts(timing, of)
-    return [
-        Part(
-            name=name,
-            node=mine[0].node,
-            num_blocks=len({record.block for record in mine}),
-            floor=_speedup(mine, SECOND_BASELINE),
-            speedups={cell: _speedup(mine, cell) for cell in decoders if cell != BASELINE},
-            drift=drifting.get(name, trend(mine)),
+    parts = []
+    for name, mine in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
+        units = units_of(mine)
+        found = {cell: paired_speedup(units[BASELINE], units[cell]) for cell in decoders}
+        parts.append(
+            Part(
+                name=name,
+                node=mine[0].node,
+                num_blocks=len({record.block for record in mine}),
+                floor=paired_speedup(units[BASELINE], units[SECOND_BASELINE]),
+                speedups={cell: each for cell, each in found.items() if cell != BASELINE},
+                drift=drifting.get(name, trend(mine)),
+            )
         )
-        for name, mine in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0]))
-    ]
-
-
-def _speedup(records: Sequence[SampleRecord], cell: str) -> Estimate:
-    base, mine = (timed_units(r for r in records if r.decoder == name) for name in (BASELINE, cell))
-    return paired_speedup(base, mine, lambda unit: unit.time_per_token)
+    return parts
 
 
 def drifts(records: Iterable[SampleRecord], of: Of) -> dict[str, float]:

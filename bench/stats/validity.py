@@ -34,7 +34,7 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
 from bench.records.status import Difference, RunStatus
 from bench.stats.adapter_fit import training_warnings
-from bench.stats.workers import Part, prompts_of, seconds_per_token, trend, workers
+from bench.stats.workers import Part, baseline_units, trend, workers
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -109,15 +109,11 @@ def clock_drift(run: Run) -> float | None:
     if third == 0:
         return None
     early, late = set(blocks[:third]), set(blocks[-third:])
-    timed_as_one: defaultdict[tuple[int, str], list[SampleRecord]] = defaultdict(list)
-    for record in run.records:
-        if _of_baseline(record):
-            timed_as_one[record.block, record.decoder].append(record)
     times: defaultdict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for (block, _), group in timed_as_one.items():
-        pace = seconds_per_token(group)
+    for (_, block), unit in baseline_units(r for r in run.records if r.error is None):
+        pace = unit.time_per_token
         if pace is not None and block in early | late:
-            times[prompts_of(group)][block in late].append(pace)
+            times[unit.key][block in late].append(pace)
     ratios = [
         math.log(median(after) / median(before))
         for before, after in times.values()
@@ -126,11 +122,6 @@ def clock_drift(run: Run) -> float | None:
     if len(ratios) < _MIN_DRIFT_PROMPTS:
         return trend(run.records)
     return round(math.expm1(median(ratios)), 4)
-
-
-def _of_baseline(record: SampleRecord) -> bool:
-    arms = (BASELINE, SECOND_BASELINE)
-    return record.kind == "timing" and record.decoder in arms and record.error is None
 
 
 # ---------------------------------------------------------------- what a verdict rests on
@@ -336,8 +327,9 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
     """Warn of a nondeterministic device: both arms of the baseline do the same work."""
     answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    arms = (BASELINE, SECOND_BASELINE)
     for record in records:
-        if _of_baseline(record):
+        if record.kind == "timing" and record.decoder in arms and record.error is None:
             answers[record.prompt, record.repeat].add(record.tokens)
     unequal = sum(len(given) > 1 for given in answers.values())
     if not unequal:

@@ -141,7 +141,7 @@ def splits(
                 decoder=decoder,
                 prompts=sum(len(answer.prompts) for answer in mine),
                 time_per_token_s=each,
-                shares={phase: _spent_s(mine, phase) / total_s for phase in PHASES},
+                shares={phase: spent_s(mine, phase) / total_s for phase in PHASES},
                 against_timed=each / timed if timed else None,
                 padding=ratio(padded, sum(answer.rows for answer in grouped) + padded),
             )
@@ -160,7 +160,7 @@ def decompositions(
     for decoder in decoders:
         mine = [a for a in alone if a.decoder == decoder and a.prompts in theirs]
         base = [theirs[answer.prompts] for answer in mine]
-        unit_s = ratio(_spent_s(base, *PHASES[1:]), sum(a.later_emitted for a in base))
+        unit_s = ratio(spent_s(base, *PHASES[1:]), sum(a.later_emitted for a in base))
         if decoder == BASELINE or not unit_s:
             continue
         num_steps = sum(answer.later_steps for answer in mine)
@@ -172,16 +172,17 @@ def decompositions(
                 decoder=decoder,
                 prompts=len(mine),
                 acceptance_length=sum(a.later_emitted for a in mine) / num_steps,
-                verify=_spent_s(mine, "verify") / step_s,
-                draft=_spent_s(mine, "draft") / step_s,
-                overhead=_spent_s(mine, *OVERHEAD) / step_s,
+                verify=spent_s(mine, "verify") / step_s,
+                draft=spent_s(mine, "draft") / step_s,
+                overhead=spent_s(mine, *OVERHEAD) / step_s,
                 measured=before / after if before and after else None,
             )
         )
     return made
 
 
-def _spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
+def spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
+    """Return the seconds that answers spent in phases."""
     return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in phases)
 
 

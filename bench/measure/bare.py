@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import transformers
 
-from bench.machine.clock import WallClock
+from bench.machine.clock import Clock
 from bench.machine.energy import EnergyMeter
 from bench.measure.probes import make_probes
 from decoders.core.adapter.config import AdapterConfig
@@ -107,7 +107,7 @@ class Bench:
     def __init__(self, plan: Plan) -> None:
         """Make the target, and a draft of an eighth of its layers."""
         self.plan = plan
-        self.clock = WallClock.for_device(str(plan.device))
+        self.clock = Clock.for_device(str(plan.device))
         self.meter = EnergyMeter(str(plan.device))
         self.forward = forward
         self.sampling = Sampling(max_new_tokens=plan.num_tokens + 1)

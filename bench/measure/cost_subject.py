@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from bench.errors import UnavailableError, UsageError, room_for
-from bench.machine.clock import WallClock
+from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
 from bench.machine.load import LoadWatch
 from bench.measure.call_times import Sequences
@@ -66,7 +66,7 @@ def open_subject(
             no_replay=no_replay,
         ),
         env=capture(device=str(device), dtype=dtype, models={"target": facts}),
-        clock=WallClock.for_device(str(device)),
+        clock=Clock.for_device(str(device)),
         probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
         room_bytes=room,
         replayer=replayer,

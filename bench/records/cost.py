@@ -151,6 +151,14 @@ class CostFacts:
     other_cores: Measured | None = None
     complete: bool = False
 
+    def memory_s(self, cell: CostCell) -> float | None:
+        """Seconds that reading weights and cache takes a call at least; None: not measured."""
+        return self.work.bytes_of(cell) / self.bandwidth.value if self.bandwidth else None
+
+    def compute_s(self, cell: CostCell) -> float | None:
+        """Seconds that operations take a call at least; None: their rate was not measured."""
+        return self.work.flops_of(cell) / self.matrix_rate.value if self.matrix_rate else None
+
 
 READINGS = (
     *("bandwidth", "memory_bandwidth", "copy_bandwidth", "matrix_rate"),

@@ -114,28 +114,6 @@ def _interpolate(at: float, knots: Iterable[int], value: Callable[[int], float])
     return first + (last - first) * (at - left) / (right - left)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds that a call takes at least; None: its rate was not measured."""
-
-    memory_s: float | None
-    compute_s: float | None
-
-    @property
-    def roofline_s(self) -> float | None:
-        """Return the larger of those known."""
-        return max((s for s in (self.memory_s, self.compute_s) if s is not None), default=None)
-
-
-def limits(facts: CostFacts, cell: CostCell) -> Limits:
-    """Return what the machine allows for a call."""
-    work, bandwidth, rate = facts.work, facts.bandwidth, facts.matrix_rate
-    return Limits(
-        memory_s=work.bytes_of(cell) / bandwidth.value if bandwidth else None,
-        compute_s=work.flops_of(cell) / rate.value if rate else None,
-    )
-
-
 def tokens_per_step(rate: float, num_drafts: int) -> float:
     """Return 1 + a + … + a^k, the tokens of a step whose k drafts stand with probability a each.
 
@@ -197,7 +175,8 @@ def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
                 "low": made.low,
                 "high": made.high,
                 "relative": made.value / one.value if made.value and one.value else None,
-                **asdict(limits(facts, cell)),
+                "memory_s": facts.memory_s(cell),
+                "compute_s": facts.compute_s(cell),
                 "left_out": calls.left_out.get(cell),
             }
         )

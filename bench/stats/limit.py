@@ -12,7 +12,7 @@ from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.stats import times
-from bench.stats.cost_curve import Cost, limits
+from bench.stats.cost_curve import Cost
 from bench.stats.counters import ratio, timed
 from bench.stats.project import later, with_steps
 
@@ -84,7 +84,7 @@ def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
         token_s=token_s,
         call_s=call_s,
         replay_s=replay_s,
-        memory_s=limits(facts, cell).memory_s,
+        memory_s=facts.memory_s(cell),
     )
 
 

@@ -11,7 +11,6 @@ from jinja2 import TemplateError
 
 from bench.plan.tokenise import build_prompts, count_lines, to_length
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
-from bench.records.vocabulary import Tokenizer
 from specbench_tasks.task import Conversation, GoldAnswer
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
@@ -50,6 +49,9 @@ class Letters:
         return [0, *ids] if add_special_tokens and self.adds_bos else ids
 
 
+LETTERS: Any = Letters()
+
+
 def conversation(*turns: str, id: str = "c", system: str | None = None) -> Conversation:
     references = tuple(GoldAnswer(answers=(turn.upper(),)) for turn in turns)
     return Conversation(id=id, family="qa", turns=turns, references=references, system=system)
@@ -57,13 +59,13 @@ def conversation(*turns: str, id: str = "c", system: str | None = None) -> Conve
 
 def build(
     *conversations: Conversation,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Any = None,
     max_prompt_tokens: int = 1000,
     overlong: Any = "skip",
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
     return build_prompts(
         conversations,
-        tokenizer or Letters(),
+        tokenizer or LETTERS,
         max_prompt_tokens=max_prompt_tokens,
         overlong=overlong,
         answer_turn1=lambda prompts: [f" answer to {p.name} " for p in prompts],
@@ -94,7 +96,7 @@ def test_a_token_that_the_model_does_not_know_is_refused_before_any_answer() -> 
     def build_for(vocab_size: int) -> list[Prompt]:
         return build_prompts(
             [conversation("Hi", "z"), conversation("Hé", id="d")],
-            Letters(),
+            LETTERS,
             max_prompt_tokens=99,
             overlong="skip",
             answer_turn1=lambda prompts: ["" for _ in prompts],
@@ -191,7 +193,7 @@ def test_the_baseline_is_asked_once_per_turn_and_only_where_a_conversation_goes_
     prompts, _ = build_prompts(
         [conversation("a", id="one"), conversation("a", "b", id="two"),
          conversation("a", "b", "c", id="three")],
-        Letters(), max_prompt_tokens=99, overlong="skip", answer_turn1=answer,
+        LETTERS, max_prompt_tokens=99, overlong="skip", answer_turn1=answer,
     )  # fmt: skip
     assert asked == [["two#1", "three#1"], ["three#2"]]
     assert [p.name for p in prompts] == ["one#1", "two#1", "two#2", "three#1", "three#2", "three#3"]
@@ -207,7 +209,7 @@ def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_as
 
     given = replace(conversation("a", "b", "c"), replies=("\nGiven ", None, "last"))
     prompts, _ = build_prompts(
-        [given], Letters(), max_prompt_tokens=99, overlong="skip", answer_turn1=answer
+        [given], LETTERS, max_prompt_tokens=99, overlong="skip", answer_turn1=answer
     )
     assert asked == ["c#2"]
     assert [text(p) for p in prompts] == ["a", "a\n\nGiven \nb", "a\n\nGiven \nb\nown\nc"]

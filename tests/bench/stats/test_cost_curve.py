@@ -19,7 +19,6 @@ from bench.records.frames import csv_bytes
 from bench.stats.cost_curve import (
     CostCurve,
     break_even_rate,
-    limits,
     load_cost,
     table_of,
     tokens_per_step,
@@ -87,12 +86,11 @@ def test_the_cost_of_a_row_is_the_slope_over_a_call_of_one_row():
 
 def test_limits_are_bytes_over_bandwidth_and_operations_over_rate():
     facts = replace(FACTS, bandwidth=Measured(value=100.0), matrix_rate=Measured(value=50.0))
-    bounds = limits(facts, cell(4, context=100, sequences=2))
-    assert bounds.memory_s == pytest.approx((1000 + 2 * 104 * 10) / 100)
+    call = cell(4, context=100, sequences=2)
+    assert facts.memory_s(call) == pytest.approx((1000 + 2 * 104 * 10) / 100)
     # a row attends to the context, itself and the rows before it: 102.5 tokens on average
-    assert bounds.compute_s == pytest.approx(8 * (500 + 102.5 * 2) / 50)
-    assert bounds.roofline_s == bounds.compute_s
-    assert limits(FACTS, cell(1)).roofline_s is None
+    assert facts.compute_s(call) == pytest.approx(8 * (500 + 102.5 * 2) / 50)
+    assert (FACTS.memory_s(call), FACTS.compute_s(call)) == (None, None)
 
 
 @pytest.mark.parametrize(("rate", "drafts"), [(0.5, 1), (0.7, 4), (0.93, 12)])

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Self
@@ -217,15 +217,9 @@ class LineCollector(Sink):
 class SampleWriter(Sink):
     """Appends whole lines to samples.jsonl, or undoes it, and tracebacks to errors.log."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        write: Callable[[int, bytes], int] = os.write,
-        name: str = SAMPLES,
-    ) -> None:
-        """Open the file `name`, cutting off a damaged end (`write` is injected by tests)."""
+    def __init__(self, run_dir: Path, name: str = SAMPLES) -> None:
+        """Open the file `name`, cutting off a damaged end."""
         self.path = run_dir / name
-        self._write = write
         whole = sum(length for _, length in lines_of(self.path))
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -278,7 +272,7 @@ class SampleWriter(Sink):
         data = line.encode() + b"\n"
         try:
             os.lseek(self._fd, self._size, os.SEEK_SET)
-            written = self._write(self._fd, data)
+            written = os.write(self._fd, data)
             if written != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:

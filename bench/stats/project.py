@@ -14,7 +14,7 @@ step have equally many rows; that slots in a call that verifies cost what token 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE
@@ -24,7 +24,7 @@ from bench.stats.cost_curve import CostCurve
 from bench.stats.counters import ratio, timed
 from bench.stats.decompose import OVERHEAD, spent_s
 from bench.stats.intervals import DECODE_TIME, Estimate, paired_speedup
-from bench.stats.times import Unit, decode_time_per_token_s, units_of
+from bench.stats.times import Unit, answer_unit, decode_time_per_token_s, units_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,25 +122,17 @@ def project(
 
 def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[Unit]:
     """Return answers with the time that the curve gives them after their first token."""
-    units = []
-    for record in records:
-        steps = record.steps
-        if steps is None or len(steps.emitted) < 2:
-            continue
-        later = sum(steps.emitted[1:])
-        units.append(
-            Unit(
-                key=record.prompt,
-                cluster=record.conversation,
-                family=record.family,
-                repeat=record.repeat,
-                ok=later > 0,
-                tokens=sum(steps.emitted),
-                decode_tokens=later,
-                decode_seconds=_decode_s(steps, record.num_prompt_tokens, terms, decoder),
-            )
+    return [
+        replace(
+            unit,
+            ok=unit.decode_tokens > 0,
+            seconds=None,
+            decode_seconds=_decode_s(steps, record.num_prompt_tokens, terms, decoder),
         )
-    return units
+        for record in records
+        if (steps := record.steps) is not None and len(steps.emitted) > 1
+        for unit in [answer_unit(record)]
+    ]
 
 
 def _decode_s(steps: StepColumns, num_prompt_tokens: int, terms: Terms, decoder: str) -> float:

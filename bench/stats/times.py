@@ -61,7 +61,7 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
         if record.batch_size > 1:
             groups[record.block, record.repeat].append(record)
         else:
-            units.append(_answer_unit(record))
+            units.append(answer_unit(record))
     units.extend(_group_unit(group) for group in groups.values())
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
 
@@ -78,7 +78,8 @@ def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     return [] if len({record.machine for record in chosen}) > 1 else chosen
 
 
-def _answer_unit(record: SampleRecord) -> Unit:
+def answer_unit(record: SampleRecord) -> Unit:
+    """Return the unit of an answer that was timed alone."""
     tally, total, ttft = Tally.of(record), record.total_s, record.ttft_s
     return Unit(
         key=record.prompt,

@@ -306,7 +306,7 @@ class _Session:
             lap=watch.lap,
             after=second.after,
         )
-        num_left = sum(len(block.prompts) * len(block.order) for block in left)
+        num_left = sum(block.num_answers for block in left)
         runner.run(left, num_done=plan.num_answers - num_left)
         second.complete(self.progress)
         asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]

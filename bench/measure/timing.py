@@ -75,7 +75,7 @@ class Runner:
         if not blocks:
             return
         self.prepare(blocks)
-        num_left = sum(len(block.prompts) * len(block.order) for block in blocks)
+        num_left = sum(block.num_answers for block in blocks)
         self.progress.start("timing", num_done + num_left, num_done)
         with frozen_garbage():
             self.lap()

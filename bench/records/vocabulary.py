@@ -30,10 +30,15 @@ def write_vocabulary(
     prompts: Sequence[Prompt],
 ) -> None:
     """Write ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
-    ids = answered_ids(records)
-    ids |= {token for prompt in prompts for token in prompt.ids}
-    pieces = {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
-    write_json(run_dir / VOCABULARY, pieces, indent=0)
+    write_json(run_dir / VOCABULARY, pieces_in(tokenizer, records, prompts), indent=0)
+
+
+def pieces_in(
+    tokenizer: PreTrainedTokenizerBase, records: Iterable[SampleRecord], prompts: Iterable[Prompt]
+) -> dict[str, str]:
+    """Return ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
+    ids = answered_ids(records).union(*(prompt.ids for prompt in prompts))
+    return {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
 
 
 def answered_ids(records: Iterable[SampleRecord]) -> set[int]:

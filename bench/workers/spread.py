@@ -96,7 +96,7 @@ class Passes:
         queue = JobQueue(executor, num_workers, self._opening(num_workers), self, prefix)
         try:
             if jobs:
-                num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
+                num_left = sum(block.num_answers for block in self.left)
                 progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
                 queue.run(jobs)
             if scoring:

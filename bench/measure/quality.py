@@ -9,8 +9,8 @@ target once. The baseline's second arm takes no part.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, MutableMapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +31,8 @@ ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
 """Advice where this pass does not fit into memory."""
 _LIKELIHOOD_ROWS = 64
 """Rows of the vocabulary's size that are read at a time."""
-_ReadAnswers = MutableMapping[tuple[str, tuple[int, ...]], "TargetScores"]
-"""Scores of answers by the target, by the prompt's name and the answer's tokens."""
+_Score = Callable[[tuple[int, ...], tuple[int, ...]], "TargetScores"]
+"""Scores an answer to a prompt by the target, each once."""
 
 
 def score_quality(
@@ -48,7 +48,7 @@ def score_quality(
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
-    read: _ReadAnswers = {}
+    read = cache(partial(target_scores, setup.models.target))
     num_rows = batch_size(setup)
     where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
     where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
@@ -70,13 +70,10 @@ def score_quality(
         writer.sync()
 
 
-def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _ReadAnswers) -> SampleRecord:
+def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
     """Return an answer's record with what the target and the reference say of it."""
     if record.tokens:
-        answer = (prompt.name, record.tokens)
-        if answer not in read:
-            read[answer] = target_scores(setup.models.target, prompt.ids, record.tokens)
-        of_target = read[answer]
+        of_target = read(prompt.ids, record.tokens)
         if of_target.nll != of_target.nll:
             error = "FloatingPointError: the target's logits for this answer are NaN"
             return dataclasses.replace(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,6 @@ from bench.records.cost import (
     CostCell,
     CostFacts,
     LeftOut,
-    Measured,
     read_facts,
 )
 from bench.records.environment import Environment, read_environment
@@ -137,21 +136,13 @@ def break_even_rate(cost: float, num_drafts: int) -> float | None:
 # ---------------------------------------------------------------- the file
 
 
-def measured(values: Sequence[float]) -> Measured | None:
-    """Return median and interval of readings; None where there are none."""
-    found = median_interval(values)
-    if found.value is None:
-        return None
-    return Measured(value=found.value, low=found.low, high=found.high, num=found.num)
-
-
 def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
     """Return the facts with the medians of what was read off the machine."""
     by_what: defaultdict[str, list[float]] = defaultdict(list)
     for (what, _), value in calls.readings.items():
         by_what[what].append(value)
     found: dict[str, Any] = {
-        what: measured(values) for what, values in by_what.items() if what in READINGS
+        what: median_interval(values) for what, values in by_what.items() if what in READINGS
     }
     return replace(facts, **found)
 
@@ -167,14 +158,15 @@ def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
             continue
         made = median_interval(samples.get(cell, []))
         one = median_interval(samples.get(replace(cell, rows=1), []))
+        known = {} if made is None else asdict(made)
         rows.append(
             {
                 **asdict(cell),
-                "rounds": made.num,
-                "seconds": made.value,
-                "low": made.low,
-                "high": made.high,
-                "relative": made.value / one.value if made.value and one.value else None,
+                "rounds": known.get("num", 0),
+                "seconds": known.get("value"),
+                "low": known.get("low"),
+                "high": known.get("high"),
+                "relative": made.value / one.value if made and one else None,
                 "memory_s": facts.memory_s(cell),
                 "compute_s": facts.compute_s(cell),
                 "left_out": calls.left_out.get(cell),

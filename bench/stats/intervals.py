@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from bench.records.cost import Measured
 from bench.stats.times import Unit, matched
 
 CONFIDENCE = 0.95
@@ -193,18 +194,18 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
     return list(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
-def median_interval(values: Sequence[float]) -> Estimate:
-    """Return the median with the interval between two order statistics.
+def median_interval(values: Sequence[float]) -> Measured | None:
+    """Return the median with the interval between two order statistics; None of no values.
 
     The k-th smallest and the k-th largest of n values enclose the median unless fewer than k of
     them fall on one side of it, which is binomial(n, 1/2). Below six values: no interval.
     """
     if not values:
-        return Estimate()
+        return None
     ordered, count = sorted(values), len(values)
     rank = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # P(X < rank) <= 2.5 %
-    middle = Estimate(value=median(values), num=count, clusters=count)
-    return replace(middle, low=ordered[rank - 1], high=ordered[-rank]) if rank else middle
+    low, high = (ordered[rank - 1], ordered[-rank]) if rank else (None, None)
+    return Measured(value=median(values), low=low, high=high, num=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, guarantee_rank
 from bench.records.record import SampleRecord
-from bench.stats import counters, estimates, parallel_counters, times
+from bench.stats import counters, parallel_counters, times
 from bench.stats.counters import Tally
+from bench.stats.estimates import acceptance_length
 from bench.stats.intervals import DECODE_TIME, TIME, Estimate, paired_speedup
 from bench.stats.quality import Gold, family_quality, overall_quality, scored
 from bench.stats.speedups import Speedups, speedups
@@ -101,13 +102,15 @@ def summarise(
                 [unit for unit in units[cell] if family in (ALL, unit.family)]
                 for cell in (BASELINE, decoder, SECOND_BASELINE)
             )
+            length = acceptance_length(chosen)
             row: dict[str, object] = {
                 "decoder": decoder,
                 "family": family,
                 "guarantee": promises.get(decoder),
                 **_counts(chosen),
-                **_times(mine, base, decoder),
-                **estimates.columns(decoder, chosen, base, mine, again),
+                **_times(decoder, base, mine, again),
+                "acceptance_length_low": length.low,
+                "acceptance_length_high": length.high,
                 **quality.estimate.columns("quality"),
                 "quality_metric": quality.metric,
                 **parallel_counters.columns(chosen, _of_family(baseline, family)),
@@ -201,18 +204,33 @@ def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
     }
 
 
-def _times(mine: Sequence[Unit], baseline: Sequence[Unit], decoder: str) -> dict[str, object]:
+def _times(
+    decoder: str, baseline: Sequence[Unit], mine: Sequence[Unit], again: Sequence[Unit]
+) -> dict[str, object]:
+    """Return times and speed-ups of units; those of the baseline's second arm are the floor."""
     each = times.time_per_token_s(mine)
     whole, decode = (paired_speedup(baseline, mine, time) for time in (TIME, DECODE_TIME))
-    counts = {"clusters": whole.clusters, "pairs": whole.num, "pairs_dropped": whole.dropped}
-    counts["pairs_decode"] = decode.num
-    if decoder == BASELINE:
-        whole, decode = (_ONE if found.num else Estimate() for found in (whole, decode))
-    return {
-        **counts,
+    floor = paired_speedup(baseline, again)
+    found = Speedups(geometric=whole) if decoder == BASELINE else speedups(baseline, mine)
+    row: dict[str, object] = {
+        "clusters": whole.clusters,
+        "pairs": whole.num,
+        "pairs_dropped": whole.dropped,
+        "pairs_decode": decode.num,
         "time_per_token_s": each,
         "tokens_per_s": 1 / each if each else None,
         "decode_time_per_token_s": times.decode_time_per_token_s(mine),
-        **whole.columns("speedup"),
-        **decode.columns("speedup_decode"),
+        "aa_speedup": floor.value,
+        "aa_low": floor.low,
+        "aa_high": floor.high,
+        **found.totals.columns("speedup_total"),
+        **found.specbench.columns("specbench_compat"),
+        "speedup_bootstrap_low": found.resampled.low,
+        "speedup_bootstrap_high": found.resampled.high,
+        "intervals_disagree": found.disagree,
+        "prompts_needed": found.needed,
     }
+    if decoder == BASELINE:
+        whole, decode = (_ONE if found.num else Estimate() for found in (whole, decode))
+        row |= dict.fromkeys(("speedup_total", "specbench_compat"), 1.0 if mine else None)
+    return row | whole.columns("speedup") | decode.columns("speedup_decode")

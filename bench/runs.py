@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
 from bench.records.environment import Process, read_environment, write_environment
-from bench.records.failures import ERRORS, ErrorLog
+from bench.records.failures import ERRORS
 from bench.records.files import (
     SAMPLES,
     STORED,
@@ -156,16 +156,15 @@ def resume(
 
 def _ended(stopped: Run, progress: Progress) -> RunResult | None:
     """Return the result of a run with nothing to resume; refuse one that cannot be."""
-    run_dir, validity = stopped.path, judge(stopped)
-    if validity.verdict == DAMAGED:
-        progress.note(f"{run_dir} is {DAMAGED}: {from_here(validity.reasons[0], run_dir)}")
+    run_dir, judged = stopped.path, judge(stopped)
+    if judged.verdict == DAMAGED:
+        progress.note(f"{run_dir} is {DAMAGED}: {from_here(judged.reasons[0], run_dir)}")
     elif stopped.status.complete:
-        status = replace(stopped.status, **asdict(validity))
         if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, status, bool(stopped.records), progress)
+            return _report(run_dir, judged, bool(stopped.records), progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
-        return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, status, progress))
+        return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, judged, progress))
     if stopped.status.ab:
         line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
         raise UsageError(line)
@@ -274,7 +273,7 @@ class _Session:
             writer.event("supersede", block=block.block, before_attempt=attempt)
         for cell, graphs, seconds in setup.compiled:
             writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
-        errors, second = ErrorLog(self.run_dir), SecondPass(setup, plan, prompts, self.run_dir)
+        second = SecondPass(setup, plan, prompts, self.run_dir)
         if self.team.executor is not None:
             passes = Passes(
                 setup=setup,
@@ -286,7 +285,6 @@ class _Session:
                 left=left,
                 records=records,
                 writer=writer,
-                errors=errors,
                 second=second,
                 progress=self.progress,
             )
@@ -300,15 +298,14 @@ class _Session:
             self.progress,
             attempt=attempt,
             lap=watch.lap,
-            errors=errors,
             after=second.after,
         )
-        num_left = sum(len(block.prompts) * len(block.order) for block in left)
+        num_left = sum(block.num_answers for block in left)
         runner.run(left, num_done=plan.num_answers - num_left)
         second.complete(self.progress)
         asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
         done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
-        score = partial(score_quality, attempt=attempt, done=done, errors=errors)
+        score = partial(score_quality, attempt=attempt, done=done)
         with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", ADVICE):
             score(setup, asked, writer, self.progress)
 
@@ -320,8 +317,8 @@ class _Session:
         write_environment(self.run_dir, replace(measured.env, process=peak))
         unequal = tuple(differences(setup, measured.records, prompts))
         status = replace(status, differences=unequal, num_records=len(measured.records))
-        validity = judge(replace(measured, status=status))
-        status = replace(status, **asdict(validity), finished_utc=_utc(), reported=False)
+        judged = judge(replace(measured, status=status))
+        status = replace(judged, finished_utc=_utc(), reported=False)
         write_status(self.run_dir, status)
         return status
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -90,7 +90,7 @@ def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9)
     return assemble(
         run.with_values(device="cpu", dtype="float32"),
         Models(target=target, draft=draft if run.config.draft else None),
-        Characters(),
+        cast(Any, Characters()),
         stop_ids=frozenset({STOP}),
         clock=FakeClock(step_s=0.5),
         facts={"target": {"vocab_size": VOCAB}, "draft": None},

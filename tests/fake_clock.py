@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bench.machine.clock import Clock
 
-class FakeClock:
+
+class FakeClock(Clock):
     """A clock that moves only when told to, or by `step_s` at every reading."""
 
     def __init__(self, step_s: float = 0.0) -> None:

@@ -13,12 +13,12 @@ from bench.records.cost import (
     CostFacts,
     Grid,
     Measured,
-    Visit,
     Work,
     write_facts,
 )
 from bench.records.environment import Environment, Models, write_environment
-from bench.stats.cost_curve import csv_of, table_of
+from bench.records.frames import csv_bytes
+from bench.stats.cost_curve import table_of
 
 GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(10, 100), rounds=6, longest_s=1.0)
 
@@ -43,14 +43,10 @@ def write_cost_folder(
         no_replay="made up",
         complete=True,
     )
-    visits = tuple(
-        Visit(cell=cell, round=number, seconds=seconds(cell))
-        for cell in GRID.cells
-        for number in range(GRID.rounds)
-    )
+    visits = {(cell, n): seconds(cell) for cell in GRID.cells for n in range(GRID.rounds)}
     write_facts(folder, facts)
     write_environment(
         folder, Environment(schema=1, models=Models(target=target), comparability_key=key)
     )
-    (folder / CURVE).write_bytes(csv_of(table_of(facts, Calls(visits=visits))))
+    (folder / CURVE).write_bytes(csv_bytes(table_of(facts, Calls(visits=visits)), "%.9g"))
     return folder

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -226,8 +226,7 @@ class _AbRun:
                 differences=parse(tuple[Difference, ...], answer["differences"], arm.name),
                 num_records=len(run.records),
             )
-            validity = judge(replace(run, status=status))
-            write_status(arm.folder, replace(status, **asdict(validity)))
+            write_status(arm.folder, judge(replace(run, status=status)))
 
     def _status(self, folder: Path, how: str, **facts: Any) -> RunStatus:
         return RunStatus(

@@ -22,7 +22,7 @@ from scipy import stats
 
 from bench.errors import BenchError
 from bench.machine.env import capture
-from bench.machine.gpu import gpu_facts, gpu_handle, slowdown
+from bench.machine.gpu import gpu_facts, gpu_handle, nvml_reading, slowdown
 from bench.machine.load import LoadWatch
 from bench.machine.openmp import spinning
 from bench.records.plan import BASELINE, SECOND_BASELINE
@@ -143,15 +143,8 @@ def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> li
 
 def _sharers(handle: object) -> int | None:
     """Count other processes computing on the GPU (None: unknown)."""
-    if handle is None:
-        return None
-    import pynvml
-
-    try:
-        running = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-    except pynvml.NVMLError:
-        return None
-    return len(set(running) - {os.getpid()})
+    running = nvml_reading(handle, lambda n, gpu: n.nvmlDeviceGetComputeRunningProcesses(gpu))
+    return None if running is None else len({each.pid for each in running} - {os.getpid()})
 
 
 def _boost() -> bool | None:

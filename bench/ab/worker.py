@@ -29,7 +29,7 @@ from bench.records.files import LineCollector
 from bench.records.plan import Block
 from bench.records.prompts import read_prompts
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import answered_ids, vocabulary
+from bench.records.vocabulary import pieces_in
 from bench.settings.config import load_config
 from bench.verify.divergence import differences
 from bench.workers.messages import Job, ScorePrompts, TimeBlock
@@ -77,18 +77,15 @@ class Worker(Measuring):
 
     def _lines_of(self, job: Job) -> Answer:
         self.work(job)
-        self._errors.take()
-        return {"lines": [json.loads(line) for line in self._lines.take()]}
+        lines, _ = self._lines.take()
+        return {"lines": [json.loads(line) for line in lines]}
 
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
         """Return pieces of text for readers of this side, and where it left the baseline."""
         records = [SampleRecord.from_dict(line) for line in lines]
-        ids = answered_ids(records)
-        ids |= {token for prompt in self._prompts.values() for token in prompt.ids}
-        pieces = vocabulary(self._setup.tokenizer, sorted(ids))
         found = differences(self._setup, records, self._prompts)
         return {
-            "pieces": {str(token): piece for token, piece in pieces.items()},
+            "pieces": pieces_in(self._setup.tokenizer, records, self._prompts.values()),
             "differences": [dataclasses.asdict(difference) for difference in found],
         }
 

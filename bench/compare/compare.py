@@ -171,7 +171,7 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
         return []
     old, new = times.timed_units(joined.base), times.timed_units(joined.head)
     of_prompt = mean_log_ratio if pair.interleaved else log_ratio_of_medians
-    ratio = paired_speedup(old, new, lambda unit: unit.time_per_token, of_prompt)
+    ratio = paired_speedup(old, new, of_prompt=of_prompt)
     if not ratio.num:
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
@@ -192,7 +192,7 @@ def _over_ar(joined: PairedAnswers, of_ar: PairedAnswers, time: Measure) -> list
         times.in_units_of(times.timed_units(ar), times.timed_units(records))
         for ar, records in ((of_ar.base, joined.base), (of_ar.head, joined.head))
     )
-    ratio = paired_speedup(base, head, lambda unit: unit.time_per_token)
+    ratio = paired_speedup(base, head)
     if ratio.value is None:
         return []
     low, high = (None if end is None else 1 / end - 1 for end in (ratio.high, ratio.low))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
 from bench.external.engine import Arm, Engine, Request
-from bench.machine.clock import Stopwatch, WallClock
+from bench.machine.clock import Clock, Stopwatch
 from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
 from bench.records.external import ExternalAnswer, append_external, next_session, read_external
@@ -93,7 +93,7 @@ class _Session:
 
     def _timed(self, mode: str, arm: Arm, prompt: Prompt) -> ExternalAnswer:
         error = given = None
-        with Stopwatch(WallClock()) as watch:  # ids are on the host: its device is done by then
+        with Stopwatch(Clock()) as watch:  # ids are on the host: its device is done by then
             try:
                 given = arm.answer(prompt.ids, self.request.budget)
             except Exception as raised:  # of code that is not ours: the other answers go on

@@ -11,20 +11,10 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Self
 
 
-class Clock(Protocol):
-    """Seconds since an arbitrary start."""
-
-    def now(self) -> float:
-        """Read the clock once the device has finished its work."""
-
-    def glance(self) -> float:
-        """Read the clock without waiting for the device."""
-
-
-class WallClock:
+class Clock:
     """`time.perf_counter_ns` behind a device synchronisation."""
 
     def __init__(self, sync: Callable[[], None] | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.machine.gpu import gpu_handle
+from bench.machine.gpu import gpu_handle, nvml_reading
 
 _RAPL = Path("/sys/class/powercap")
 
@@ -35,12 +35,10 @@ class EnergyMeter:
 
     def _look(self) -> list[float] | None:
         if self._handle is not None:
-            import pynvml
-
-            try:
-                return [pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3]
-            except pynvml.NVMLError:
-                return None
+            read = nvml_reading(
+                self._handle, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+            )
+            return None if read is None else [read / 1e3]
         try:
             return [int((each / "energy_uj").read_text()) / 1e6 for each in self._packages]
         except (OSError, ValueError):

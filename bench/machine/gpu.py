@@ -5,29 +5,46 @@ Needs the extra `gpu` (nvidia-ml-py); without it, without a driver or on a CPU a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 _SLOWDOWNS = {0x8: "hardware slow-down", 0x20: "software thermal", 0x40: "hardware thermal"}
+_READINGS: Mapping[str, Callable[[Any, object], Any]] = {
+    "driver": lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion()),
+    "sm_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    "sm_clock_max_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+    "power_limit_mw": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementLimit(gpu),
+    "temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0),
+    "slowdown_reasons": lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+}
+
+
+def nvml_reading(handle: object, read: Callable[[Any, object], Any]) -> Any:
+    """Return what `read` takes from NVML of a GPU; None where there is none, or it cannot."""
+    if handle is None:
+        return None
+    import pynvml
+
+    try:
+        return read(pynvml, handle)
+    except pynvml.NVMLError:
+        return None
 
 
 def gpu_handle(device: str) -> object:
     """Return the NVML handle of the GPU in use, if there is one."""
-    if not device.startswith("cuda"):
-        return None
-    try:
-        import pynvml
-    except ImportError:
+    if not device.startswith("cuda") or find_spec("pynvml") is None:
         return None
     import torch
 
-    try:
-        pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # indices may be remapped
-        handle: object = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    except pynvml.NVMLError:
-        return None
-    return handle
+    def opened(nvml: Any, uuid: object) -> object:
+        nvml.nvmlInit()
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # indices may be remapped
+    return nvml_reading(uuid, opened)
 
 
 def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
@@ -38,38 +55,12 @@ def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
 
     properties = torch.cuda.get_device_properties(device)
     known = {"name": properties.name, "memory_bytes": properties.total_memory}
-    return known | (_nvml_facts(handle) if handle is not None else {})
-
-
-def _nvml_facts(handle: object) -> dict[str, Any]:
-    import pynvml
-
-    readings: dict[str, Callable[[], Any]] = {
-        "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
-        "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        "sm_clock_max_mhz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-        "power_limit_mw": lambda: pynvml.nvmlDeviceGetPowerManagementLimit(handle),
-        "temperature_c": lambda: pynvml.nvmlDeviceGetTemperature(handle, 0),
-        "slowdown_reasons": lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-    }
-    facts: dict[str, Any] = {}
-    for name, read in readings.items():
-        try:
-            facts[name] = read()
-        except pynvml.NVMLError:
-            facts[name] = None
-    return facts
+    if handle is None:
+        return known
+    return known | {name: nvml_reading(handle, read) for name, read in _READINGS.items()}
 
 
 def slowdown(handle: object | None) -> str | None:
     """Say why the GPU is slowed down right now (None: it is not, or nobody knows)."""
-    if handle is None:
-        return None
-    import pynvml
-
-    try:
-        active = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    except pynvml.NVMLError:
-        return None
+    active = nvml_reading(handle, _READINGS["slowdown_reasons"]) or 0
     return ", ".join(name for bit, name in _SLOWDOWNS.items() if active & bit) or None

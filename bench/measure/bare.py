@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import transformers
 
-from bench.machine.clock import WallClock
+from bench.machine.clock import Clock
 from bench.machine.energy import EnergyMeter
 from bench.measure.probes import make_probes
 from decoders.core.adapter.config import AdapterConfig
@@ -58,25 +58,6 @@ _METERED_S = 1.0
 """Shorter regions have no energy: a GPU's counter moves some ten times a second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is measured, in order of worth; `compile` runs calls as graphs."""
-
-    shape: str
-    device: torch.device
-    dtype: torch.dtype
-    contexts: Sequence[int]
-    batches: Sequence[int]
-    ks: Sequence[int]
-    chances: Sequence[float]
-    num_tokens: int
-    compile: bool
-
-    def cells(self) -> Iterator[tuple[int, int]]:
-        """Yield contexts and numbers of sequences."""
-        return product(self.contexts, self.batches)
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Answers, and the median seconds of all that follows their first tokens."""
@@ -101,16 +82,28 @@ class Timing:
         return max(len(answer.steps) for answer in self.answers) - 1
 
 
+@dataclass(kw_only=True)
 class Bench:
-    """Models of a shape, and the clock and meter beside them."""
+    """Models of a shape, the clock and meter beside them, and what is measured in order of worth.
 
-    def __init__(self, plan: Plan) -> None:
-        """Make the target, and a draft of an eighth of its layers."""
-        self.plan = plan
-        self.clock = WallClock.for_device(str(plan.device))
-        self.meter = EnergyMeter(str(plan.device))
+    The draft has an eighth of the target's layers; `compile` runs calls as graphs.
+    """
+
+    shape: str
+    device: torch.device
+    dtype: torch.dtype
+    contexts: Sequence[int]
+    batches: Sequence[int]
+    ks: Sequence[int]
+    chances: Sequence[float]
+    num_tokens: int
+    compile: bool
+
+    def __post_init__(self) -> None:
+        self.clock = Clock.for_device(str(self.device))
+        self.meter = EnergyMeter(str(self.device))
         self.forward = forward
-        self.sampling = Sampling(max_new_tokens=plan.num_tokens + 1)
+        self.sampling = Sampling(max_new_tokens=self.num_tokens + 1)
         target = self._made()
         layers = max(1, target.module.config.num_hidden_layers // _DRAFT_SHARE)
         self.models = Models(target=target, draft=self._made(num_hidden_layers=layers))
@@ -128,14 +121,13 @@ class Bench:
         target.attach("eagle", DraftLayer(layer))
 
     def _made(self, **changes: Any) -> HFModel:
-        plan = self.plan
-        name = ROOT / "zoo" / "target" if plan.shape == "zoo" else plan.shape
+        name = ROOT / "zoo" / "target" if self.shape == "zoo" else self.shape
         return shapes.random_model(
             shapes.config_of(name, **changes),
-            dtype=plan.dtype,
-            device=plan.device,
-            compile=plan.compile,
-            backend="inductor" if plan.device.type == "cuda" else "eager",
+            dtype=self.dtype,
+            device=self.device,
+            compile=self.compile,
+            backend="inductor" if self.device.type == "cuda" else "eager",
         )
 
     def time(
@@ -205,15 +197,15 @@ def time_ar(bench: Bench) -> Lines:
     weights = sum(weight.nbytes for weight in shapes.weights_read(target.module))
     planes = target.architecture.planes
     token_bytes = sum(heads * width for heads, width in planes) * target.dtype.itemsize
-    small = bench.plan.device.type == "cpu"
-    room = 1e8 if small else float(torch.cuda.mem_get_info(bench.plan.device)[0])
+    small = bench.device.type == "cpu"
+    room = 1e8 if small else float(torch.cuda.mem_get_info(bench.device)[0])
     probe = make_probes(
-        weights, dtype=bench.plan.dtype, device=bench.plan.device, room_bytes=min(room, _PROBE_ROOM)
+        weights, dtype=bench.dtype, device=bench.device, room_bytes=min(room, _PROBE_ROOM)
     )[0]
     bandwidth = median(probe.per_second(bench.clock) for _ in range(3))
-    for context, batch in bench.plan.cells():
+    for context, batch in product(bench.contexts, bench.batches):
         timing = bench.time("ar", context, batch)
-        read = weights + batch * (context + bench.plan.num_tokens / 2) * token_bytes
+        read = weights + batch * (context + bench.num_tokens / 2) * token_bytes
         step_s = timing.seconds / timing.num_steps
         yield {
             **_facts(timing, context, batch),
@@ -232,13 +224,14 @@ def _facts(timing: Timing, context: int, batch: int) -> dict[str, Any]:
 
 
 def time_scripted(bench: Bench) -> Lines:
-    """Time decoders whose drafts stand by each of the plan's chances against `ar`."""
+    """Time decoders whose drafts stand by each of its chances against `ar`."""
     bench.attach()
-    plan, bases = bench.plan, dict[tuple[int, int], Timing]()
-    cases = list(product(plan.chances, plan.ks, SPECS))
+    bases = dict[tuple[int, int], Timing]()
+    cases = list(product(bench.chances, bench.ks, SPECS))
     first = _FIRST_KS * len(SPECS)  # of every cell, then the others
-    for part, cell in product((cases[:first], cases[first:]), plan.cells()):
-        context, batch = cell
+    parts = cases[:first], cases[first:]
+    for part, context, batch in product(parts, bench.contexts, bench.batches):
+        cell = context, batch
         if part and cell not in bases:
             bases[cell] = bench.time("ar", context, batch)
         for chance, k, name in part:
@@ -263,7 +256,7 @@ def time_invariant(bench: Bench) -> Lines:
     assert isinstance(models.target, HFModel)
     assert isinstance(models.draft, HFModel)
     tiled = Models(target=models.target.in_tiles(_TILE), draft=models.draft.in_tiles(_TILE))
-    context, batch = bench.plan.contexts[0], min(4, max(bench.plan.batches))
+    context, batch = bench.contexts[0], min(4, max(bench.batches))
     fast_s = bench.time("ar", context, 1).token_s
     for numerics, used in (("fast", models), ("invariant", tiled)):
         alone = bench.time("ar", context, 1, models=used)
@@ -278,9 +271,9 @@ def time_invariant(bench: Bench) -> Lines:
 
 def profile_ar(bench: Bench) -> Lines:
     """List the kernels of a token of `ar` (a CPU's operations), those of most time first."""
-    context, activity = bench.plan.contexts[0], torch.profiler.ProfilerActivity
+    context, activity = bench.contexts[0], torch.profiler.ProfilerActivity
     bench.time("ar", context, 1)  # graphs are made
-    on_gpu = bench.plan.device.type == "cuda"
+    on_gpu = bench.device.type == "cuda"
     with torch.profiler.profile(activities=[activity.CUDA if on_gpu else activity.CPU]) as profile:
         timing = bench.once("ar", bench.models, context, 1)
     of_device = "self_device_time_total" if on_gpu else "self_cpu_time_total"
@@ -332,7 +325,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="few and short, to rehearse")
     given = parser.parse_args(arguments)
     device = torch.device(given.device)
-    plan = Plan(
+    write_lines(iter([{"machine": _machine(device)}]), given.output)
+    bench = Bench(
         shape=given.shape,
         device=device,
         dtype=getattr(torch, given.dtype),
@@ -343,8 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         num_tokens=12 if given.small else 64,
         compile=device.type == "cuda" or given.small,
     )
-    write_lines(iter([{"machine": _machine(device)}]), given.output)
-    write_lines(PARTS[given.part](Bench(plan)), given.output)
+    write_lines(PARTS[given.part](bench), given.output)
     return 0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -29,17 +29,17 @@ from bench.records.cost import (
     Calls,
     CostCell,
     CostFacts,
+    Event,
     LeftOut,
     Reading,
     Visit,
-    event_of,
     read_facts,
-    same_plan,
     write_facts,
 )
 from bench.records.environment import Environment, read_environment, write_environment
 from bench.records.files import SampleWriter, cannot_write, only_writer, remove_scratch, write_bytes
-from bench.stats.cost_curve import csv_of, table_of, with_readings
+from bench.records.frames import csv_bytes
+from bench.stats.cost_curve import table_of, with_readings
 from decoders.core.model import Model
 from decoders.core.types import Call
 
@@ -86,14 +86,14 @@ def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFact
     with only_writer(folder):
         remove_scratch(folder)
         _begin(subject, folder)
-        facts = subject.facts
+        facts, calls = subject.facts, Calls.read(folder)
         try:
             with SampleWriter(folder, name=CALLS) as writer, frozen_garbage():
-                no_replay = _Measurement(subject, Calls.read(folder), writer, progress).run()
+                no_replay = _Measurement(subject, calls, writer, progress).run()
             facts = replace(facts, no_replay=no_replay)
         finally:
             progress.close()
-            facts = _conclude(facts, folder)
+            facts = _conclude(facts, calls, folder)
     return facts
 
 
@@ -104,7 +104,8 @@ def _begin(subject: Subject, folder: Path) -> None:
         write_environment(folder, subject.env)
         write_facts(folder, subject.facts)
         return
-    if not same_plan(before, subject.facts):
+    planned = [(f.work, f.grid, f.name, dict(f.target)) for f in (before, subject.facts)]
+    if planned[0] != planned[1]:
         line = f"{folder} holds a measurement of another model or grid; give another --folder"
         raise UsageError(line)
     if read_environment(folder).comparability_key != subject.env.comparability_key:
@@ -112,48 +113,43 @@ def _begin(subject: Subject, folder: Path) -> None:
         raise UnavailableError(line)
 
 
-def _conclude(facts: CostFacts, folder: Path) -> CostFacts:
-    """Write what follows from the lines of `folder`, complete or not."""
-    calls = Calls.read(folder)
-    visited = {(visit.cell, visit.round) for visit in calls.visits}
-    left_out = {each.cell for each in calls.left_out} - {cell for cell, _ in visited}
-    read = {(reading.what, reading.round) for reading in calls.readings}
+def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
+    """Write what follows from the calls, complete or not."""
     rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
     rounds = range(facts.grid.rounds)
-    wanted = {(c, number) for c in facts.grid.cells if c not in left_out for number in rounds}
-    complete = wanted <= visited and {(what, number) for what in rates for number in rounds} <= read
+    wanted = {(c, n) for c in facts.grid.cells if c not in calls.left_out for n in rounds}
+    read = {(what, number) for what in rates for number in rounds}
+    complete = wanted <= calls.visits.keys() and read <= calls.readings.keys()
     facts = replace(with_readings(facts, calls), complete=complete)
-    write_bytes(folder / CURVE, csv_of(table_of(facts, calls)))
+    times = csv_bytes(table_of(facts, calls), "%.9g")  # less than a nanosecond
+    write_bytes(folder / CURVE, times)
     write_facts(folder, facts)
     return facts
 
 
 class _Measurement:
-    """Goes over the grid in rounds; what `done` holds is not measured again."""
+    """Goes over the grid in rounds; what `calls` holds is not measured again."""
 
     def __init__(
-        self, subject: Subject, done: Calls, writer: SampleWriter, progress: Progress
+        self, subject: Subject, calls: Calls, writer: SampleWriter, progress: Progress
     ) -> None:
         self._subject, self._writer, self._progress = subject, writer, progress
-        self._grid = subject.facts.grid
-        self._visited = {(visit.cell, visit.round) for visit in done.visits}
-        self._reached = {cell for cell, _ in self._visited}
-        self._left_out = {each.cell for each in done.left_out} - self._reached
-        self._read = {(reading.what, reading.round) for reading in done.readings}
+        self._grid, self._calls = subject.facts.grid, calls
 
     def run(self) -> str | None:
         """Measure all rounds, then the replay; return why there is none of it, if so."""
         self._leave_out_what_cannot_be()
-        wanted = [cell for cell in self._grid.cells if cell not in self._left_out]
+        visits = self._calls.visits
+        wanted = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
         by_sequences = [list(g) for _, g in groupby(wanted, key=lambda cell: cell.sequences)]
-        total, done = len(wanted) * self._grid.rounds, len(self._visited)
+        total, done = len(wanted) * self._grid.rounds, len(visits)
         self._progress.start("calls", total, min(done, total))
         for number in range(self._grid.rounds):
             self._read_machine(number)
-            before = len(self._visited)
+            before = len(visits)
             for group in _in_order(by_sequences, number):
                 self._visit_all(_in_order(group, number), number)
-            if len(self._visited) > before:
+            if len(visits) > before:
                 self._read_load(number)
         try:
             self._replay()
@@ -162,60 +158,49 @@ class _Measurement:
             return f"capturing a call failed: {lines[0]}"
         return self._subject.facts.no_replay
 
-    def _write(self, entry: Visit | LeftOut | Reading) -> None:
-        kind, fields = event_of(entry)
-        self._writer.event(kind, **fields)
+    def _keep(self, event: Event) -> None:
+        self._writer.event(event.event, **asdict(event))
+        self._calls.add(event)
 
     def _leave_out_what_cannot_be(self) -> None:
         """Leave out cells that the model's context or the memory do not hold."""
         model, facts = self._subject.model, self._subject.facts
-        room = self._subject.room_bytes * _SHARE_OF_ROOM
+        room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
         for cell in self._grid.cells:
-            if cell in self._left_out | self._reached:
+            if cell in self._calls.left_out or cell in reached:
                 continue
             cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
             needed = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
             if cell.context + cell.rows > model.max_length:
-                self._leave_out(cell, f"beyond the model's {model.max_length} tokens")
+                reason = f"beyond the model's {model.max_length} tokens"
+                self._keep(LeftOut(cell=cell, reason=reason))
             elif needed > room:
-                self._leave_out(cell, f"{needed / 1e9:.1f} GB of memory")
-
-    def _leave_out(self, cell: CostCell, reason: str) -> None:
-        self._left_out.add(cell)
-        self._write(LeftOut(cell=cell, reason=reason))
+                self._keep(LeftOut(cell=cell, reason=f"{needed / 1e9:.1f} GB of memory"))
 
     def _read_machine(self, number: int) -> None:
         for probe in self._subject.probes:
-            if not {(what, number) for what in probe.what} <= self._read:
+            if not {(what, number) for what in probe.what} <= self._calls.readings.keys():
                 value = probe.per_second(self._subject.clock)
                 for what in probe.what:
-                    self._keep_reading(what, number, value)
+                    self._keep(Reading(what=what, round=number, value=value))
 
     def _read_load(self, number: int) -> None:
         """Keep what else the machine did in a round, of which some was measured just now."""
         other = None if self._subject.lap is None else self._subject.lap().other_cores
-        if other is not None and ("other_cores", number) not in self._read:
-            self._keep_reading("other_cores", number, other)
-
-    def _keep_reading(self, what: str, number: int, value: float) -> None:
-        self._read.add((what, number))
-        self._write(Reading(what=what, round=number, value=value))
+        if other is not None and ("other_cores", number) not in self._calls.readings:
+            self._keep(Reading(what="other_cores", round=number, value=other))
 
     def _visit_all(self, cells: Sequence[CostCell], number: int) -> None:
         """Visit the cells of one number of sequences."""
-        missing = [c for c in cells if (c, number) not in self._visited and c not in self._left_out]
+        calls = self._calls
+        missing = [c for c in cells if (c, number) not in calls.visits and c not in calls.left_out]
         if not missing:
             return
         with Sequences(self._subject.model, missing) as sequences:
             for cell in missing:
-                if cell in self._left_out:
+                if cell in calls.left_out or (seconds := self._seconds(sequences, cell)) is None:
                     continue
-                seconds = self._seconds(sequences, cell)
-                if seconds is None:
-                    continue
-                self._visited.add((cell, number))
-                self._reached.add(cell)
-                self._write(Visit(cell=cell, round=number, seconds=seconds))
+                self._keep(Visit(cell=cell, round=number, seconds=seconds))
                 self._progress.step(f"{cell}: {1e3 * seconds:.2f} ms")
         self._writer.sync()
 
@@ -223,11 +208,11 @@ class _Measurement:
         """Return the median of a few calls after one that warms up; None: it takes too long."""
         clock = self._subject.clock
         first_s = sequences.timed(cell, clock)
-        if cell not in self._reached and first_s > self._grid.longest_s:
+        if first_s > self._grid.longest_s and cell not in (reached := self._calls.reached):
             for other in self._grid.cells:
-                if other.contains(cell) and other not in self._left_out | self._reached:
+                if other.contains(cell) and other not in reached | self._calls.left_out.keys():
                     of = "its call" if other == cell else f"a call of {cell}"
-                    self._leave_out(other, f"{of} takes {first_s:.2g} s")
+                    self._keep(LeftOut(cell=other, reason=f"{of} takes {first_s:.2g} s"))
             return None
         times = [sequences.timed(cell, clock)]
         while len(times) < _CALLS and sum(times) < _LONG_ENOUGH_S:
@@ -237,7 +222,7 @@ class _Measurement:
     def _replay(self) -> None:
         """Time the smallest call by turns as ever and as a replay, round by round."""
         subject = self._subject
-        rounds = [n for n in range(self._grid.rounds) if ("replay", n) not in self._read]
+        rounds = [n for n in range(self._grid.rounds) if ("replay", n) not in self._calls.readings]
         cell = subject.facts.replayed
         if subject.replayer is None or cell is None or not rounds:
             return
@@ -246,9 +231,10 @@ class _Measurement:
             for number in rounds:
                 called = [sequences.timed(cell, subject.clock) for _ in range(_CALLS + 1)][1:]
                 replayed = [timed(replay, subject.clock) for _ in range(_CALLS + 1)][1:]
-                if ("beside_replay", number) not in self._read:
-                    self._keep_reading("beside_replay", number, median(called))
-                self._keep_reading("replay", number, median(replayed))
+                if ("beside_replay", number) not in self._calls.readings:
+                    value = median(called)
+                    self._keep(Reading(what="beside_replay", round=number, value=value))
+                self._keep(Reading(what="replay", round=number, value=median(replayed)))
 
 
 def _in_order(items: Sequence[Item], number: int) -> list[Item]:

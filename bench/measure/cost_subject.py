@@ -8,11 +8,11 @@ import psutil
 import torch
 
 from bench.errors import UnavailableError, UsageError, room_for
-from bench.machine.clock import WallClock
+from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
 from bench.machine.load import LoadWatch
 from bench.measure.call_times import Sequences
-from bench.measure.cost import Replayer, Subject
+from bench.measure.cost import Subject
 from bench.measure.probes import make_probes
 from bench.plan.compiling import open_compiled
 from bench.plan.devices import open_device, usual_dtype, usual_on_cpu
@@ -51,7 +51,8 @@ def open_subject(
     dtype = str(facts["dtype"])
     work = work_of(model)
     room = _free_bytes(device)
-    replayer, no_replay, replay_by = _replayer(model) if replay else (None, "not asked for", None)
+    on_gpu = model.device.type == "cuda"
+    no_replay = (None if on_gpu else missing_compiler()) if replay else "not asked for"
     smallest = CostCell(rows=1, sequences=1, context=grid.contexts[0])
     return Subject(
         model=model,
@@ -61,14 +62,14 @@ def open_subject(
             work=work,
             grid=grid,
             replayed=smallest,
-            replay_by=replay_by,
+            replay_by=None if no_replay else "CUDA graph" if on_gpu else "machine code",
             no_replay=no_replay,
         ),
         env=capture(device=str(device), dtype=dtype, models={"target": facts}),
-        clock=WallClock.for_device(str(device)),
+        clock=Clock.for_device(str(device)),
         probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
         room_bytes=room,
-        replayer=replayer,
+        replayer=None if no_replay else model.replay,
         lap=LoadWatch(str(device)).lap,
     )
 
@@ -140,10 +141,3 @@ def _free_bytes(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     return float(psutil.virtual_memory().available)
-
-
-def _replayer(model: HFModel) -> tuple[Replayer | None, str | None, str | None]:
-    if model.device.type == "cuda":
-        return model.replay, None, "CUDA graph"
-    missing = missing_compiler()
-    return (None, missing, None) if missing else (model.replay, None, "machine code")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError, UnavailableError, UsageError, optional
 from bench.progress import Progress
-from bench.records.files import cannot_write, write_text
+from bench.records.files import append_text, write_text
 from bench.records.plan import BASELINE
 from bench.records.run_folder import CONFIG, create_run_dir
 from bench.settings.config import RunConfig
@@ -99,7 +99,11 @@ def evaluate(
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
     progress.note(f"writing to {folder}")
-    with _answers_file(folder) as write:
+
+    def write(answer: Mapping[str, Any]) -> None:
+        append_text(folder / ANSWERS, json.dumps(answer, ensure_ascii=False) + "\n")
+
+    with _kept_if_answered(folder):
         model = DecoderLM(
             setup,
             cell,
@@ -159,24 +163,15 @@ def _run_lm_eval(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
 
 
 @contextmanager
-def _answers_file(folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Append answers as flushed lines; remove the folder where none came before a failure."""
-    path = folder / ANSWERS
-    with path.open("a", encoding="utf-8") as file:
-
-        def write(data: Mapping[str, Any]) -> None:
-            try:
-                file.write(json.dumps(data, ensure_ascii=False) + "\n")
-                file.flush()
-            except OSError as error:
-                raise cannot_write(path, error) from error
-
-        try:
-            yield write
-        except BaseException:
-            if not path.stat().st_size:
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
+def _kept_if_answered(folder: Path) -> Iterator[None]:
+    """Remove the folder where no answer came before a failure."""
+    (folder / ANSWERS).touch()
+    try:
+        yield
+    except BaseException:
+        if not (folder / ANSWERS).stat().st_size:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

@@ -19,7 +19,6 @@ They add up to the whole.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,11 +32,9 @@ from bench.machine.clock import Stopwatch
 from bench.measure.timing import frozen_garbage
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.files import write_json
-from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
+from bench.records.phases import PHASES, PhasedAnswer, read_phases, write_phases
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
-from bench.records.record import SCHEMA
 from bench.records.run_folder import outlines
 from decoders.core.decoder import Answer, Role, SelfDriven, Steps
 from decoders.core.engine.forward import forward
@@ -134,9 +131,7 @@ class SecondPass:
         """
         del self.missing[block.block]
         self._answers += answers
-        data = [dataclasses.asdict(answer) for answer in self._answers]
-        content = {"schema": SCHEMA, "phases": PHASES, "answers": data}
-        write_json(self._run_dir / PHASES_FILE, content)
+        write_phases(self._run_dir, self._answers)
 
     def complete(self, progress: Progress) -> None:
         """Ask what was not asked: the run was stopped between a block's end and its phases."""

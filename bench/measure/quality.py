@@ -9,19 +9,17 @@ target once. The baseline's second arm takes no part.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, MutableMapping, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import torch
 
-from bench.measure.timing import blank_record, fill_record
+from bench.measure.timing import record_of
 from bench.plan.make import batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.failures import Tracebacks
 from bench.records.files import Sink
-from bench.records.plan import Block
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from decoders.core.engine.scheduler import Scheduler
@@ -31,12 +29,10 @@ from specbench_tasks.scorers import score
 
 ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
 """Advice where this pass does not fit into memory."""
-_NO_BLOCK = Block(block=-1, repeat=0, prompts=(), order=())
-"""The block of quality records: they belong to none."""
 _LIKELIHOOD_ROWS = 64
 """Rows of the vocabulary's size that are read at a time."""
-_ReadAnswers = MutableMapping[tuple[str, tuple[int, ...]], "TargetScores"]
-"""Scores of answers by the target, by the prompt's name and the answer's tokens."""
+_Score = Callable[[tuple[int, ...], tuple[int, ...]], "TargetScores"]
+"""Scores an answer to a prompt by the target, each once."""
 
 
 def score_quality(
@@ -47,26 +43,20 @@ def score_quality(
     *,
     attempt: int,
     done: Collection[tuple[str, str]] = (),
-    errors: Tracebacks | None = None,
 ) -> None:
-    """Answer and score `prompts` with every arm, but for the (cell, prompt) pairs in `done`.
-
-    `errors` takes the tracebacks of failed answers; None: nobody keeps them.
-    """
+    """Answer and score `prompts` with every arm, but for the (cell, prompt) pairs in `done`."""
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
-    read: _ReadAnswers = {}
+    read = cache(partial(target_scores, setup.models.target))
     num_rows = batch_size(setup)
-    seed = setup.sampling.seed
+    where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
+    where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
 
     def write(cell: str, asked: Sequence[Prompt], index: int, outcome: Outcome) -> None:
         prompt = asked[index]
-        blank = blank_record("quality", cell, prompt, seed, _NO_BLOCK, 0, attempt, num_rows)
-        record = _scored(setup, prompt, fill_record(setup, blank, outcome), read)
-        writer.record(record)
-        if errors is not None and isinstance(outcome, Exception):
-            errors.add(record, outcome)
+        record = record_of(setup, prompt, outcome, decoder=cell, **where)
+        writer.record(_scored(setup, prompt, record, read), outcome)
         progress.step(cell)
 
     for cell, arm in setup.arms.items():
@@ -80,13 +70,10 @@ def score_quality(
         writer.sync()
 
 
-def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _ReadAnswers) -> SampleRecord:
+def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
     """Return an answer's record with what the target and the reference say of it."""
     if record.tokens:
-        answer = (prompt.name, record.tokens)
-        if answer not in read:
-            read[answer] = target_scores(setup.models.target, prompt.ids, record.tokens)
-        of_target = read[answer]
+        of_target = read(prompt.ids, record.tokens)
         if of_target.nll != of_target.nll:
             error = "FloatingPointError: the target's logits for this answer are NaN"
             return dataclasses.replace(

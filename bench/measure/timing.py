@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 from bench.errors import room_for
 from bench.machine.clock import Stopwatch
@@ -22,11 +23,11 @@ from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.failures import Tracebacks, error_line, position_of
+from bench.records.failures import error_line, position_of
 from bench.records.files import Sink
 from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
-from bench.records.record import Kind, SampleRecord, StepColumns, drafters_of
+from bench.records.record import SampleRecord, StepColumns, drafters_of
 from bench.settings.protocol import recount
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
@@ -52,8 +53,7 @@ class _Timed:
 class Runner:
     """Measures blocks of a plan with what is open (`Setup`), and appends their records.
 
-    `lap` is `LoadWatch.lap`; `errors` takes the tracebacks of failed answers, if any; `after` is
-    called after every block with the cells that failed in it.
+    `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it.
     """
 
     setup: Setup
@@ -63,7 +63,6 @@ class Runner:
     _: KW_ONLY
     attempt: int
     lap: Callable[[], Load]
-    errors: Tracebacks | None = None
     after: Callable[[Block, Collection[str]], None] | None = None
 
     def __post_init__(self) -> None:
@@ -76,7 +75,7 @@ class Runner:
         if not blocks:
             return
         self.prepare(blocks)
-        num_left = sum(len(block.prompts) * len(block.order) for block in blocks)
+        num_left = sum(block.num_answers for block in blocks)
         self.progress.start("timing", num_done + num_left, num_done)
         with frozen_garbage():
             self.lap()
@@ -99,16 +98,13 @@ class Runner:
         num_rows = self.setup.config.batch_size
         for order, cell in enumerate(block.order):
             timed = self._timed(self.setup.arm(cell), prompts, sampling)
+            where = {"kind": "timing", "decoder": cell, "block": block.block, "order": order}
+            where |= {"repeat": block.repeat, "seed": sampling.seed, "batch_size": num_rows}
             for prompt, outcome in zip(prompts, timed.outcomes, strict=True):
-                record = blank_record(
-                    "timing", cell, prompt, sampling.seed, block, order, self.attempt, num_rows
-                )
-                record = self._filled(record, outcome, timed)
-                self.writer.record(record)
+                record = self._record(prompt, outcome, timed, attempt=self.attempt, **where)
                 if isinstance(outcome, Exception):
                     failed.add(cell)
-                    if self.errors is not None:
-                        self.errors.add(record, outcome)
+                self.writer.record(record, outcome)
             self._seconds[cell] += timed.watch.total_s
             generated = [each for each in timed.outcomes if isinstance(each, Generation)]
             self._tokens[cell] += sum(len(each.tokens) for each in generated)
@@ -177,15 +173,18 @@ class Runner:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
         return _Timed(outcomes, watch, memory.peak_bytes(), self._energy.lap())
 
-    def _filled(self, record: SampleRecord, outcome: Outcome, timed: _Timed) -> SampleRecord:
-        if isinstance(outcome, Exception):
-            return fill_record(self.setup, record, outcome)
-        alone, watch, energy_j = record.batch_size == 1, timed.watch, timed.energy_j
-        filled = fill_record(self.setup, record, outcome, watch.ended_s)
+    def _record(
+        self, prompt: Prompt, outcome: Outcome, timed: _Timed, **where: Any
+    ) -> SampleRecord:
+        watch, energy_j = timed.watch, timed.energy_j
+        record = record_of(self.setup, prompt, outcome, watch.ended_s, **where)
+        if record.error is not None:
+            return record
+        alone = record.batch_size == 1
         recounts = self.setup.config.protocol is not None and record.decoder == BASELINE
         return dataclasses.replace(
-            filled,
-            recounted=recount(self.setup.tokenizer, filled.text or "") if recounts else None,
+            record,
+            recounted=recount(self.setup.tokenizer, record.text or "") if recounts else None,
             ttft_s=watch.first_s if alone else None,
             total_s=watch.total_s if alone else None,
             group_s=None if alone else watch.total_s,
@@ -201,46 +200,34 @@ class Runner:
         )
 
 
-def blank_record(
-    kind: Kind,
-    cell: str,
+def record_of(
+    setup: Setup,
     prompt: Prompt,
-    seed: int,
-    block: Block,
-    order: int,
-    attempt: int,
-    batch_size: int,
+    outcome: Outcome,
+    ended_s: Sequence[float] = (),
+    *,
+    decoder: str,
+    **where: Any,
 ) -> SampleRecord:
-    """Return the record of an answer that is not there yet."""
-    return SampleRecord(
-        kind=kind,
-        decoder=cell,
+    """Return the record of an answer and its steps, or of its error as one line.
+
+    `ended_s` says when the steps ended, where that is known; `where` are the fields of the pass,
+    the block and the place in it.
+    """
+    asked = SampleRecord(
+        decoder=decoder,
         family=prompt.family,
         conversation=prompt.conversation,
         turn=prompt.turn,
         prompt_hash=prompt.hash,
-        repeat=block.repeat,
-        seed=seed,
-        block=block.block,
-        order=order,
-        attempt=attempt,
-        batch_size=batch_size,
         num_prompt_tokens=len(prompt.ids),
+        **where,
     )
-
-
-def fill_record(
-    setup: Setup, record: SampleRecord, outcome: Outcome, ended_s: Sequence[float] = ()
-) -> SampleRecord:
-    """Return a blank record with a decoder's answer and steps, or its error as one line.
-
-    `ended_s` says when the steps ended, where that is known.
-    """
     if isinstance(outcome, Exception):
-        place = position_of(outcome, setup.arm(record.decoder).decoder)
-        return dataclasses.replace(record, error=error_line(outcome), error_at=place)
+        place = position_of(outcome, setup.arm(decoder).decoder)
+        return dataclasses.replace(asked, error=error_line(outcome), error_at=place)
     return dataclasses.replace(
-        record,
+        asked,
         tokens=outcome.tokens,
         text=setup.text(outcome.tokens),
         stop=outcome.stop,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.errors import UnavailableError, UsageError, room_for
-from bench.machine.clock import Clock, WallClock
+from bench.machine.clock import Clock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT, capture
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
@@ -24,7 +24,6 @@ from bench.plan.numerics import check_decoder, in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
-from bench.records.vocabulary import Codec
 from bench.settings.config import FAST, RunConfig, spec_of
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models, check_models
@@ -32,6 +31,8 @@ from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.types import Sampling
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from decoders.core.hf.model import HFModel
 
 _SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
@@ -59,7 +60,7 @@ class Setup:
     config: RunConfig
     arms: Mapping[str, Arm]
     models: Models
-    tokenizer: Codec
+    tokenizer: PreTrainedTokenizerBase
     sampling: Sampling
     clock: Clock
     facts: Mapping[str, Mapping[str, Any] | None]
@@ -155,7 +156,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         models["fast"],
         tokenizer,
         stop_ids=hf.stop_ids(target, tokenizer),
-        clock=WallClock.for_device(str(device)),
+        clock=Clock.for_device(str(device)),
         facts=facts,
         invariant=models.get("invariant"),
     )
@@ -224,7 +225,7 @@ def _attach(
 def assemble(
     run: ResolvedRun,
     models: Models,
-    tokenizer: Codec,
+    tokenizer: PreTrainedTokenizerBase,
     *,
     stop_ids: frozenset[int],
     clock: Clock,

@@ -13,17 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jinja2 import TemplateError
 
 from bench.errors import UnavailableError, UsageError
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
-from bench.records.vocabulary import Tokenizer
 from bench.settings.config import RunConfig
 from specbench_tasks.loaders import DataUnavailable
 from specbench_tasks.registry import TaskSet, load_tasks
 from specbench_tasks.task import Conversation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Template = Callable[[Sequence[str]], str]
 
@@ -42,7 +44,7 @@ class PromptEncoder:
         vocab_size: how many tokens the model knows; None: all that the tokenizer gives.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: PreTrainedTokenizerBase
     max_prompt_tokens: int
     overlong: Literal["skip", "truncate"]
     template: Template | None = None

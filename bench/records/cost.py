@@ -18,10 +18,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from bench.errors import UsageError
-from bench.records.environment import Environment, read_environment
+from bench.records.environment import Environment
 from bench.records.files import lines_of, write_json
 from bench.records.json_file import SCHEMA, parse, read_json
 
@@ -152,6 +151,14 @@ class CostFacts:
     other_cores: Measured | None = None
     complete: bool = False
 
+    def memory_s(self, cell: CostCell) -> float | None:
+        """Seconds that reading weights and cache takes a call at least; None: not measured."""
+        return self.work.bytes_of(cell) / self.bandwidth.value if self.bandwidth else None
+
+    def compute_s(self, cell: CostCell) -> float | None:
+        """Seconds that operations take a call at least; None: their rate was not measured."""
+        return self.work.flops_of(cell) / self.matrix_rate.value if self.matrix_rate else None
+
 
 READINGS = (
     *("bandwidth", "memory_bandwidth", "copy_bandwidth", "matrix_rate"),
@@ -164,6 +171,7 @@ READINGS = (
 class Visit:
     """A cell in one round: seconds of its calls, the median of a few."""
 
+    event: ClassVar = "call"
     cell: CostCell
     round: int
     seconds: float
@@ -173,6 +181,7 @@ class Visit:
 class LeftOut:
     """A cell that is not measured, and why."""
 
+    event: ClassVar = "left_out"
     cell: CostCell
     reason: str
 
@@ -181,46 +190,51 @@ class LeftOut:
 class Reading:
     """The machine's value in one round of `what`, one of `READINGS`."""
 
+    event: ClassVar = "reading"
     what: str
     round: int
     value: float
 
 
 Event = Visit | LeftOut | Reading
-_KINDS: Mapping[str, type[Event]] = {"call": Visit, "left_out": LeftOut, "reading": Reading}
+_KINDS: Mapping[str, type[Event]] = {kind.event: kind for kind in (Visit, LeftOut, Reading)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Calls:
-    """The events of calls.jsonl; of repeated ones the first counts."""
+    """The content of calls.jsonl; of repeated events the first counts.
 
-    visits: tuple[Visit, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    readings: tuple[Reading, ...] = ()
+    Seconds by cell and round, reasons of cells that were left out and never visited, and values of
+    readings by what and round.
+    """
+
+    visits: dict[tuple[CostCell, int], float] = field(default_factory=dict)
+    left_out: dict[CostCell, str] = field(default_factory=dict)
+    readings: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> set[CostCell]:
+        """The cells that were visited."""
+        return {cell for cell, _ in self.visits}
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        if isinstance(event, Visit):
+            self.visits.setdefault((event.cell, event.round), event.seconds)
+            self.left_out.pop(event.cell, None)
+        elif isinstance(event, Reading):
+            self.readings.setdefault((event.what, event.round), event.value)
+        elif event.cell not in self.reached:
+            self.left_out.setdefault(event.cell, event.reason)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Return the events of a cost folder (`InvalidRunError` on a damaged line)."""
-        events: dict[object, Event] = {}
+        calls = cls()
         for number, (line, _) in enumerate(lines_of(folder / CALLS), start=1):
-            if (kind := _KINDS.get(str(line.pop("event", None)))) is None:
-                continue
-            event = parse(kind, line, f"{folder / CALLS} line {number}")
-            if isinstance(event, LeftOut):
-                events.setdefault((kind, event.cell), event)
-            else:
-                key = event.cell if isinstance(event, Visit) else event.what
-                events.setdefault((kind, key, event.round), event)
-        return cls(
-            visits=tuple(each for each in events.values() if isinstance(each, Visit)),
-            left_out=tuple(each for each in events.values() if isinstance(each, LeftOut)),
-            readings=tuple(each for each in events.values() if isinstance(each, Reading)),
-        )
-
-
-def event_of(event: Event) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the fields of an event's line."""
-    return next(name for name, kind in _KINDS.items() if isinstance(event, kind)), asdict(event)
+            if (kind := _KINDS.get(str(line.pop("event", None)))) is not None:
+                calls.add(parse(kind, line, f"{folder / CALLS} line {number}"))
+        return calls
 
 
 def write_facts(folder: Path, facts: CostFacts) -> None:
@@ -234,27 +248,12 @@ def read_facts(folder: Path) -> CostFacts | None:
     return None if data is None else parse(CostFacts, data, folder / MACHINE)
 
 
-def read_cost(folder: Path) -> tuple[CostFacts, Environment]:
-    """Return facts and machine of a cost folder that a user names (`UsageError`: it is none)."""
-    facts = read_facts(folder)
-    if facts is None or not (folder / CURVE).is_file():
-        missing = MACHINE if facts is None else CURVE
-        raise UsageError(f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one")
-    return facts, read_environment(folder)
-
-
 def folder_name(facts: CostFacts, env: Environment) -> str:
     """Return a cost folder's default name: model, dtype (or packing), device, compiled or not."""
     name = Path(facts.name).name if "/" in facts.name else facts.name
     width = facts.target.get("quantized") or env.dtype
     how = "-compiled" if facts.target.get("compiled") else ""
     return "cost-" + re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{width}-{env.device}{how}")
-
-
-def same_plan(facts: CostFacts, other: CostFacts) -> bool:
-    """Return whether two measurements are of one model on one grid."""
-    planned = [(each.work, each.grid, each.name, dict(each.target)) for each in (facts, other)]
-    return planned[0] == planned[1]
 
 
 def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:

@@ -13,12 +13,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
+from bench.records.failures import ERRORS, described
 from bench.records.record import SampleRecord
 
 try:
@@ -156,62 +157,69 @@ def append_text(path: Path, text: str) -> None:
         raise cannot_write(path, error) from error
 
 
-class Sink(Protocol):
-    """Taker of what is measured: a `SampleWriter`, or a list that becomes its lines later."""
+class Sink:
+    """Taker of what is measured: a line for each record and event, and tracebacks by answer."""
 
-    def record(self, record: SampleRecord) -> None:
-        """Take one record."""
+    def record(self, record: SampleRecord, outcome: object = None) -> None:
+        """Take one record, and the traceback where its `outcome` is an error."""
+        self._append(record.to_json())
+        if isinstance(outcome, Exception):
+            self.trace(*described(record, outcome))
 
     def event(self, event: str, **fields: object) -> None:
         """Take one event."""
+        self._append(json.dumps({"event": event, **fields}, separators=(",", ":")))
+
+    def trace(self, name: str, trace: str) -> None:
+        """Take the traceback of the answer of this name."""
+        raise NotImplementedError
 
     def sync(self) -> None:
         """Note that a block is whole."""
 
+    def _append(self, line: str) -> None:
+        raise NotImplementedError
 
-class LineCollector:
-    """Keeps records and events as lines for a `SampleWriter`, named after `worker` and `node`."""
+
+class LineCollector(Sink):
+    """Keeps lines and tracebacks for a `SampleWriter`, named after `worker` and `node`."""
 
     def __init__(self, worker: str | None = None, node: str | None = None) -> None:
         """Begin with none."""
         self._worker, self._node = worker, node
         self._event = {} if worker is None else {"worker": worker}
         self.lines: list[str] = []
+        self._traces: list[tuple[str, str]] = []
 
-    def record(self, record: SampleRecord) -> None:
-        """Keep one record."""
-        self.lines.append(replace(record, worker=self._worker, node=self._node).to_json())
+    def record(self, record: SampleRecord, outcome: object = None) -> None:
+        """Keep one record, and the traceback where its `outcome` is an error."""
+        super().record(replace(record, worker=self._worker, node=self._node), outcome)
 
     def event(self, event: str, **fields: object) -> None:
         """Keep one event."""
-        self.lines.append(event_line(event, **fields, **self._event))
+        super().event(event, **fields, **self._event)
 
-    def sync(self) -> None:
-        """Nothing: somebody else writes."""
+    def trace(self, name: str, trace: str) -> None:
+        """Keep one traceback."""
+        self._traces.append((name, trace))
 
-    def take(self) -> tuple[str, ...]:
-        """Return and forget the lines kept so far."""
-        lines, self.lines = self.lines, []
-        return tuple(lines)
+    def _append(self, line: str) -> None:
+        self.lines.append(line)
+
+    def take(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """Return and forget the lines, and the names and tracebacks, kept so far."""
+        kept = tuple(self.lines), tuple(self._traces)
+        self.lines.clear()
+        self._traces.clear()
+        return kept
 
 
-def event_line(event: str, **fields: object) -> str:
-    """Return an event as one line of JSON, without the newline."""
-    return json.dumps({"event": event, **fields}, separators=(",", ":"))
+class SampleWriter(Sink):
+    """Appends whole lines to samples.jsonl, or undoes it, and tracebacks to errors.log."""
 
-
-class SampleWriter:
-    """Appends whole lines to samples.jsonl; one that cannot be written leaves no trace."""
-
-    def __init__(
-        self,
-        run_dir: Path,
-        write: Callable[[int, bytes], int] = os.write,
-        name: str = SAMPLES,
-    ) -> None:
-        """Open the file `name`, cutting off a damaged end (`write` is injected by tests)."""
+    def __init__(self, run_dir: Path, name: str = SAMPLES) -> None:
+        """Open the file `name`, cutting off a damaged end."""
         self.path = run_dir / name
-        self._write = write
         whole = sum(length for _, length in lines_of(self.path))
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -221,14 +229,13 @@ class SampleWriter:
             raise cannot_write(self.path, error) from error
         self._size = whole
         self._synced_s = 0.0
+        self._traces: dict[str, str] = {}
 
-    def record(self, record: SampleRecord) -> None:
-        """Append one record (`BenchError` where that fails: earlier lines are untouched)."""
-        self._append(record.to_json())
-
-    def event(self, event: str, **fields: object) -> None:
-        """Append one event line."""
-        self._append(event_line(event, **fields))
+    def trace(self, name: str, trace: str) -> None:
+        """Append a traceback; a repeated one is named only."""
+        first = self._traces.setdefault(trace, name)
+        text = trace if first == name else f"as in {first}\n"
+        append_text(self.path.with_name(ERRORS), f"{name}\n{text}\n")
 
     def lines(self, lines: Sequence[str]) -> None:
         """Append the lines of a `LineCollector` in one write: all of them or none."""
@@ -265,7 +272,7 @@ class SampleWriter:
         data = line.encode() + b"\n"
         try:
             os.lseek(self._fd, self._size, os.SEEK_SET)
-            written = self._write(self._fd, data)
+            written = os.write(self._fd, data)
             if written != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:

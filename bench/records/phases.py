@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.errors import InvalidRunError
-from bench.records.json_file import parse, read_json
+from bench.records.files import write_json
+from bench.records.json_file import SCHEMA, parse, read_json
 
 PHASES_FILE = "phases.json"
 PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
@@ -37,6 +38,12 @@ class PhasedAnswer:
     def total_s(self) -> float:
         """Seconds of all phases together."""
         return sum(self.seconds.values())
+
+
+def write_phases(run_dir: Path, answers: Iterable[PhasedAnswer]) -> None:
+    """Replace phases.json (`BenchError` where it cannot be written)."""
+    data = {"phases": PHASES, "answers": [asdict(answer) for answer in answers]}
+    write_json(run_dir / PHASES_FILE, {"schema": SCHEMA, **data})
 
 
 def read_phases(run_dir: Path) -> tuple[PhasedAnswer, ...]:

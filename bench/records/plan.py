@@ -85,6 +85,11 @@ class Block:
     prompts: tuple[str, ...]
     order: tuple[str, ...]
 
+    @property
+    def num_answers(self) -> int:
+        """Answers that make it whole, the second baseline's included."""
+        return len(self.prompts) * len(self.order)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -126,8 +131,8 @@ class Plan:
 
     @property
     def num_answers(self) -> int:
-        """Timed answers the plan asks for, the second baseline's included."""
-        return sum(len(block.prompts) * len(block.order) for block in self.blocks)
+        """Timed answers the plan asks for."""
+        return sum(block.num_answers for block in self.blocks)
 
     def in_pass(self, name: str) -> tuple[PlannedPrompt, ...]:
         """Return the prompts of the ``timing`` or the ``quality`` pass."""

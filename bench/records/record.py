@@ -8,19 +8,21 @@ decoder. Unknown is None (null in the file), never 0.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, ValidationError
 
 from bench.records.json_file import SCHEMA as SCHEMA
 from bench.records.json_file import validator
-from bench.records.packed import Packed, packed
 from bench.settings.bounds import allowed
 from decoders.core.types import Generation
 
@@ -78,7 +80,7 @@ class StepColumns(_Holder):
         return self.depth or self.drafted
 
     @classmethod
-    def of_packed(cls, packed: Packed) -> Self:
+    def of_packed(cls, packed: Sequence[Sequence[Any]]) -> Self:
         """Make columns that are read on demand (see `SampleRecord.pack`)."""
         steps = object.__new__(cls)
         object.__setattr__(steps, "_packed", packed)
@@ -90,7 +92,7 @@ class StepColumns(_Holder):
             """Read a column: only a field without a value comes here."""
             if name not in _INDEX:
                 raise AttributeError(f"steps have no {name}", name=name, obj=self)
-            column = self._packed[_INDEX[name]]
+            column = tuple(self._packed[_INDEX[name]])
             if name in _LISTS:
                 ends = self._packed[_INDEX[f"ends of {name}"]]
                 column = tuple(column[a:b] for a, b in itertools.pairwise((0, *ends)))
@@ -160,7 +162,7 @@ class SampleRecord(_Holder):
     decoder raised it or stood, as ``FILE.py:LINE``. `worker` measured it on `node` (a hash that
     names a machine), where work was handed out to several; `machine` is the comparability key of
     the part of a merged run it is from. `drafters` are named where several drafted, see
-    `StepColumns`. After `pack`, `text`, `tokens` and `steps` are read on demand.
+    `StepColumns`. After `pack`, `tokens` and `steps` are read on demand.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -219,11 +221,10 @@ class SampleRecord(_Holder):
         """Keep the answer in a tenth of its memory (`OverflowError`: integers above 8 bytes)."""
         if hasattr(self, "_packed") or self.tokens is None or self.steps is None:
             return
-        columns = [self.text or "", self.tokens, *_flat(self.steps)]
-        object.__setattr__(self, "_packed", packed(columns, _REAL_PARTS))
+        columns = dict(zip(_PACKED, (self.tokens, *_flat(self.steps)), strict=True))
+        object.__setattr__(self, "_packed", tuple(narrow(*each) for each in columns.items()))
         for name in _PARTS:
-            if getattr(self, name) is not None:
-                object.__delattr__(self, name)
+            object.__delattr__(self, name)
 
     if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
 
@@ -231,8 +232,9 @@ class SampleRecord(_Holder):
             """Read a part back: only a field without a value comes here."""
             if name not in _PARTS:
                 raise AttributeError(f"a record has no {name}", name=name, obj=self)
-            packed = Packed(self._packed)
-            return StepColumns.of_packed(packed) if name == "steps" else packed[_INDEX[name]]
+            return (
+                StepColumns.of_packed(self._packed) if name == "steps" else tuple(self._packed[0])
+            )
 
     def to_json(self) -> str:
         """Return the record as one line of JSON, without the newline."""
@@ -278,13 +280,12 @@ _NAMES = (
 _COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows")
 _REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 _LISTS = ("source", "rejected", "decided")
-_PARTS = ("text", "tokens", "steps")
+_PARTS = ("tokens", "steps")
 """Fields that `SampleRecord.pack` moves."""
 _COLUMNS = tuple(field.name for field in dataclasses.fields(StepColumns))
-_PACKED = ("text", "tokens", *_COLUMNS, *(f"ends of {name}" for name in _LISTS))
+_PACKED = ("tokens", *_COLUMNS, *(f"ends of {name}" for name in _LISTS))
 """Columns of a packed answer; of those of lists, all numbers and where each list ends."""
 _INDEX = {name: index for index, name in enumerate(_PACKED)}
-_REAL_PARTS = tuple(name in _REAL_COLUMNS for name in _PACKED)
 
 
 def _flat(steps: StepColumns) -> list[Sequence[Any]]:
@@ -293,6 +294,16 @@ def _flat(steps: StepColumns) -> list[Sequence[Any]]:
     flat = {n: tuple(itertools.chain(*each)) for n, each in zip(_LISTS, lists, strict=True)}
     ends = [tuple(itertools.accumulate(map(len, each))) for each in lists]
     return [*(flat[n] if n in flat else getattr(steps, n) for n in _COLUMNS), *ends]
+
+
+def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:
+    """Return a column in as few bytes a number as the largest needs, 8 at most."""
+    if column and name in _REAL_COLUMNS:
+        return array("d", column)
+    for kind in (bytes, partial(array, "H"), partial(array, "i")):
+        with contextlib.suppress(ValueError, OverflowError):  # too large, or below 0
+            return kind(column)
+    return array("q", column)
 
 
 def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str]:

@@ -46,7 +46,7 @@ _NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
 """Fields that an outline lacks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as read back from its folder; `records` are the effective ones, `events` all."""
 
@@ -172,11 +172,7 @@ def _effective_records(
         if record.kind == "quality" or record.attempt >= valid_from.get(record.block, 0):
             alive.setdefault(key, record)
     have = Counter(record.block for record in alive.values() if record.kind == "timing")
-    done = {
-        block.block
-        for block in plan.blocks
-        if have[block.block] >= len(block.prompts) * len(block.order)
-    }
+    done = {block.block for block in plan.blocks if have[block.block] >= block.num_answers}
     return tuple(r for r in alive.values() if r.kind == "quality" or r.block in done)
 
 
@@ -201,26 +197,18 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
             write_text(hidden / name, content)
         for attempt in range(1, 1000):
             path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
-            if _moved(hidden, path):
-                return path
+            if path.exists():
+                continue
+            try:
+                return hidden.rename(path)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise cannot_write(parent, error) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     raise BenchError(f"{parent} holds a thousand runs called {stem}; clear it up")
-
-
-def _moved(folder: Path, path: Path) -> bool:
-    """Rename a folder to a free name; return whether it was (an empty folder's is not)."""
-    if path.exists():
-        return False
-    try:
-        folder.rename(path)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            return False
-        raise
-    return True
 
 
 def point_latest(run_dir: Path) -> None:

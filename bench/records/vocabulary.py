@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from bench.records.files import write_json
 from bench.records.json_file import read_json
@@ -17,43 +17,28 @@ from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.text import printable
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 VOCABULARY = "vocab.json"
-Message = dict[str, str]
-
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that encodes."""
-
-    chat_template: Any
-    bos_token_id: int | None
-
-    def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any:
-        """Return the conversation as one text (``tokenize=False``), ready for the next answer."""
-
-    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
-        """Return token ids (``verbose=False``: no log line about texts past the context)."""
-
-
-class Codec(Tokenizer, Protocol):
-    """A tokenizer that also turns ids into text."""
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> Any:
-        """Return the text of token ids."""
 
 
 def write_vocabulary(
     run_dir: Path,
-    tokenizer: Codec,
+    tokenizer: PreTrainedTokenizerBase,
     records: Iterable[SampleRecord],
     prompts: Sequence[Prompt],
 ) -> None:
     """Write ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
-    ids = answered_ids(records)
-    ids |= {token for prompt in prompts for token in prompt.ids}
-    pieces = {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
-    write_json(run_dir / VOCABULARY, pieces, indent=0)
+    write_json(run_dir / VOCABULARY, pieces_in(tokenizer, records, prompts), indent=0)
+
+
+def pieces_in(
+    tokenizer: PreTrainedTokenizerBase, records: Iterable[SampleRecord], prompts: Iterable[Prompt]
+) -> dict[str, str]:
+    """Return ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
+    ids = answered_ids(records).union(*(prompt.ids for prompt in prompts))
+    return {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
 
 
 def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
@@ -64,7 +49,7 @@ def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
     return ids
 
 
-def vocabulary(tokenizer: Codec, ids: Iterable[int]) -> dict[int, str]:
+def vocabulary(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> dict[int, str]:
     """Return the piece of text that each id stands for."""
     anchor = tokenizer.encode("a", add_special_tokens=False, verbose=False)[-1:]
     start = len(str(tokenizer.decode(anchor)))

@@ -18,6 +18,7 @@ from bench.records.external import read_external
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
+from bench.records.status import RunStatus
 from bench.report import references
 from bench.report.tables import conclusion, drafts, main, quality, speed, times
 from bench.report.tables.setting import model_of, setting
@@ -30,7 +31,7 @@ from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL
 from bench.stats.summary_row import judged, rows_of
-from bench.stats.validity import DAMAGED, Validity, judge
+from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable
 
 _REPRODUCE = (
@@ -117,14 +118,14 @@ class Findings:
         return self.run.status.wrong
 
     @cached_property
-    def validity(self) -> Validity:
+    def validity(self) -> RunStatus:
         """The verdict on the run as it now lies there, with its evidence."""
         return judge(self.run)
 
     @property
     def verdict(self) -> str:
         """VALID, or why it is not, see `bench.stats.validity`."""
-        return self.validity.verdict
+        return str(self.validity.verdict)
 
     # ------------------------------------------------------------ tables
 
@@ -259,10 +260,11 @@ class Findings:
             f"{self.run.status.status or 'unfinished'}; {self._num_blocks} of "
             f"{len(self.run.plan.blocks)} timing blocks measured"
         )
-        if self.validity.num_graphs is None:
+        num_graphs, compile_s = self.validity.num_graphs, self.validity.compile_s
+        if num_graphs is None or compile_s is None:
             return text
-        made = f"{counted(self.validity.num_graphs, 'graph')} compiled"
-        return f"{text}; {made} in {self.validity.compile_s:.0f} s, outside of every recorded time"
+        made = f"{counted(num_graphs, 'graph')} compiled"
+        return f"{text}; {made} in {compile_s:.0f} s, outside of every recorded time"
 
     @cached_property
     def _num_blocks(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,18 +19,18 @@ from typing import Any
 import pandas as pd
 from scipy.optimize import brentq
 
-from bench.errors import InvalidRunError
+from bench.errors import InvalidRunError, UsageError
 from bench.records.cost import (
     CURVE,
+    MACHINE,
     READINGS,
     Calls,
     CostCell,
     CostFacts,
     LeftOut,
-    Measured,
-    read_cost,
+    read_facts,
 )
-from bench.records.environment import Environment
+from bench.records.environment import Environment, read_environment
 from bench.stats.intervals import median_interval
 
 COLUMNS = (
@@ -113,28 +113,6 @@ def _interpolate(at: float, knots: Iterable[int], value: Callable[[int], float])
     return first + (last - first) * (at - left) / (right - left)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds that a call takes at least; None: its rate was not measured."""
-
-    memory_s: float | None
-    compute_s: float | None
-
-    @property
-    def roofline_s(self) -> float | None:
-        """Return the larger of those known."""
-        return max((s for s in (self.memory_s, self.compute_s) if s is not None), default=None)
-
-
-def limits(facts: CostFacts, cell: CostCell) -> Limits:
-    """Return what the machine allows for a call."""
-    work, bandwidth, rate = facts.work, facts.bandwidth, facts.matrix_rate
-    return Limits(
-        memory_s=work.bytes_of(cell) / bandwidth.value if bandwidth else None,
-        compute_s=work.flops_of(cell) / rate.value if rate else None,
-    )
-
-
 def tokens_per_step(rate: float, num_drafts: int) -> float:
     """Return 1 + a + … + a^k, the tokens of a step whose k drafts stand with probability a each.
 
@@ -158,21 +136,13 @@ def break_even_rate(cost: float, num_drafts: int) -> float | None:
 # ---------------------------------------------------------------- the file
 
 
-def measured(values: Sequence[float]) -> Measured | None:
-    """Return median and interval of readings; None where there are none."""
-    found = median_interval(values)
-    if found.value is None:
-        return None
-    return Measured(value=found.value, low=found.low, high=found.high, num=found.num)
-
-
 def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
     """Return the facts with the medians of what was read off the machine."""
     by_what: defaultdict[str, list[float]] = defaultdict(list)
-    for reading in calls.readings:
-        by_what[reading.what].append(reading.value)
+    for (what, _), value in calls.readings.items():
+        by_what[what].append(value)
     found: dict[str, Any] = {
-        what: measured(values) for what, values in by_what.items() if what in READINGS
+        what: median_interval(values) for what, values in by_what.items() if what in READINGS
     }
     return replace(facts, **found)
 
@@ -180,34 +150,29 @@ def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
 def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
     """Return the rows of cost.csv in the order of the grid; cells left out say why."""
     samples: dict[CostCell, list[float]] = {}
-    for visit in calls.visits:
-        samples.setdefault(visit.cell, []).append(visit.seconds)
-    reasons = {each.cell: each.reason for each in calls.left_out if each.cell not in samples}
+    for (cell, _), seconds in calls.visits.items():
+        samples.setdefault(cell, []).append(seconds)
     rows = []
     for cell in facts.grid.cells:
-        if cell not in samples and cell not in reasons:
+        if cell not in samples and cell not in calls.left_out:
             continue
         made = median_interval(samples.get(cell, []))
         one = median_interval(samples.get(replace(cell, rows=1), []))
+        known = {} if made is None else asdict(made)
         rows.append(
             {
                 **asdict(cell),
-                "rounds": made.num,
-                "seconds": made.value,
-                "low": made.low,
-                "high": made.high,
-                "relative": made.value / one.value if made.value and one.value else None,
-                **asdict(limits(facts, cell)),
-                "left_out": reasons.get(cell),
+                "rounds": known.get("num", 0),
+                "seconds": known.get("value"),
+                "low": known.get("low"),
+                "high": known.get("high"),
+                "relative": made.value / one.value if made and one else None,
+                "memory_s": facts.memory_s(cell),
+                "compute_s": facts.compute_s(cell),
+                "left_out": calls.left_out.get(cell),
             }
         )
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def csv_of(table: pd.DataFrame) -> bytes:
-    """Return cost.csv; times keep nine digits, which is less than a nanosecond."""
-    text: str = table.to_csv(index=False, float_format="%.9g", lineterminator="\n")
-    return text.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +198,11 @@ def load_cost(folder: Path) -> Cost:
     Raises:
         BenchError: there is none (exit 2), or it is damaged or holds no call of one row (4).
     """
-    facts, env = read_cost(folder)
+    facts = read_facts(folder)
+    if facts is None or not (folder / CURVE).is_file():
+        missing = MACHINE if facts is None else CURVE
+        raise UsageError(f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one")
+    env = read_environment(folder)
     try:
         table = pd.read_csv(io.BytesIO((folder / CURVE).read_bytes()))
         known = table[table["seconds"].notna()]

@@ -125,14 +125,14 @@ def splits(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Split]:
     """Split every decoder's time by phase, in the order of `decoders`."""
-    cells, phased = counters.group_by(records), counters.group_by(answers)
+    units, phased = times.units_of(records), counters.group_by(answers)
     made = []
     for decoder in decoders:
         mine = phased.get(decoder, [])
         emitted, total_s = sum(a.emitted for a in mine), sum(a.total_s for a in mine)
         if not emitted or not total_s:
             continue
-        timed = times.time_per_token_s(_units(cells.get(decoder, []), mine))
+        timed = times.time_per_token_s(_asked(units[decoder], mine))
         each = total_s / emitted
         grouped = [answer for answer in mine if len(answer.prompts) > 1]
         padded = sum(answer.padded_rows for answer in grouped)
@@ -141,7 +141,7 @@ def splits(
                 decoder=decoder,
                 prompts=sum(len(answer.prompts) for answer in mine),
                 time_per_token_s=each,
-                shares={phase: _spent_s(mine, phase) / total_s for phase in PHASES},
+                shares={phase: spent_s(mine, phase) / total_s for phase in PHASES},
                 against_timed=each / timed if timed else None,
                 padding=ratio(padded, sum(answer.rows for answer in grouped) + padded),
             )
@@ -153,43 +153,40 @@ def decompositions(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Decomposition]:
     """Take every decoder's speed-up apart, on prompts that it and ar answered alone in steps."""
-    cells = counters.group_by(records)
+    units = times.units_of(records)
     alone = [a for a in answers if len(a.prompts) == 1 and a.later_steps]
     theirs = {a.prompts: a for a in alone if a.decoder == BASELINE}
     made = []
     for decoder in decoders:
         mine = [a for a in alone if a.decoder == decoder and a.prompts in theirs]
         base = [theirs[answer.prompts] for answer in mine]
-        unit_s = ratio(_spent_s(base, *PHASES[1:]), sum(a.later_emitted for a in base))
+        unit_s = ratio(spent_s(base, *PHASES[1:]), sum(a.later_emitted for a in base))
         if decoder == BASELINE or not unit_s:
             continue
         num_steps = sum(answer.later_steps for answer in mine)
         step_s = num_steps * unit_s
-        sides = (_units(cells.get(name, []), mine) for name in (BASELINE, decoder))
-        before, after = (times.decode_time_per_token_s(units) for units in sides)
+        sides = (_asked(units[name], mine) for name in (BASELINE, decoder))
+        before, after = map(times.decode_time_per_token_s, sides)
         made.append(
             Decomposition(
                 decoder=decoder,
                 prompts=len(mine),
                 acceptance_length=sum(a.later_emitted for a in mine) / num_steps,
-                verify=_spent_s(mine, "verify") / step_s,
-                draft=_spent_s(mine, "draft") / step_s,
-                overhead=_spent_s(mine, *OVERHEAD) / step_s,
+                verify=spent_s(mine, "verify") / step_s,
+                draft=spent_s(mine, "draft") / step_s,
+                overhead=spent_s(mine, *OVERHEAD) / step_s,
                 measured=before / after if before and after else None,
             )
         )
     return made
 
 
-def _spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
+def spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
+    """Return the seconds that answers spent in phases."""
     return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in phases)
 
 
-def _units(records: Sequence[SampleRecord], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
-    """Return what was timed of the answers that the second pass asked for again, by repeat."""
+def _asked(units: Iterable[times.Unit], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
+    """Return those units that the second pass asked for again, by repeat."""
     asked = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
-    return [
-        unit
-        for unit in times.timed_units(records)
-        if (unit.key, unit.repeat) in asked or (unit.key, None) in asked
-    ]
+    return [u for u in units if (u.key, u.repeat) in asked or (u.key, None) in asked]

@@ -1,7 +1,4 @@
-"""The summary's columns beside the headline: other estimators, more intervals, the A/A floor.
-
-Also what they are estimated from, prompt by prompt.
-"""
+"""Estimates beside the headline: tokens per step with their interval, and speed-ups by prompt."""
 
 from __future__ import annotations
 
@@ -14,49 +11,13 @@ from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters, times
 from bench.stats.counters import Tally
-from bench.stats.intervals import Estimate, paired_speedup, ratio_of_sums
-from bench.stats.speedups import speedups
+from bench.stats.intervals import Estimate, ratio_of_sums
 from bench.stats.times import Unit
 
 _PROMPT_COLUMNS = (
     *("decoder", "family", "conversation", "prompt"),
     *("tokens", "ar_time_per_token_s", "time_per_token_s", "speedup"),
 )
-
-
-def columns(
-    decoder: str,
-    records: Sequence[SampleRecord],
-    baseline: Sequence[Unit],
-    mine: Sequence[Unit],
-    again: Sequence[Unit],
-) -> dict[str, object]:
-    """Return these columns of `SummaryRow` of one decoder in one family.
-
-    `records` are its own there; `baseline`, `mine` and `again` the timed units of the baseline, of
-    the decoder, and of the baseline's second arm.
-    """
-    length = acceptance_length(records)
-    floor = paired_speedup(baseline, again, lambda unit: unit.time_per_token)
-    row: dict[str, object] = {
-        "acceptance_length_low": length.low,
-        "acceptance_length_high": length.high,
-        "aa_speedup": floor.value,
-        "aa_low": floor.low,
-        "aa_high": floor.high,
-    }
-    if decoder == BASELINE:
-        return row | dict.fromkeys(("speedup_total", "specbench_compat"), 1.0 if mine else None)
-    speedup = speedups(baseline, mine)
-    return {
-        **row,
-        **speedup.totals.columns("speedup_total"),
-        **speedup.specbench.columns("specbench_compat"),
-        "speedup_bootstrap_low": speedup.resampled.low,
-        "speedup_bootstrap_high": speedup.resampled.high,
-        "intervals_disagree": speedup.disagree,
-        "prompts_needed": speedup.needed,
-    }
 
 
 def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
@@ -77,12 +38,11 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
 
     Medians over the repeats that both sides finished; ``ar@aa`` comes after the `decoders`.
     """
-    cells = counters.group_by(records)
-    baseline = times.timed_units(cells.get(BASELINE, []))
+    units = times.units_of(records)
     rows: list[Mapping[str, object]] = []
     for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}
-        for other, unit in times.matched(baseline, times.timed_units(cells.get(decoder, []))):
+        for other, unit in times.matched(units[BASELINE], units[decoder]):
             if unit.ok and other.ok:
                 pairs.setdefault(unit.key, []).append((other, unit))
         rows += [_prompt_row(decoder, group) for group in pairs.values()]

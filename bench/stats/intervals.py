@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from bench.records.cost import Measured
 from bench.stats.times import Unit, matched
 
 CONFIDENCE = 0.95
@@ -30,6 +32,8 @@ _RESAMPLES = 4999
 MIN_BOOTSTRAP = 8
 """Clusters below which there is no bootstrap: resamples of fewer cannot reach the tails."""
 t_ppf = lru_cache(maxsize=4096)(stats.t.ppf)  # a report asks for few, thousands of times
+TIME, DECODE_TIME = attrgetter("time_per_token"), attrgetter("decode_time_per_token")
+"""End-to-end seconds per token of a unit, and those after its first token."""
 Floats = npt.NDArray[np.float64]
 Item = TypeVar("Item")
 
@@ -190,18 +194,18 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
     return list(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
-def median_interval(values: Sequence[float]) -> Estimate:
-    """Return the median with the interval between two order statistics.
+def median_interval(values: Sequence[float]) -> Measured | None:
+    """Return the median with the interval between two order statistics; None of no values.
 
     The k-th smallest and the k-th largest of n values enclose the median unless fewer than k of
     them fall on one side of it, which is binomial(n, 1/2). Below six values: no interval.
     """
     if not values:
-        return Estimate()
+        return None
     ordered, count = sorted(values), len(values)
     rank = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # P(X < rank) <= 2.5 %
-    middle = Estimate(value=median(values), num=count, clusters=count)
-    return replace(middle, low=ordered[rank - 1], high=ordered[-rank]) if rank else middle
+    low, high = (ordered[rank - 1], ordered[-rank]) if rank else (None, None)
+    return Measured(value=median(values), low=low, high=high, num=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +237,7 @@ def mean_log_ratio(repeats: Repeats) -> float:
 def paired_speedup(
     baseline: Iterable[Unit],
     arm: Iterable[Unit],
-    time: Callable[[Unit], float | None],
+    time: Callable[[Unit], float | None] = TIME,
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Estimate:
     """Return the geometric mean over prompts of baseline time / arm time, with its interval."""
@@ -248,7 +252,7 @@ def geometric_mean(pairs: Pairs) -> Estimate:
 def pair_up(
     baseline: Iterable[Unit],
     arm: Iterable[Unit],
-    time: Callable[[Unit], float | None],
+    time: Callable[[Unit], float | None] = TIME,
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Pairs:
     """Return the log ratio of both sides' times for every prompt (or group) that both finished."""

@@ -11,7 +11,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
-from bench.stats import counters, times
+from bench.stats import times
 from bench.stats.intervals import paired_speedup
 from bench.stats.times import Unit
 
@@ -31,16 +31,14 @@ def by_length(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.Da
     where they do not make two groups, or answers were timed in batches.
     """
     timed = [record for record in records if record.kind == "timing"]
-    cells = counters.group_by(timed)
     alone = all(record.batch_size == 1 for record in timed)
-    baseline = times.timed_units(cells.get(BASELINE, [])) if alone else []
-    groups = _groups(baseline)
+    units = times.units_of(timed)
+    groups = _groups(units[BASELINE]) if alone else []
     rows = []
     for decoder in decoders:
-        arm = times.timed_units(cells.get(decoder, [])) if groups else []
         for group in groups if decoder != BASELINE else ():
-            chosen = [unit for unit in baseline if unit.key in group]
-            speedup = paired_speedup(chosen, arm, lambda unit: unit.time_per_token)
+            chosen = [unit for unit in units[BASELINE] if unit.key in group]
+            speedup = paired_speedup(chosen, units[decoder])
             if speedup.value is not None:
                 lengths = list(group.values())
                 row = {"decoder": decoder, "prompts": speedup.num, "shortest": min(lengths)}

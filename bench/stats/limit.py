@@ -12,9 +12,9 @@ from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.stats import times
-from bench.stats.cost_curve import Cost, limits
+from bench.stats.cost_curve import Cost
 from bench.stats.counters import ratio, timed
-from bench.stats.project import with_steps
+from bench.stats.project import later, with_steps
 
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Facts that a call's cost follows from, beside dtype and machine: weights may be any."""
@@ -84,7 +84,7 @@ def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
         token_s=token_s,
         call_s=call_s,
         replay_s=replay_s,
-        memory_s=limits(facts, cell).memory_s,
+        memory_s=facts.memory_s(cell),
     )
 
 
@@ -105,19 +105,16 @@ def operating_points(
     Calls are counted in the timed answers to the same prompts in the same repeat. Where no draft
     model is called, what is charged to drafting are target calls too.
     """
-    alone = list(with_steps([a for a in answers if len(a.prompts) == 1], records))
+    found = with_steps([answer for answer in answers if len(answer.prompts) == 1], records)
     points = []
     for decoder in decoders:
-        spent_s, calls, rows = 0.0, 0, 0
-        for answer, (steps,) in alone:
-            if answer.decoder != decoder:
-                continue
-            spent_s += answer.seconds.get("verify", 0.0)
-            spent_s += 0.0 if any(steps.draft_calls) else answer.seconds.get("draft", 0.0)
-            calls += sum(steps.target_calls[1:])
-            rows += sum(steps.target_rows[1:])
-        if calls:
-            points.append(
-                OperatingPoint(decoder=decoder, rows=rows / calls, seconds=spent_s / calls)
-            )
+        mine, steps = found.get(decoder, ([], []))
+        seconds = sum(
+            answer.seconds.get(phase, 0.0)
+            for answer, each in zip(mine, steps, strict=True)
+            for phase in (("verify",) if any(each.draft_calls) else ("verify", "draft"))
+        )
+        if calls := later(steps, "target_calls"):
+            rows = later(steps, "target_rows") / calls
+            points.append(OperatingPoint(decoder=decoder, rows=rows, seconds=seconds / calls))
     return points

@@ -34,8 +34,8 @@ def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -
     counted = timed(records)
     return {
         **rounds_of(_steps(counted)),
-        "overlap": overlap(_steps(counted)),
-        "alpha_all": alpha_all(_steps(counted)),
+        "overlap": of_compared(_steps(counted), "overlap", "tested"),
+        "alpha_all": of_compared(_steps(counted), "alpha", "emitted"),
         **passes_per_block(_steps(counted)),
         "repetition": repetition(records),
         "repeated_trigrams": repeated,
@@ -73,26 +73,19 @@ def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:
     }
 
 
-def overlap(steps: Iterable[StepColumns]) -> float | None:
-    """Return the mean over tested drafts of the vocabulary's sum of min(target, draft).
+def of_compared(steps: Iterable[StepColumns], part: str, whole: str) -> float | None:
+    """Return the sum of a column over that of another, where distributions were compared.
 
-    A draft is tested if all before it in its step stood. It is the chance that such a draft stands
-    (1 - total variation). None where distributions were not compared: greedy and coupled
-    verification look at picks alone.
+    ``overlap`` over ``tested`` is the mean over tested drafts of the vocabulary's sum of
+    min(target, draft), the chance that such a draft stands (1 - total variation); a draft is tested
+    if all before it in its step stood. ``alpha`` over ``emitted`` is the mean over emitted tokens
+    of min(1, target / draft), 1 where none was drafted: the introspective acceptance rate of I-DLM
+    (arXiv 2604.11035, the target being the base model). It is not the p of the formula for tokens
+    per call: accepted tokens are a selection. None of greedy and coupled verification, which look
+    at picks alone.
     """
-    sums = [(sum(columns.overlap), sum(columns.tested)) for columns in steps if columns.tested]
-    return ratio(sum(shared for shared, _ in sums), sum(tested for _, tested in sums))
-
-
-def alpha_all(steps: Iterable[StepColumns]) -> float | None:
-    """Return the mean over emitted tokens of min(1, target / draft); 1 where none was drafted.
-
-    The introspective acceptance rate of I-DLM (arXiv 2604.11035, the target being the base model).
-    It is not the p of the formula for tokens per call: accepted tokens are a selection. None where
-    distributions were not compared.
-    """
-    sums = [(sum(columns.alpha), sum(columns.emitted)) for columns in steps if columns.tested]
-    return ratio(sum(alpha for alpha, _ in sums), sum(emitted for _, emitted in sums))
+    sums = [(sum(getattr(s, part)), sum(getattr(s, whole))) for s in steps if s.tested]
+    return ratio(sum(one for one, _ in sums), sum(other for _, other in sums))
 
 
 def passes_per_block(steps: Iterable[StepColumns]) -> dict[str, float | None]:

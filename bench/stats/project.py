@@ -13,10 +13,8 @@ step have equally many rows; that slots in a call that verifies cost what token 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE
@@ -24,11 +22,9 @@ from bench.records.record import SampleRecord, StepColumns
 from bench.stats import counters
 from bench.stats.cost_curve import CostCurve
 from bench.stats.counters import ratio, timed
-from bench.stats.decompose import OVERHEAD
-from bench.stats.intervals import Estimate, paired_speedup
-from bench.stats.times import Unit, decode_time_per_token_s, timed_units
-
-_DECODE_TIME = operator.attrgetter("decode_time_per_token")
+from bench.stats.decompose import OVERHEAD, spent_s
+from bench.stats.intervals import DECODE_TIME, Estimate, paired_speedup
+from bench.stats.times import Unit, answer_unit, decode_time_per_token_s, units_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,7 @@ def project(
     `against` are records of a real run on that model and machine. Answers that were decoded several
     at a time count like others.
     """
-    cells, real = counters.group_by(timed(records)), counters.group_by(against)
+    cells, real = counters.group_by(timed(records)), units_of(against)
     base = _units(cells.get(BASELINE, []), terms, BASELINE)
     made = []
     for decoder in decoders:
@@ -103,16 +99,18 @@ def project(
         each = decode_time_per_token_s(units)
         if not base or each is None:
             continue
-        base_there, there = (timed_units(real.get(name, [])) for name in (BASELINE, decoder))
+        steps = [record.steps for record in mine if record.steps is not None]
+        base_there, there = real[BASELINE], real[decoder]
         both = base_there and there
         made.append(
             Projection(
                 decoder=decoder,
-                speedup=paired_speedup(base, units, _DECODE_TIME),
+                speedup=paired_speedup(base, units, DECODE_TIME),
                 time_per_token_s=each,
-                rows_per_call=_rows_per_call(mine),
+                rows_per_call=ratio(later(steps, "target_rows"), later(steps, "target_calls"))
+                or 0.0,
                 beyond=_beyond(mine, terms),
-                measured=paired_speedup(base_there, there, _DECODE_TIME) if both else None,
+                measured=paired_speedup(base_there, there, DECODE_TIME) if both else None,
                 measured_time_s=decode_time_per_token_s(there),
             )
         )
@@ -124,25 +122,17 @@ def project(
 
 def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[Unit]:
     """Return answers with the time that the curve gives them after their first token."""
-    units = []
-    for record in records:
-        steps = record.steps
-        if steps is None or len(steps.emitted) < 2:
-            continue
-        later = sum(steps.emitted[1:])
-        units.append(
-            Unit(
-                key=record.prompt,
-                cluster=record.conversation,
-                family=record.family,
-                repeat=record.repeat,
-                ok=later > 0,
-                tokens=sum(steps.emitted),
-                decode_tokens=later,
-                decode_seconds=_decode_s(steps, record.num_prompt_tokens, terms, decoder),
-            )
+    return [
+        replace(
+            unit,
+            ok=unit.decode_tokens > 0,
+            seconds=None,
+            decode_seconds=_decode_s(steps, record.num_prompt_tokens, terms, decoder),
         )
-    return units
+        for record in records
+        if (steps := record.steps) is not None and len(steps.emitted) > 1
+        for unit in [answer_unit(record)]
+    ]
 
 
 def _decode_s(steps: StepColumns, num_prompt_tokens: int, terms: Terms, decoder: str) -> float:
@@ -175,13 +165,9 @@ def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterator[tuple[int,
         have += steps.emitted[step]
 
 
-def _rows_per_call(records: Sequence[SampleRecord]) -> float:
-    rows = calls = 0
-    for record in records:
-        if (steps := record.steps) is not None:
-            rows += sum(steps.target_rows[1:])
-            calls += sum(steps.target_calls[1:])
-    return ratio(rows, calls) or 0.0
+def later(steps: Iterable[StepColumns], column: str) -> int:
+    """Return the sum of a column over all steps but the first of each answer."""
+    return sum(sum(getattr(each, column)[1:]) for each in steps)
 
 
 def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
@@ -205,9 +191,8 @@ def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:
     """Return seconds a later step by decoder that are neither calls nor the prefill."""
     found = {}
     for decoder, mine in counters.group_by(answers).items():
-        spent_s = sum(answer.seconds.get(phase, 0.0) for answer in mine for phase in OVERHEAD)
         if steps := sum(answer.later_steps for answer in mine):
-            found[decoder] = spent_s / steps
+            found[decoder] = spent_s(mine, *OVERHEAD) / steps
     return found
 
 
@@ -216,61 +201,42 @@ def draft_shares(
 ) -> dict[str, float]:
     """Return seconds of a draft call over those of ar's target call, by decoder, as measured."""
     base = [answer for answer in answers if answer.decoder == BASELINE]
-    call_s = ratio(
-        sum(answer.seconds.get("verify", 0.0) for answer in base),
-        sum(answer.later_steps for answer in base),
-    )
-    spent = _spent(answers, records).items()
-    return {d: its.draft_s / its.drafts / call_s for d, its in spent if its.drafts and call_s}
+    call_s = ratio(spent_s(base, "verify"), sum(answer.later_steps for answer in base))
+    return {
+        decoder: spent_s(mine, "draft") / drafts / call_s
+        for decoder, (mine, steps) in with_steps(answers, records).items()
+        if (drafts := later(steps, "draft_calls")) and call_s
+    }
 
 
 def proposal_shares(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> dict[str, float]:
     """Return seconds of a target call that proposes over those of one that verifies, by decoder."""
-    return {
-        decoder: its.draft_s / its.proposals / (its.verify_s / its.verifying)
-        for decoder, its in _spent(answers, records).items()
-        if its.draft_s and its.proposals and its.verify_s
-        if not its.drafts  # else they cannot be told apart
-    }
-
-
-class _Spent(NamedTuple):
-    """Seconds of drafting, draft calls, seconds and calls of verifying, and calls that propose."""
-
-    draft_s: float = 0.0
-    drafts: int = 0
-    verify_s: float = 0.0
-    verifying: int = 0
-    proposals: int = 0
-
-
-def _spent(answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]) -> dict[str, _Spent]:
-    found: dict[str, _Spent] = {}
-    for answer, steps in with_steps(answers, records):
-        calls = [num for each in steps for num in each.target_calls[1:]]
-        verifying = sum(min(num, 1) for num in calls)
-        spent = _Spent(
-            draft_s=answer.seconds.get("draft", 0.0),
-            drafts=sum(sum(each.draft_calls[1:]) for each in steps),
-            verify_s=answer.seconds.get("verify", 0.0),
-            verifying=verifying,
-            proposals=sum(calls) - verifying,
-        )
-        before = found.get(answer.decoder, _Spent())
-        found[answer.decoder] = _Spent(*map(operator.add, before, spent))
+    found = {}
+    for decoder, (mine, steps) in with_steps(answers, records).items():
+        verifying = sum(min(num, 1) for each in steps for num in each.target_calls[1:])
+        proposals = later(steps, "target_calls") - verifying
+        draft_s, verify_s = spent_s(mine, "draft"), spent_s(mine, "verify")
+        if later(steps, "draft_calls"):
+            continue  # they cannot be told apart
+        if draft_s and proposals and verify_s:
+            found[decoder] = draft_s / proposals / (verify_s / verifying)
     return found
 
 
 def with_steps(
     answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
-) -> Iterator[tuple[PhasedAnswer, list[StepColumns]]]:
-    """Yield answers with the steps of those timed to the same prompts in the same repeat."""
+) -> dict[str, tuple[list[PhasedAnswer], list[StepColumns]]]:
+    """Return by decoder answers, and the steps of those timed to the same prompts and repeat."""
     counted: dict[tuple[str, str, int | None], StepColumns | None]
     counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+    found: dict[str, tuple[list[PhasedAnswer], list[StepColumns]]] = {}
     for answer in answers:
-        found = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
-        steps = [each for each in found if each is not None]
-        if len(steps) == len(found):
-            yield answer, steps
+        asked = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
+        steps = [each for each in asked if each is not None]
+        if len(steps) == len(asked):
+            mine, all_steps = found.setdefault(answer.decoder, ([], []))
+            mine.append(answer)
+            all_steps += steps
+    return found

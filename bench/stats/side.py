@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bench.records.environment import Environment
 from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell
-from bench.records.record import SampleRecord
-from bench.records.run_folder import find_run, load_run
-from bench.records.status import Difference, RunStatus
+from bench.records.run_folder import Run, find_run, load_run
+from bench.records.status import Difference
 from bench.settings.config import INVARIANT, as_text
 from bench.stats.quality import Gold, gold_answers
 from bench.stats.validity import judge
@@ -21,27 +20,33 @@ _SHORT = 9
 FLOAT32 = "float32"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
-    """A run as a comparison sees it.
+@dataclass(frozen=True, kw_only=True)
+class RunSnapshot(Run):
+    """A run with the verdict on it as it now lies there, and the gold answers that it kept."""
 
-    `cells` maps each decoder to its options as text; `same_as_ar` holds those that promise the
-    baseline's very tokens. `passes` are those planned (``timing``, ``quality``); `planned` holds
-    the cells as the manifest has them.
-    """
-
-    path: Path
-    config: Mapping[str, Any]
-    env: Environment
-    status: RunStatus
-    cells: Mapping[str, Mapping[str, str]]
-    same_as_ar: frozenset[str]
-    passes: frozenset[str]
-    records: tuple[SampleRecord, ...]
-    gold: Gold
-    planned: tuple[Cell, ...]
     verdict: str
     reasons: tuple[str, ...]
+    gold: Gold
+
+    @cached_property
+    def planned(self) -> tuple[Cell, ...]:
+        """The cells as the manifest has them, less the baseline's second arm."""
+        return tuple(cell for cell in self.plan.cells if cell.cell != SECOND_BASELINE)
+
+    @cached_property
+    def cells(self) -> Mapping[str, Mapping[str, str]]:
+        """Each decoder's options as text."""
+        return {cell.cell: _texts(cell.options) for cell in self.planned}
+
+    @property
+    def same_as_ar(self) -> frozenset[str]:
+        """The cells that promise the baseline's very tokens."""
+        return frozenset(c.cell for c in self.planned if c.guarantee == SAME_TOKENS)
+
+    @property
+    def passes(self) -> frozenset[str]:
+        """The passes that were planned (``timing``, ``quality``)."""
+        return frozenset(p for prompt in self.plan.prompts for p in prompt.passes)
 
     @property
     def wrong(self) -> list[str]:
@@ -104,22 +109,9 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
         BenchError: where there is none (exit 2), or a file is damaged (4).
     """
     run = load_run(find_run(name, parent))
-    planned = tuple(c for c in run.plan.cells if c.cell != SECOND_BASELINE)
-    validity = judge(run)
-    return RunSnapshot(
-        path=run.path,
-        config=run.config,
-        env=run.env,
-        status=run.status,
-        cells={c.cell: _texts(c.options) for c in planned},
-        same_as_ar=frozenset(c.cell for c in planned if c.guarantee == SAME_TOKENS),
-        planned=planned,
-        verdict=validity.verdict,
-        reasons=validity.reasons,
-        passes=frozenset(p for prompt in run.plan.prompts for p in prompt.passes),
-        records=run.records,
-        gold=gold_answers(run.path, run.plan),
-    )
+    judged = judge(run)
+    gold = gold_answers(run.path, run.plan)
+    return RunSnapshot(**vars(run), verdict=str(judged.verdict), reasons=judged.reasons, gold=gold)
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:

@@ -14,6 +14,8 @@ Letters: C conversations, K sums kept of each, B resamples, R repeats.
 from __future__ import annotations
 
 import math
+import sys
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +68,7 @@ class Speedups:
 def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
     """Return all estimators, end to end, of the answers that both sides finished."""
     base, mine = list(baseline), list(arm)
-    geometric = geometric_mean(pairs := pair_up(base, mine, lambda unit: unit.time_per_token))
+    geometric = geometric_mean(pairs := pair_up(base, mine))
     clusters = sorted(set(pairs.clusters))
     if not clusters:
         return Speedups(geometric=geometric)
@@ -94,26 +96,20 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
     )
 
 
-def more_prompts(estimate: Estimate, precision: float = PRECISION) -> int | None:
-    """Return how many prompts more bring the interval to within a factor 1 + `precision`.
+def more_prompts(estimate: Estimate) -> int | None:
+    """Return how many prompts more bring the interval to within a factor 1 + `PRECISION`.
 
     For the t-interval of C conversations, whose half-width is t(C - 1) sd / sqrt(C).
     """
     if estimate.error is None or estimate.low is None or not estimate.clusters:
         return None
     spread = estimate.error * math.sqrt(estimate.clusters)
-    wanted = math.log1p(precision)
 
-    def half_width(count: int) -> float:
-        return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * spread / math.sqrt(count)
+    def is_narrow(count: int) -> bool:
+        quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+        return quantile * spread / math.sqrt(count) <= math.log1p(PRECISION)
 
-    low, high = estimate.clusters - 1, estimate.clusters
-    while half_width(high) > wanted:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if half_width(middle) > wanted else (low, middle)
-    more = high - estimate.clusters
+    more = bisect_left(range(estimate.clusters, sys.maxsize), True, key=is_narrow)
     return math.ceil(more * estimate.num / estimate.clusters)
 
 

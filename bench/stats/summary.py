@@ -13,9 +13,10 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, guarantee_rank
 from bench.records.record import SampleRecord
-from bench.stats import counters, estimates, parallel_counters, times
+from bench.stats import counters, parallel_counters, times
 from bench.stats.counters import Tally
-from bench.stats.intervals import Estimate, paired_speedup
+from bench.stats.estimates import acceptance_length
+from bench.stats.intervals import DECODE_TIME, TIME, Estimate, paired_speedup
 from bench.stats.quality import Gold, family_quality, overall_quality, scored
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.summary_row import COLUMNS
@@ -89,7 +90,7 @@ def summarise(
     tells = {family: q.tells for family, q in of_ar.items() if q.metric is not None}
     num_told = sum(tells.values())
     tells |= {ALL: num_told > 0} if tells else {}
-    units = {cell: times.timed_units(of) for cell, of in cells.items()}
+    units = times.units_of(records)
     baseline = cells.get(BASELINE, [])
     rows: list[dict[str, object]] = []
     for decoder in decoders:
@@ -98,16 +99,18 @@ def summarise(
         for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
             chosen = _of_family(cells[decoder], family)
             base, mine, again = (
-                [unit for unit in units.get(cell, []) if family in (ALL, unit.family)]
+                [unit for unit in units[cell] if family in (ALL, unit.family)]
                 for cell in (BASELINE, decoder, SECOND_BASELINE)
             )
+            length = acceptance_length(chosen)
             row: dict[str, object] = {
                 "decoder": decoder,
                 "family": family,
                 "guarantee": promises.get(decoder),
                 **_counts(chosen),
-                **_times(mine, base, decoder),
-                **estimates.columns(decoder, chosen, base, mine, again),
+                **_times(decoder, base, mine, again),
+                "acceptance_length_low": length.low,
+                "acceptance_length_high": length.high,
                 **quality.estimate.columns("quality"),
                 "quality_metric": quality.metric,
                 **parallel_counters.columns(chosen, _of_family(baseline, family)),
@@ -122,40 +125,25 @@ def summarise(
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def noise_floor(records: Sequence[SampleRecord], family: str = ALL) -> Estimate:
+def noise_floor(records: Sequence[SampleRecord]) -> Estimate:
     """Estimate the "speed-up" of the baseline's second arm over the first."""
-    cells = counters.group_by(records)
-    base, again = (  # groups are formed first: one may mix families
-        [unit for unit in times.timed_units(cells.get(name, [])) if family in (ALL, unit.family)]
-        for name in (BASELINE, SECOND_BASELINE)
-    )
-    return _speedup(base, again)
+    units = times.units_of(records)
+    return paired_speedup(units[BASELINE], units[SECOND_BASELINE])
 
 
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     """Return every estimator of the noise floor, over all families."""
-    cells = counters.group_by(records)
-    return speedups(
-        *(times.timed_units(cells.get(name, [])) for name in (BASELINE, SECOND_BASELINE))
-    )
+    units = times.units_of(records)
+    return speedups(units[BASELINE], units[SECOND_BASELINE])
 
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Pairs:
     """Estimate the speed-up of each decoder over each other one, over all families."""
-    cells = counters.group_by(records)
-    units = {name: times.timed_units(cells.get(name, [])) for name in decoders}
+    units = times.units_of(records)
     return {
-        (name, other): _speedup(units[other], units[name])
+        (name, other): paired_speedup(units[other], units[name])
         for name, other in itertools.permutations(decoders, 2)
     }
-
-
-def _speedup(baseline: Sequence[Unit], arm: Sequence[Unit], *, decode: bool = False) -> Estimate:
-    return paired_speedup(
-        baseline,
-        arm,
-        (lambda u: u.decode_time_per_token) if decode else (lambda u: u.time_per_token),
-    )
 
 
 def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
@@ -216,18 +204,33 @@ def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
     }
 
 
-def _times(mine: Sequence[Unit], baseline: Sequence[Unit], decoder: str) -> dict[str, object]:
+def _times(
+    decoder: str, baseline: Sequence[Unit], mine: Sequence[Unit], again: Sequence[Unit]
+) -> dict[str, object]:
+    """Return times and speed-ups of units; those of the baseline's second arm are the floor."""
     each = times.time_per_token_s(mine)
-    whole, decode = (_speedup(baseline, mine, decode=flag) for flag in (False, True))
-    counts = {"clusters": whole.clusters, "pairs": whole.num, "pairs_dropped": whole.dropped}
-    counts["pairs_decode"] = decode.num
-    if decoder == BASELINE:
-        whole, decode = (_ONE if found.num else Estimate() for found in (whole, decode))
-    return {
-        **counts,
+    whole, decode = (paired_speedup(baseline, mine, time) for time in (TIME, DECODE_TIME))
+    floor = paired_speedup(baseline, again)
+    found = Speedups(geometric=whole) if decoder == BASELINE else speedups(baseline, mine)
+    row: dict[str, object] = {
+        "clusters": whole.clusters,
+        "pairs": whole.num,
+        "pairs_dropped": whole.dropped,
+        "pairs_decode": decode.num,
         "time_per_token_s": each,
         "tokens_per_s": 1 / each if each else None,
         "decode_time_per_token_s": times.decode_time_per_token_s(mine),
-        **whole.columns("speedup"),
-        **decode.columns("speedup_decode"),
+        "aa_speedup": floor.value,
+        "aa_low": floor.low,
+        "aa_high": floor.high,
+        **found.totals.columns("speedup_total"),
+        **found.specbench.columns("specbench_compat"),
+        "speedup_bootstrap_low": found.resampled.low,
+        "speedup_bootstrap_high": found.resampled.high,
+        "intervals_disagree": found.disagree,
+        "prompts_needed": found.needed,
     }
+    if decoder == BASELINE:
+        whole, decode = (_ONE if found.num else Estimate() for found in (whole, decode))
+        row |= dict.fromkeys(("speedup_total", "specbench_compat"), 1.0 if mine else None)
+    return row | whole.columns("speedup") | decode.columns("speedup_decode")

@@ -7,11 +7,11 @@ paired, see `bench.stats.intervals`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.records.record import SampleRecord
-from bench.stats.counters import Tally, ratio, timed
+from bench.stats.counters import Tally, group_by, ratio, timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,15 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
         if record.batch_size > 1:
             groups[record.block, record.repeat].append(record)
         else:
-            units.append(_answer_unit(record))
+            units.append(answer_unit(record))
     units.extend(_group_unit(group) for group in groups.values())
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
+
+
+def units_of(records: Iterable[SampleRecord]) -> Mapping[str, list[Unit]]:
+    """Return the timed units of every decoder; one without records has none."""
+    units = {decoder: timed_units(mine) for decoder, mine in group_by(records).items()}
+    return defaultdict(list, units)
 
 
 def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
@@ -72,7 +78,8 @@ def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     return [] if len({record.machine for record in chosen}) > 1 else chosen
 
 
-def _answer_unit(record: SampleRecord) -> Unit:
+def answer_unit(record: SampleRecord) -> Unit:
+    """Return the unit of an answer that was timed alone."""
     tally, total, ttft = Tally.of(record), record.total_s, record.ttft_s
     return Unit(
         key=record.prompt,

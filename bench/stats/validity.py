@@ -22,7 +22,7 @@ import shlex
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +34,7 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
 from bench.records.status import Difference, RunStatus
 from bench.stats.adapter_fit import training_warnings
-from bench.stats.workers import Part, prompts_of, seconds_per_token, trend, workers
+from bench.stats.workers import Part, baseline_units, trend, workers
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -59,24 +59,8 @@ EXIT_CODES: Mapping[str, Exit] = {
 """Exit codes of commands that read or complete a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validity:
-    """Verdict, why it is not VALID, what else to know, and the numbers behind the warnings."""
-
-    verdict: str
-    reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
-    num_errors: int
-    num_blocks: int
-    num_loaded_blocks: int
-    max_other_cores: float | None
-    drift: float | None
-    num_graphs: int | None
-    compile_s: float | None
-
-
-def judge(run: Run) -> Validity:
-    """Judge what a run has measured so far, by its records and its status."""
+def judge(run: Run) -> RunStatus:
+    """Return a run's status with the verdict on what it has measured so far, and its evidence."""
     damage = _damage(run)
     broken = (*_broken(run), *_unanswered(run))
     wrong = _difference_lines(run.status, wrong=True)
@@ -95,7 +79,8 @@ def judge(run: Run) -> Validity:
         drift = clock_drift(run)
     errors = [record for record in run.records if record.error is not None]
     compiled = [line for line in run.events if line["event"] == "compiled"]
-    return Validity(
+    return replace(
+        run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
         reasons=tuple(line for lines in reasons.values() for line in lines),
         warnings=(
@@ -124,15 +109,11 @@ def clock_drift(run: Run) -> float | None:
     if third == 0:
         return None
     early, late = set(blocks[:third]), set(blocks[-third:])
-    timed_as_one: defaultdict[tuple[int, str], list[SampleRecord]] = defaultdict(list)
-    for record in run.records:
-        if _of_baseline(record):
-            timed_as_one[record.block, record.decoder].append(record)
     times: defaultdict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for (block, _), group in timed_as_one.items():
-        pace = seconds_per_token(group)
+    for (_, block), unit in baseline_units(r for r in run.records if r.error is None):
+        pace = unit.time_per_token
         if pace is not None and block in early | late:
-            times[prompts_of(group)][block in late].append(pace)
+            times[unit.key][block in late].append(pace)
     ratios = [
         math.log(median(after) / median(before))
         for before, after in times.values()
@@ -141,11 +122,6 @@ def clock_drift(run: Run) -> float | None:
     if len(ratios) < _MIN_DRIFT_PROMPTS:
         return trend(run.records)
     return round(math.expm1(median(ratios)), 4)
-
-
-def _of_baseline(record: SampleRecord) -> bool:
-    arms = (BASELINE, SECOND_BASELINE)
-    return record.kind == "timing" and record.decoder in arms and record.error is None
 
 
 # ---------------------------------------------------------------- what a verdict rests on
@@ -351,8 +327,9 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
     """Warn of a nondeterministic device: both arms of the baseline do the same work."""
     answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    arms = (BASELINE, SECOND_BASELINE)
     for record in records:
-        if _of_baseline(record):
+        if record.kind == "timing" and record.decoder in arms and record.error is None:
             answers[record.prompt, record.repeat].add(record.tokens)
     unequal = sum(len(given) > 1 for given in answers.values())
     if not unequal:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean, median
 
 from scipy import stats
@@ -22,13 +23,12 @@ from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats.counters import group_by
 from bench.stats.intervals import Estimate, paired_speedup
-from bench.stats.times import timed_units
+from bench.stats.times import Unit, timed_units, units_of
 
 _MIN_BLOCKS = 9
 """Blocks below which a worker's drift is not known: three in each third."""
 _LEVEL = 0.01
 """Significance from which on a trend is no chance."""
-Of = Callable[[SampleRecord], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,54 +53,61 @@ class Part:
 
 def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
     """Return a part for each worker; empty where the run's own process measured everything."""
-    return _parts(records, decoders, lambda record: record.worker)
+    return _parts(records, decoders, "worker")
 
 
 def machines(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
     """Return a part for each machine of a merged run; empty where there are not several."""
-    parts = _parts(records, decoders, lambda record: record.machine)
+    parts = _parts(records, decoders, "machine")
     return parts if len(parts) > 1 else []
 
 
-def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], of: Of) -> list[Part]:
-    timing = [record for record in records if record.kind == "timing" and of(record)]
-    grouped = group_by(timing, lambda record: str(of(record)))
-    drifting = drifts(timing, of)
-    return [
-        Part(
-            name=name,
-            node=mine[0].node,
-            num_blocks=len({record.block for record in mine}),
-            floor=_speedup(mine, SECOND_BASELINE),
-            speedups={cell: _speedup(mine, cell) for cell in decoders if cell != BASELINE},
-            drift=drifting.get(name, trend(mine)),
+def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str) -> list[Part]:
+    of = attrgetter(field)
+    grouped = group_by((r for r in records if r.kind == "timing" and of(r)), of)
+    drifting = drifts(grouped)
+    parts = []
+    for name, mine in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
+        units = units_of(mine)
+        found = {cell: paired_speedup(units[BASELINE], units[cell]) for cell in decoders}
+        parts.append(
+            Part(
+                name=name,
+                node=mine[0].node,
+                num_blocks=len({record.block for record in mine}),
+                floor=paired_speedup(units[BASELINE], units[SECOND_BASELINE]),
+                speedups={cell: each for cell, each in found.items() if cell != BASELINE},
+                drift=drifting.get(name, trend(mine)),
+            )
         )
-        for name, mine in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0]))
-    ]
+    return parts
 
 
-def _speedup(records: Sequence[SampleRecord], cell: str) -> Estimate:
-    base, mine = (timed_units(r for r in records if r.decoder == name) for name in (BASELINE, cell))
-    return paired_speedup(base, mine, lambda unit: unit.time_per_token)
-
-
-def drifts(records: Iterable[SampleRecord], of: Of) -> dict[str, float]:
-    """Return how much longer a token of the baseline took at the end, by worker (0.05: 5 %)."""
-    groups: defaultdict[tuple[str, int, int, str], list[SampleRecord]] = defaultdict(list)
+def baseline_units(records: Iterable[SampleRecord]) -> Iterator[tuple[tuple[int, int], Unit]]:
+    """Yield what was timed of both arms of the baseline, with its attempt and block."""
+    groups: defaultdict[tuple[int, int, str], list[SampleRecord]] = defaultdict(list)
     for r in records:
-        if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing" and r.error is None:
-            groups[str(of(r)), r.attempt, r.block, r.decoder].append(r)
-    logs: defaultdict[str, list[tuple[str, int, int, float]]] = defaultdict(list)
-    for (name, attempt, block, _), group in groups.items():
-        if pace := seconds_per_token(group):
-            logs[prompts_of(group)].append((name, attempt, block, math.log(pace)))
+        if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing":
+            groups[r.attempt, r.block, r.decoder].append(r)
+    for (attempt, block, _), group in groups.items():
+        for unit in timed_units(group):
+            yield (attempt, block), unit
+
+
+def drifts(parts: Mapping[str, Iterable[SampleRecord]]) -> dict[str, float]:
+    """Return how much longer a token of the baseline took at the end, by worker (0.05: 5 %)."""
+    logs: defaultdict[str, list[tuple[str, tuple[int, int], float]]] = defaultdict(list)
+    for name, records in parts.items():
+        for place, unit in baseline_units(r for r in records if r.error is None):
+            if pace := unit.time_per_token:
+                logs[unit.key].append((name, place, math.log(pace)))
     rest: defaultdict[str, dict[tuple[int, int], list[float]]] = defaultdict(dict)
     for of_prompt in logs.values():
-        if len({block for _, _, block, _ in of_prompt}) < 2:
+        if len({block for _, (_, block), _ in of_prompt}) < 2:
             continue
         usual = median(log for *_, log in of_prompt)
-        for name, attempt, block, log in of_prompt:
-            rest[name].setdefault((attempt, block), []).append(log - usual)
+        for name, place, log in of_prompt:
+            rest[name].setdefault(place, []).append(log - usual)
     return {name: _change(blocks) for name, blocks in rest.items() if len(blocks) >= _MIN_BLOCKS}
 
 
@@ -111,15 +118,10 @@ def trend(records: Iterable[SampleRecord]) -> float | None:
     with fewer than `_MIN_BLOCKS` blocks. After the first token, where that is known: the share of
     the prompt differs from answer to answer.
     """
-    groups: defaultdict[tuple[int, int, str], list[SampleRecord]] = defaultdict(list)
-    for r in records:
-        if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing":
-            groups[r.attempt, r.block, r.decoder].append(r)
     paces: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
-    for (attempt, block, _), group in groups.items():
-        for unit in timed_units(group):
-            if pace := unit.decode_time_per_token or unit.time_per_token:
-                paces[attempt, block].append(math.log(pace))
+    for place, unit in baseline_units(records):
+        if pace := unit.decode_time_per_token or unit.time_per_token:
+            paces[place].append(math.log(pace))
     logs = [fmean(paces[key]) for key in sorted(paces)]
     if len(logs) < _MIN_BLOCKS:
         return None
@@ -128,18 +130,6 @@ def trend(records: Iterable[SampleRecord]) -> float | None:
         return 0.0
     slope = float(stats.theilslopes(logs, places).slope)
     return round(math.expm1(slope * 2 / 3 * len(logs)), 4)
-
-
-def seconds_per_token(group: Sequence[SampleRecord]) -> float | None:
-    """Return the pace of records that were timed as one; None where it is not known."""
-    seconds = group[0].total_s or group[0].group_s
-    num_tokens = sum(len(record.tokens or ()) for record in group)
-    return seconds / num_tokens if seconds is not None and num_tokens else None
-
-
-def prompts_of(group: Iterable[SampleRecord]) -> str:
-    """Name the prompts of records that were timed as one."""
-    return "|".join(sorted(record.prompt for record in group))
 
 
 def _change(blocks: Mapping[tuple[int, int], list[float]]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from typing import Any
 from bench.errors import UnavailableError
 from bench.records.environment import write_environment
 from bench.records.failures import ERRORS
-from bench.records.files import SampleWriter, only_writer, write_json, write_text
-from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
+from bench.records.files import SampleWriter, only_writer, write_text
+from bench.records.phases import PhasedAnswer, read_phases, write_phases
 from bench.records.plan import Plan, PlannedPrompt, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
-from bench.records.record import SCHEMA, SampleRecord
+from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, load_run, point_latest
 from bench.records.status import COMPLETE, RunStatus, write_status
 from bench.records.vocabulary import VOCABULARY
@@ -194,8 +194,7 @@ def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
         blocks = {(answer.prompts, answer.repeat) for answer in answers}
         answers += [a for a in read_phases(run.path) if (a.prompts, a.repeat) not in blocks]
     if answers:
-        data = [asdict(answer) for answer in answers]
-        write_json(folder / PHASES_FILE, {"schema": SCHEMA, "phases": PHASES, "answers": data})
+        write_phases(folder, answers)
 
 
 def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
@@ -211,6 +210,5 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         split=runs[0].status.split,
     )
     write_status(folder, status)
-    validity = judge(load_run(folder))
-    warnings = (*validity.warnings, *_missing_parts(merged.plan))
-    return replace(status, **{**asdict(validity), "warnings": warnings})
+    judged = judge(load_run(folder))
+    return replace(judged, warnings=(*judged.warnings, *_missing_parts(merged.plan)))

@@ -17,7 +17,6 @@ from bench.plan.make import batch_size
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener, Setup
 from bench.progress import Progress
-from bench.records.failures import ErrorLog
 from bench.records.files import SampleWriter
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
@@ -77,7 +76,6 @@ class Passes:
     left: Sequence[Block]
     records: Sequence[SampleRecord]
     writer: SampleWriter
-    errors: ErrorLog
     second: SecondPass
     progress: Progress
 
@@ -98,7 +96,7 @@ class Passes:
         queue = JobQueue(executor, num_workers, self._opening(num_workers), prefix)
         try:
             if jobs:
-                num_left = sum(len(block.prompts) * len(block.order) for block in self.left)
+                num_left = sum(block.num_answers for block in self.left)
                 progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
                 self._take(queue.run(jobs))
             if scoring:
@@ -121,7 +119,7 @@ class Passes:
             self.writer.lines(done.lines)  # first: what lies in the folder counts
             self.writer.sync()
             for name, trace in done.errors:
-                self.errors.keep(name, trace)
+                self.writer.trace(name, trace)
             if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
                 self.second.keep(job.block, done.phases)
             if isinstance(job, SplitBlock):

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from bench.errors import BenchError, UnavailableError, room_for
 from bench.machine.env import ROOT
 from bench.progress import Progress
-from bench.records.failures import TraceCollector
-from bench.records.files import LineCollector, event_line
+from bench.records.files import LineCollector
 from bench.records.phases import PhasedAnswer
 from bench.settings.config import config_of
 from bench.workers.messages import (
@@ -54,7 +53,8 @@ class Worker:
             else:
                 self._watch.ignore(request.peers)
                 phases = self.work(request.job)
-            return Done(self._lines.take(), self._errors.take(), tuple(phases))
+            lines, errors = self._lines.take()
+            return Done(lines, errors, tuple(phases))
         except BenchError as error:
             return error
         except Exception as error:  # the run says which worker failed, and how
@@ -73,9 +73,8 @@ class Worker:
         _refuse_other(setup, opening, len(whole))
         lines = LineCollector(worker=opening.worker, node=node())
         self.begin(setup, opening.prompts, opening.blocks, lines, opening.attempt)
-        where = {"node": node(), "cores": list(opening.cores), "gpu": opening.gpu}
-        named = {"worker": opening.worker, **where, "attempt": opening.attempt}
-        self._lines.lines.append(event_line("worker", **named))
+        where = {"cores": list(opening.cores or whole), "gpu": opening.gpu}
+        lines.event("worker", node=node(), **where, attempt=opening.attempt)
 
     def begin(
         self,
@@ -90,7 +89,6 @@ class Worker:
         from bench.measure.timing import Runner, frozen_garbage
 
         self._setup, self._prompts, self._lines, self._attempt = setup, prompts, lines, attempt
-        self._errors = TraceCollector()
         self._failed: set[str] = set()
         self._watch = LoadWatch(setup.device)
         self._runner = Runner(
@@ -100,7 +98,6 @@ class Worker:
             Progress(),
             attempt=attempt,
             lap=self._watch.lap,
-            errors=self._errors,
             after=lambda _, failed: self._failed.update(failed),
         )
         if blocks:
@@ -132,7 +129,6 @@ class Worker:
                 Progress(),
                 attempt=self._attempt,
                 done=job.done,
-                errors=self._errors,
             )
         return ()
 

@@ -257,9 +257,10 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
     whole = SampleWriter._append
 
     def fills_up(self: SampleWriter, line: str) -> None:
-        if self._size > 9_000:
-            self._write = lambda _fd, _data: 3
-        whole(self, line)
+        with monkeypatch.context() as patch:
+            if self._size > 9_000:
+                patch.setattr(os, "write", lambda _fd, _data: 3)
+            whole(self, line)
 
     monkeypatch.setattr(SampleWriter, "_append", fills_up)
     shown = progress()

@@ -33,7 +33,7 @@ from typing import Any, Literal, cast
 
 import torch
 
-from bench.machine.clock import Stopwatch, WallClock
+from bench.machine.clock import Clock, Stopwatch
 from bench.stats.intervals import cluster_mean
 from decoders.ar import Autoregressive
 from decoders.core.adapter.module import SlotAdapter
@@ -380,7 +380,7 @@ def stamps() -> None:
         def run(
             prompt: Sequence[int], *, every: bool, scheduler: Scheduler = scheduler
         ) -> list[int]:
-            with Stopwatch(WallClock()) as watch:
+            with Stopwatch(Clock()) as watch:
 
                 def first(index: int, number: int) -> None:
                     if not number:
@@ -396,7 +396,7 @@ def stamps() -> None:
             functools.partial(run, every=True),
             functools.partial(run, every=False),
         )
-    clock = WallClock()
+    clock = Clock()
     with Stopwatch(clock) as watch:
         spent_s = timeit.timeit(lambda: watch.emitted(0, 1), number=100_000)
     print(f"one stamp: {spent_s * 1e4:.0f} ns")

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.measure.bare import SPECS, Bench, Plan, Timing
+from bench.measure.bare import SPECS, Bench, Timing
 from bench.measure.call_times import Sequences
 from bench.records.cost import CostCell
 from bench.records.plan import BASELINE
@@ -70,7 +70,7 @@ class Cell:
 
     def take_turn(self, bench: Bench, name: str, spec: str, chance: float, context: int) -> None:
         """Measure everything once."""
-        middle = context + bench.plan.num_tokens // 2
+        middle = context + bench.num_tokens // 2
         readings = {BASELINE: Scripted([0.0]), name: Scripted([chance])}
         specs = {BASELINE: BASELINE, name: spec}
         asked = [(bench.models, context, 1, readings[each]) for each in specs]
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--turns", type=int, default=7)
     given = parser.parse_args(arguments)
-    plan = Plan(
+    bench = Bench(
         shape=given.shape,
         device=torch.device("cpu"),
         dtype=torch.float32,
@@ -157,11 +157,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         num_tokens=given.tokens,
         compile=False,
     )
-    bench, context = Bench(plan), given.context
+    context = given.context
     bench.attach()
     print("| decoder | k | chance | tokens a step | measured | projected | apart |")
     print("|---|---:|---:|---:|---:|---:|---:|")
-    for chance, k, name in product(plan.chances, plan.ks, SPECS):
+    for chance, k, name in product(bench.chances, bench.ks, SPECS):
         spec, cell = SPECS[name].format(k=k, slots=k + 1), Cell()
         bench.time(spec, context, 1, reading=Scripted([chance]))  # warms up
         for _ in range(given.turns):

@@ -53,7 +53,7 @@ def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None
     plan, prompts = make_plan(setup, "quality", progress)
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     score_quality(setup, asked, taken, progress, attempt=0)
-    records = [SampleRecord.from_dict(json.loads(line)) for line in taken.take()]
+    records = [SampleRecord.from_dict(json.loads(line)) for line in taken.lines]
     rows = {row.decoder: row for row in rows_of(summarise(records, plan), "all")}
     lost = {name: row.estimate("nll_over_ar") for name, row in rows.items()}
     assert (lost["lookup"].value, lost["lookup"].low) == (0, None)

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.records.run_folder import Run
-from bench.stats.side import RunSnapshot
 from bench.text import counted, portable
 
-Measured = Run | RunSnapshot
 
-
-def setting(run: Measured, decoders: Sequence[str]) -> list[tuple[str, str]]:
+def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     """Return the head of a report as (key, value); unrecorded facts are left out."""
     device = (run.env.device or run.config.get("device"), hardware(run))
     rows = {
@@ -29,7 +26,7 @@ def setting(run: Measured, decoders: Sequence[str]) -> list[tuple[str, str]]:
     return [(key, portable(str(value))) for key, value in rows.items() if value]
 
 
-def model_of(run: Measured) -> str:
+def model_of(run: Run) -> str:
     """Return the target's name (of a folder its last part), size, packing, and how calls ran."""
     source = str(run.config.get("model") or "an unnamed model")
     local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
@@ -45,7 +42,7 @@ def model_of(run: Measured) -> str:
     return f"{name} ({', '.join(parts)})" if parts else name
 
 
-def hardware(run: Measured) -> str | None:
+def hardware(run: Run) -> str | None:
     """Return the GPU, or the processor with its cores."""
     machine = run.env.machine
     if run.env.gpu_name or not machine.cpu:

@@ -9,7 +9,7 @@ from bench.records.files import write_files
 from bench.records.phases import read_phases
 from bench.records.run_folder import Run
 from bench.stats import summary as sums
-from bench.stats.cost_curve import Cost, break_even_rate, limits
+from bench.stats.cost_curve import Cost, break_even_rate
 from bench.stats.intervals import LEVEL
 from bench.stats.limit import OperatingPoint, ar_limit, mismatch, operating_points
 from bench.text import markdown, percent
@@ -106,7 +106,8 @@ def machine_lines(facts: CostFacts) -> list[str]:
     lines += [f"{what}: {_rate(rate, unit)}" for rate, what, unit in rates if rate is not None]
     if facts.replay is not None and facts.beside_replay is not None and facts.replayed is not None:
         share = facts.replay.value / facts.beside_replay.value
-        bound = limits(facts, facts.replayed).roofline_s
+        bounds = facts.memory_s(facts.replayed), facts.compute_s(facts.replayed)
+        bound = max((each for each in bounds if each is not None), default=None)
         text = (
             f"{facts.replayed}: {_ms(facts.beside_replay)} a call, {_ms(facts.replay)} replayed by "
             f"{facts.replay_by} ({percent(share)})"

@@ -49,7 +49,7 @@ def show_run(
         BenchError: exit 2 for a folder that is no run, an unknown prompt or decoder.
     """
     run = load_run(run_dir)
-    wrong, validity = run.status.wrong, judge(run)
+    wrong, judged = run.status.wrong, judge(run)
     known = decoder_order(run.plan, run.records, wrong)
     for name in decoders or ():
         if name not in known:
@@ -58,9 +58,10 @@ def show_run(
     for record in sorted(run.records, key=lambda r: (r.error is not None, r.kind != "timing")):
         answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
     names = _chosen(prompt, run.plan, answers)
-    if validity.verdict != VALID:
-        reasons = [f"  {from_here(reason, run_dir)}" for reason in validity.reasons]
-        console.print(Text(printable("\n".join([validity.verdict, *reasons])), style="bold red"))
+    if judged.verdict != VALID:
+        reasons = [f"  {from_here(reason, run_dir)}" for reason in judged.reasons]
+        lines = [str(judged.verdict), *reasons]
+        console.print(Text(printable("\n".join(lines)), style="bold red"))
     if not names:
         console.print(Text("nothing is measured yet"))
         return

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from bench.machine.clock import Stopwatch, WallClock
+from bench.machine.clock import Clock, Stopwatch
 from tests.fake_clock import FakeClock
 
 
@@ -73,7 +73,7 @@ def test_a_collector_that_was_off_stays_off() -> None:
 
 def test_the_wall_clock_waits_for_the_device_at_every_reading() -> None:
     syncs: list[int] = []
-    clock = WallClock(lambda: syncs.append(1))
+    clock = Clock(lambda: syncs.append(1))
     with Stopwatch(clock) as watch:
         watch.emitted(0, 0)
         watch.emitted(0, 1)
@@ -82,5 +82,5 @@ def test_the_wall_clock_waits_for_the_device_at_every_reading() -> None:
 
 
 def test_the_clock_of_a_cpu_waits_for_nothing() -> None:
-    clock = WallClock.for_device("cpu")
+    clock = Clock.for_device("cpu")
     assert clock.now() <= clock.now()

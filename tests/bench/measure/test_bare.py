@@ -27,7 +27,7 @@ CONTEXT, TOKENS = 8, 24
 
 @pytest.fixture(scope="module")
 def bench() -> bare.Bench:
-    plan = bare.Plan(
+    made = bare.Bench(
         shape="zoo",
         device=torch.device("cpu"),
         dtype=torch.float32,
@@ -38,7 +38,6 @@ def bench() -> bare.Bench:
         num_tokens=TOKENS,
         compile=False,
     )
-    made = bare.Bench(plan)
     made.attach()
     return made
 
@@ -143,7 +142,7 @@ def test_the_command_shows_and_keeps_its_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(bare, "Bench", made.append)
+    monkeypatch.setattr(bare, "Bench", lambda **given: made.append(given))
     monkeypatch.setitem(bare.PARTS, "ar", lambda _: iter([{"context": 1}]))
     path = tmp_path / "ar.jsonl"
     assert bare.main(["ar", "--small", "--output", str(path)]) == 0

@@ -11,7 +11,6 @@ from jinja2 import TemplateError
 
 from bench.plan.tokenise import PromptEncoder, count_lines, to_length
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
-from bench.records.vocabulary import Tokenizer
 from specbench_tasks.task import Conversation, GoldAnswer
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
@@ -50,6 +49,9 @@ class Letters:
         return [0, *ids] if add_special_tokens and self.adds_bos else ids
 
 
+LETTERS: Any = LETTERS
+
+
 def conversation(*turns: str, id: str = "c", system: str | None = None) -> Conversation:
     references = tuple(GoldAnswer(answers=(turn.upper(),)) for turn in turns)
     return Conversation(id=id, family="qa", turns=turns, references=references, system=system)
@@ -57,12 +59,12 @@ def conversation(*turns: str, id: str = "c", system: str | None = None) -> Conve
 
 def build(
     *conversations: Conversation,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Any = None,
     max_prompt_tokens: int = 1000,
     overlong: Any = "skip",
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
     return PromptEncoder(
-        tokenizer or Letters(), max_prompt_tokens=max_prompt_tokens, overlong=overlong
+        tokenizer or LETTERS, max_prompt_tokens=max_prompt_tokens, overlong=overlong
     ).prompts(conversations, lambda prompts: [f" answer to {p.name} " for p in prompts])
 
 
@@ -89,7 +91,7 @@ def test_the_chat_template_is_applied_exactly_once_with_the_frozen_answer_in_it(
 def test_a_token_that_the_model_does_not_know_is_refused_before_any_answer() -> None:
     def build_for(vocab_size: int) -> list[Prompt]:
         return PromptEncoder(
-            Letters(), max_prompt_tokens=99, overlong="skip", vocab_size=vocab_size
+            LETTERS, max_prompt_tokens=99, overlong="skip", vocab_size=vocab_size
         ).prompts(
             [conversation("Hi", "z"), conversation("Hé", id="d")],
             lambda prompts: ["" for _ in prompts],
@@ -182,7 +184,7 @@ def test_the_baseline_is_asked_once_per_turn_and_only_where_a_conversation_goes_
         asked.append([p.name for p in prompts])
         return ["yes"] * len(prompts)
 
-    prompts, _ = PromptEncoder(Letters(), max_prompt_tokens=99, overlong="skip").prompts(
+    prompts, _ = PromptEncoder(LETTERS, max_prompt_tokens=99, overlong="skip").prompts(
         [
             conversation("a", id="one"),
             conversation("a", "b", id="two"),
@@ -203,7 +205,7 @@ def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_as
         return ["own"] * len(prompts)
 
     given = replace(conversation("a", "b", "c"), replies=("\nGiven ", None, "last"))
-    prompts, _ = PromptEncoder(Letters(), max_prompt_tokens=99, overlong="skip").prompts(
+    prompts, _ = PromptEncoder(LETTERS, max_prompt_tokens=99, overlong="skip").prompts(
         [given], answer
     )
     assert asked == ["c#2"]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
-from bench.records.failures import ERRORS, ErrorLog, error_line, position_of
+from bench.records.failures import ERRORS, error_line, position_of
+from bench.records.files import SampleWriter
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from decoders.core import registry
@@ -134,13 +135,13 @@ def test_a_log_that_cannot_be_written_is_one_line(
 ) -> None:
     (tmp_path / ERRORS).mkdir()
     with pytest.raises(BenchError, match=r"cannot write .*errors\.log"):
-        ErrorLog(tmp_path).add(record("spec", (1,)), raised(ValueError("x")))
+        SampleWriter(tmp_path).record(record("spec", (1,)), raised(ValueError("x")))
 
 
 def test_half_characters_and_escapes_do_no_harm_in_the_log(
     record: Callable[..., SampleRecord], tmp_path: Path
 ) -> None:
-    ErrorLog(tmp_path).add(record("spec", (1,)), raised(ValueError("\ud83d \x1b[31m")))
+    SampleWriter(tmp_path).record(record("spec", (1,)), raised(ValueError("\ud83d \x1b[31m")))
     assert "\\ud83d \u241b[31m" in (tmp_path / ERRORS).read_text()
 
 

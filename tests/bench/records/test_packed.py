@@ -10,8 +10,7 @@ import pytest
 
 from bench.errors import BenchError
 from bench.records.files import SampleWriter, write_json
-from bench.records.packed import Packed, packed
-from bench.records.record import SampleRecord, StepColumns
+from bench.records.record import SampleRecord, StepColumns, narrow
 from bench.records.run_folder import load_run
 
 Make = Callable[..., SampleRecord]
@@ -47,7 +46,7 @@ def test_what_was_packed_is_what_was_there(record: Make, answer: dict[str, Any])
     before = record(**answer)
     after = record(**answer)
     after.pack()
-    assert not any(held(after, name) for name in ("text", "tokens", "steps"))
+    assert not any(held(after, name) for name in ("tokens", "steps"))
     assert after.has_steps
     assert after == before
     assert repr(after) == repr(before)  # 1 and 1.0 are equal
@@ -86,9 +85,9 @@ def test_nothing_else_is_made_up(record: Make) -> None:
 
 def test_integers_take_as_few_bytes_as_the_largest_needs() -> None:
     columns = [(1, 255), (1, 256), (1, -1), (1, 2**40)]
-    data = [packed([column], [False]) for column in columns]
-    assert [len(each) - len(packed([()], [False])) for each in data] == [2, 4, 8, 16]
-    assert [Packed(each)[0] for each in data] == columns
+    data = [narrow("tokens", column) for column in columns]
+    assert [memoryview(each).nbytes for each in data] == [2, 4, 8, 16]
+    assert [tuple(each) for each in data] == columns
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_records_of_a_run_hold_no_answers(record: Make, folder: Path) -> None:
             writer.record(dataclasses.replace(written, decoder=cell))
     records = load_run(folder).records
     assert len(records) == 2
-    assert not any(held(each, name) for each in records for name in ("text", "tokens", "steps"))
+    assert not any(held(each, name) for each in records for name in ("tokens", "steps"))
     assert records[0] == written
 
 

@@ -281,17 +281,22 @@ def test_a_small_file_is_replaced_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("fits", [0, 40])
-def test_a_full_disk_leaves_only_whole_lines(folder: Path, record: Make, fits: int) -> None:
+def test_a_full_disk_leaves_only_whole_lines(
+    folder: Path, record: Make, fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(folder, record, 0, ["ar", "spec", "ar@aa"])
     before = (folder / SAMPLES).read_bytes()
 
+    write = os.write
+
     def full(fd: int, data: bytes) -> int:
-        os.write(fd, data[:fits])
+        write(fd, data[:fits])
         if fits:
             return fits
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with SampleWriter(folder, full) as writer, pytest.raises(BenchError, match="No space left"):
+    monkeypatch.setattr(os, "write", full)
+    with SampleWriter(folder) as writer, pytest.raises(BenchError, match="No space left"):
         writer.record(record("ar", block=1))
     assert (folder / SAMPLES).read_bytes() == before
 

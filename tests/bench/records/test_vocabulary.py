@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_rejected_drafts_have_pieces_as_answers_and_prompts_have(
     ]
     assert answered_ids(records) == {97, 98, 99, 120, 27}
     prompt = Prompt(conversation="c", turn=1, family="qa", ids=(112,), hash="h", reference=None)
-    write_vocabulary(tmp_path, Letters(), records, [prompt])
+    write_vocabulary(tmp_path, cast(Any, Letters()), records, [prompt])
     pieces_kept = json.loads((tmp_path / VOCABULARY).read_text(encoding="utf-8"))
     assert pieces_kept == {"27": "\x1b", "97": "a", "98": "b", "99": "c", "112": "p", "120": "x"}
     pieces = pieces_of(tmp_path)

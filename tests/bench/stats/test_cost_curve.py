@@ -11,18 +11,14 @@ from bench.records.cost import (
     CostCell,
     CostFacts,
     Grid,
-    LeftOut,
     Measured,
-    Reading,
-    Visit,
     Work,
     write_facts,
 )
+from bench.records.frames import csv_bytes
 from bench.stats.cost_curve import (
     CostCurve,
     break_even_rate,
-    csv_of,
-    limits,
     load_cost,
     table_of,
     tokens_per_step,
@@ -48,7 +44,7 @@ def cell(rows, context=100, sequences=1):
 
 
 def visits(cells=GRID.cells, rounds=GRID.rounds, value=truth):
-    return tuple(Visit(cell=c, round=r, seconds=value(c)) for c in cells for r in range(rounds))
+    return {(c, r): value(c) for c in cells for r in range(rounds)}
 
 
 @pytest.mark.parametrize("at", [(1, 100, 1), (7, 130, 2), (16, 200, 4), (40, 900, 9)])
@@ -90,12 +86,11 @@ def test_the_cost_of_a_row_is_the_slope_over_a_call_of_one_row():
 
 def test_limits_are_bytes_over_bandwidth_and_operations_over_rate():
     facts = replace(FACTS, bandwidth=Measured(value=100.0), matrix_rate=Measured(value=50.0))
-    bounds = limits(facts, cell(4, context=100, sequences=2))
-    assert bounds.memory_s == pytest.approx((1000 + 2 * 104 * 10) / 100)
+    call = cell(4, context=100, sequences=2)
+    assert facts.memory_s(call) == pytest.approx((1000 + 2 * 104 * 10) / 100)
     # a row attends to the context, itself and the rows before it: 102.5 tokens on average
-    assert bounds.compute_s == pytest.approx(8 * (500 + 102.5 * 2) / 50)
-    assert bounds.roofline_s == bounds.compute_s
-    assert limits(FACTS, cell(1)).roofline_s is None
+    assert facts.compute_s(call) == pytest.approx(8 * (500 + 102.5 * 2) / 50)
+    assert (FACTS.memory_s(call), FACTS.compute_s(call)) == (None, None)
 
 
 @pytest.mark.parametrize(("rate", "drafts"), [(0.5, 1), (0.7, 4), (0.93, 12)])
@@ -112,22 +107,22 @@ def test_drafts_that_cost_more_than_they_can_give_never_pay_and_free_ones_always
 
 
 def test_the_interval_of_a_median_lies_between_order_statistics_and_needs_six_values():
-    assert median_interval([3.0, 1.0, 2.0]).low is None
+    assert median_interval([3.0, 1.0, 2.0]) == Measured(value=2.0, num=3)
     six = median_interval([6.0, 1.0, 5.0, 2.0, 4.0, 3.0])
-    assert (six.value, six.low, six.high) == (3.5, 1, 6)
+    assert six == Measured(value=3.5, low=1, high=6, num=6)
     ten = median_interval([float(v) for v in range(1, 11)])
-    assert (ten.low, ten.high) == (2, 9)
+    assert ten == Measured(value=5.5, low=2, high=9, num=10)
     # below the low end lie fewer than 2 of 10 with probability 11/1024, below the third 56/1024
     assert sum(math.comb(10, k) for k in range(2)) / 1024 < 0.025
     assert sum(math.comb(10, k) for k in range(3)) / 1024 > 0.025
-    assert median_interval([]).value is None
+    assert median_interval([]) is None
 
 
 def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
     large = cell(16, 200, 4)
     known = [c for c in GRID.cells if c != large]
-    disturbed = (*visits(known), Visit(cell=cell(4), round=7, seconds=99.0))
-    table = table_of(FACTS, Calls(visits=disturbed, left_out=(LeftOut(cell=large, reason="dear"),)))
+    disturbed = visits(known) | {(cell(4), 7): 99.0}
+    table = table_of(FACTS, Calls(visits=disturbed, left_out={large: "dear"}))
     assert len(table) == len(GRID.cells)
     row = table[(table["rows"] == 4) & (table["context"] == 100) & (table["sequences"] == 1)]
     assert row["seconds"].item() == pytest.approx(truth(cell(4)))
@@ -142,7 +137,7 @@ def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
 
 def written(folder, table):
     write_facts(folder, FACTS)
-    (folder / CURVE).write_bytes(csv_of(table))
+    (folder / CURVE).write_bytes(csv_bytes(table, "%.9g"))
     return folder
 
 
@@ -169,7 +164,5 @@ def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Pa
 
 def test_readings_of_the_machine_become_medians():
     values = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0]
-    calls = Calls(
-        readings=tuple(Reading(what="bandwidth", round=r, value=v) for r, v in enumerate(values))
-    )
+    calls = Calls(readings={("bandwidth", number): value for number, value in enumerate(values)})
     assert with_readings(FACTS, calls).bandwidth == Measured(value=3.5, low=1, high=6, num=6)

@@ -43,14 +43,13 @@ def test_rounds_are_shares_of_later_steps(record: Make) -> None:
 
 
 def test_overlap_and_alpha_pool_what_was_compared_and_are_unknown_elsewhere(record: Make) -> None:
-    compared = steps_of(
-        record(emitted=(1, 3, 2)), tested=(0, 2, 2), overlap=(0.0, 1.5, 0.9), alpha=(1, 2.75, 1.5)
-    )
-    plain = steps_of(record())
-    assert parallel_counters.overlap([compared, plain]) == pytest.approx(2.4 / 4)
-    assert parallel_counters.alpha_all([compared, plain]) == pytest.approx(5.25 / 6)
-    assert parallel_counters.overlap([plain]) is None
-    assert parallel_counters.alpha_all([plain]) is None
+    drafting, plain = record(emitted=(1, 3, 2)), record()
+    steps = steps_of(drafting, tested=(0, 2, 2), overlap=(0.0, 1.5, 0.9), alpha=(1, 2.75, 1.5))
+    found = parallel_counters.columns([dataclasses.replace(drafting, steps=steps), plain], [])
+    assert found["overlap"] == pytest.approx(2.4 / 4)
+    assert found["alpha_all"] == pytest.approx(5.25 / 6)
+    found = parallel_counters.columns([plain], [])
+    assert (found["overlap"], found["alpha_all"]) == (None, None)
 
 
 def passes(mean: float | None, p95: float | None) -> dict[str, float | None]:
@@ -142,7 +141,8 @@ def test_decoders_that_compare_distributions_fill_their_columns_and_others_leave
 ) -> None:
     found = columns_of(decoder, models(), 0.9)
     assert len(found.tested) == len(found.overlap) == len(found.alpha) == len(found.emitted)
-    overlap, alpha = parallel_counters.overlap([found]), parallel_counters.alpha_all([found])
+    overlap = parallel_counters.of_compared([found], "overlap", "tested")
+    alpha = parallel_counters.of_compared([found], "alpha", "emitted")
     assert overlap is not None
     assert alpha is not None
     assert 0 < overlap < 1

@@ -103,9 +103,10 @@ def test_rows_follow_the_plan_with_the_baseline_first_and_all_last(record: Make)
 
 def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None:
     rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 2.0))
-    assert set(summary.summarise(rows, PLAN)["decoder"]) == {"ar"}
+    frame = summary.summarise(rows, PLAN)
+    assert set(frame["decoder"]) == {"ar"}
     assert summary.noise_floor(rows).value == pytest.approx(1.0)
-    assert summary.noise_floor(rows, "qa").value == pytest.approx(2.0)
+    assert row(frame, "ar", "qa")["aa_speedup"] == pytest.approx(2.0)
     assert summary.noise_floor([]).value is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from bench.records.record import SampleRecord, StepColumns
 from bench.report.tables.speed import by_part
 from bench.stats import times
+from bench.stats.counters import group_by
 from bench.stats.workers import drifts, machines, workers
 
 STEPS = StepColumns(
@@ -42,9 +44,11 @@ def measured(pace: Any, floor: Any = lambda worker: 1.0) -> list[SampleRecord]:
 
 def test_a_worker_that_becomes_slower_is_told_from_one_that_is_slow() -> None:
     steady = measured(lambda worker, block: 1.5 if worker == "w0" else 1.0)
-    assert all(abs(drift) < 0.05 for drift in drifts(steady, lambda r: r.worker).values())
+    assert all(
+        abs(drift) < 0.05 for drift in drifts(group_by(steady, attrgetter("worker"))).values()
+    )
     slower = measured(lambda worker, block: 1 + 0.4 * block / 60 if worker == "w1" else 1.0)
-    found = drifts(slower, lambda r: r.worker)
+    found = drifts(group_by(slower, attrgetter("worker")))
     assert found["w1"] > 0.15
     assert abs(found["w0"]) < 0.1 < found["w1"]
 

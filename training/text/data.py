@@ -146,8 +146,9 @@ class PoolSource:
         rows_per_step: int,
         seed: int,
         key: Callable[[Row], int] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows; those that teach nothing are left out and counted.
+        """Read all rows, with more `facts`; those that teach nothing are left out and counted.
 
         Rows of one `key` (a number below 2**64; None: `row_hash`) are on the same side, and one of
         them is held out. Fewer than 8 different rows, or no rows per step, raise `ValueError`.
@@ -182,6 +183,7 @@ class PoolSource:
             "rows_per_step": rows_per_step,
             "seed": seed,
             "sha256": digest.hexdigest()[:16],
+            **(facts or {}),
         }
 
     def rows(self, step: int) -> list[Row]:

@@ -28,8 +28,7 @@ from training.adapter.train import begin_from, build_job, train_adapter
 from training.loop import Best, TrainingProgress
 from training.run import Reporter
 from training.text.completion_file import Completion, write_completions
-from training.text.completions import CompletionsSource
-from training.text.data import prompt_hash
+from training.text.data import PoolSource, prompt_hash
 from training.text.sources import source_of
 
 VOCAB = 40
@@ -77,8 +76,12 @@ def lean(recipe: dict[str, Any], answers: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- data
 
 
-def source(answers: str, **options: Any) -> CompletionsSource:
-    return CompletionsSource(path=answers, vocab_size=VOCAB, max_tokens=64, **options)
+def source(answers: str, **options: Any) -> PoolSource:
+    section = {"kind": "completions", "path": answers, **options}
+    words: Any = range(VOCAB)
+    found = source_of(section, tokenizer=words, max_length=64, folder=Path("unused"))
+    assert isinstance(found, PoolSource)
+    return found
 
 
 def test_rows_keep_the_temperature_of_their_text_and_prompts_are_on_one_side(answers: str) -> None:
@@ -129,7 +132,7 @@ def test_a_recipe_names_them(answers: str, home: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
     section = {"kind": "completions", "path": answers}
     found = source_of(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
-    assert isinstance(found, CompletionsSource)
+    assert found.facts["kind"] == "completions"
 
 
 # ---------------------------------------------------------------- loss

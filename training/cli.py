@@ -158,8 +158,7 @@ def train_kind(
     folder is KIND in `zoo_output()` or ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP). Options
     are those of `training.run.TrainingOptions`.
     """
-    from training.adapter import train as adapters
-    from training.heads import train as heads
+    from training import adapters
     from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
 
     known = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
@@ -173,7 +172,7 @@ def train_kind(
     if kind in ("ptp", "refine", "isd"):
         adapters.train_adapter(tables, output, kind=kind, **options)
     else:
-        heads.train_heads(tables, output, **options)
+        adapters.train_heads(tables, output, **options)
     return output
 
 

@@ -27,20 +27,23 @@ from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.forward import fresh_llama, hidden_states
 from training.loop import Best, Piece, TrainingProgress, fingerprint_of, muon_and_adamw
-from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
+from training.recipe import (
+    Count,
+    LoopTable,
+    ModelTable,
+    NotNegative,
+    Rate,
+    Recipe,
+    RecipeTable,
+    Seed,
+    Share,
+)
 from training.run import BEST, Locate, Reporter, TrainingOptions, open_checkpoint, train_recipe
 from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import source_of
 from training.workers import worker
 
 _MOST_DRAFTS = 4  # drafts in a row that an evaluation looks at
-
-
-class _TargetTable(RecipeTable):
-    """[model]: the target, a Llama, as for `bench run --model`, and the dtype it is asked in."""
-
-    path: str
-    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 class DraftTable(RecipeTable):
@@ -79,9 +82,9 @@ class _RunTable(LoopTable):
 
 
 class DraftRecipe(Recipe):
-    """A recipe of drafts."""
+    """A recipe of drafts, for a Llama as the target."""
 
-    model: _TargetTable
+    model: ModelTable
     draft: DraftTable = DraftTable()
     data: dict[str, Any]
     run: _RunTable

@@ -119,7 +119,7 @@ _LEAN = ("lean", "teacher_top", "head_words", "position_decay", "overlap_share")
 
 
 class AdapterRecipe(Recipe):
-    """A recipe of `training.adapter.train`."""
+    """A recipe of `training.adapters`."""
 
     model: _ModelTable
     adapter: AdapterTable = AdapterTable()

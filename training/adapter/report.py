@@ -8,7 +8,6 @@ right by chance only (isd), it counts by that chance.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from training.adapter.objectives import Outcome, SlotJudgement
+from training.loop import Report
 
 _STRIDES = (4, 8)
 RATIOS = (0.25, 0.5, 0.75)
@@ -110,7 +110,7 @@ def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutReport:
+class HeldOutReport(Report):
     """Held-out figures of an adapter in sampled windows, as they stand in ``adapter.json``.
 
     By slot: `accuracy`, and `survival`, P(first g slots right); `calibration` is that of
@@ -172,16 +172,9 @@ class HeldOutReport:
             }
         return cls(**fields)
 
-    def measured(self) -> dict[str, Any]:
-        """Return the figures of this kind of adapter by name."""
-        fields = dataclasses.asdict(self).items()
-        return {
-            name: value for name, value in fields if value is not None or name.startswith("greedy_")
-        }
-
     @property
     def score(self) -> float:
-        """Return what the best is chosen by: mean leading slots of sampled and greedy windows."""
+        """Return the mean leading slots of sampled and greedy windows."""
         if self.greedy_leading_16 is None:
             return self.leading_16
         return (self.leading_16 + self.greedy_leading_16) / 2

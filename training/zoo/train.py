@@ -124,7 +124,7 @@ class ZooJob:
         step, sizes = progress.step, self.sizes
         fade = 1 - step / sizes.repeated_steps if sizes.repeated_steps else 0.0
         repeated = round(sizes.num_repeated * max(0.0, fade))
-        rows = step_rows(self.encoder, progress.counts, repeated, self.data.seed, step)
+        rows = step_rows(self.encoder, self._counts(progress), repeated, self.data.seed, step)
         for group in worker_groups(rows, self.data.max_tokens):
             loss, num = rows_loss(
                 self.trained, group, self.encoder.pad, torch.bfloat16, self.device
@@ -149,11 +149,14 @@ class ZooJob:
             f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
             for family, row in scores.items()
         ]
-        record = {"scores": scores, "counts": progress.counts}
+        record = {"scores": scores, "counts": self._counts(progress)}
         self.reporter.evaluation(progress, f"score/exact: {', '.join(shown)}", record)
         if self.data.adaptive:
             shares = {family: row.get("exact", row["score"]) for family, row in scores.items()}
             progress.counts = adapted_counts(self.data.counts, shares)
+
+    def _counts(self, progress: TrainingProgress) -> dict[str, int]:
+        return progress.counts or self.data.counts
 
     def export(self, output: Path) -> None:
         """Write a Hugging Face checkpoint in bfloat16 with its tokenizer, in its own folder."""
@@ -208,7 +211,7 @@ def train_zoo(
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
     builds = {name: partial(ZooJob, tables, name) for name in MODELS}
-    reached = train_jobs(builds, recipe, output, options, counts=recipe.data.counts)
+    reached = train_jobs(builds, recipe, output, options)
     log = state / "target.jsonl"
     if log.exists() and '"scores"' in log.read_text(encoding="utf-8"):
         shutil.copyfile(log, output / "training_log.jsonl")

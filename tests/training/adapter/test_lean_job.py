@@ -24,7 +24,7 @@ from training.adapter import lean_job
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
-from training.adapter.train import begin_from, build_job, train_adapter
+from training.adapters import begin_from, build_job, train_adapter
 from training.loop import Best, TrainingProgress
 from training.run import Reporter
 from training.text.completion_file import Completion, write_completions

@@ -18,6 +18,7 @@ smaller limit's choice is contained in a larger one's.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -223,34 +224,13 @@ def scorable(conversation: Conversation) -> bool:
     )
 
 
-def even_shares(capacities: Sequence[int], total: int) -> list[int]:
-    """Split `total` evenly over pools of given capacity; remainders go to the first ones.
-
-    Pools that cannot take their even share are filled, and the rest is shared by the others.
-    """
-    shares = [0] * len(capacities)
-    left = min(total, sum(capacities))
-    while left:
-        unfilled = [i for i, capacity in enumerate(capacities) if shares[i] < capacity]
-        even = max(1, left // len(unfilled))
-        for index in unfilled:
-            take = min(even, capacities[index] - shares[index], left)
-            shares[index] += take
-            left -= take
-    return shares
-
-
 def spread(
     by_family: Mapping[str, list[Conversation]], limit: int, seed: int
 ) -> list[Conversation]:
-    """Choose `limit` conversations, evenly from the families, in rounds over them."""
-    shares = even_shares([len(pool) for pool in by_family.values()], limit)
-    chosen = [
-        _shuffled(pool, seed, "timing")[:share]
-        for pool, share in zip(by_family.values(), shares, strict=True)
-    ]
-    longest = max(shares, default=0)
-    return [pool[i] for i in range(longest) for pool in chosen if i < len(pool)]
+    """Choose `limit` conversations, in rounds over the families: evenly, as far as each reaches."""
+    pools = [_shuffled(pool, seed, "timing") for pool in by_family.values()]
+    rounds = (c for turn in itertools.zip_longest(*pools) for c in turn if c is not None)
+    return list(itertools.islice(rounds, limit))
 
 
 def held_out(pool: Sequence[Conversation], wanted: int, seed: int) -> list[Conversation]:

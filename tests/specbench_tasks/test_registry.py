@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,7 +250,7 @@ def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> Non
     def shares(capacities: list[int], total: int) -> list[int]:
         pools: dict[str, list[Conversation]] = {}
         for family, capacity in zip("abc", capacities, strict=False):
-            facts = {"family": family, "turns": ("?",), "references": (None,)}
+            facts: dict[str, Any] = {"family": family, "turns": ("?",), "references": (None,)}
             pools[family] = [Conversation(id=f"{family}{n}", **facts) for n in range(capacity)]
         chosen = spread(pools, total, seed=3)
         assert len({c.id for c in chosen}) == len(chosen)

@@ -161,7 +161,7 @@ def _compare(
     recipe: InverseRecipe, tables: dict[str, Any], output: Path, models: Mapping[str, Any]
 ) -> None:
     trips, run = Trips(recipe.source), recipe.run
-    text = held_out_text(trips, run.final_rows, **run.sizes)
-    compared = compare(models["ar"], models["c-ptp"], trips, text, run.final_draws)
+    held_out = held_out_text(trips, run.final_rows, **run.sizes)
+    compared = compare(models["ar"], models["c-ptp"], trips, held_out, run.final_draws)
     text = json.dumps({**compared, "recipe": tables}, indent=2) + "\n"
     (output / "inverse.json").write_text(text, encoding="utf-8")

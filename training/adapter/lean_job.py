@@ -81,7 +81,7 @@ class LeanStudent(Student):
                 inputs_embeds=x.to(self.dtype),
                 position_ids=windows.position,
                 attention_mask=x.new_empty((batch, 1, 1, 1)),  # there are masks: make none
-                past_key_values=cache,
+                past_key_values=cache.fork(),
                 use_cache=True,
                 windows=partial(attend_windows, masks=self._hidden(windows, shape)),
             )

@@ -24,10 +24,10 @@ from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
-from training.adapter.blocks import BlockRules
+from training.adapter.blocks import BlockRules, BlocksTable
 from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob, LeanStudent
-from training.adapter.recipe import AdapterRecipe, AdapterTable, BlocksTable
+from training.adapter.recipe import AdapterRecipe, AdapterTable
 from training.adapter.rehearsal import rehearse
 from training.adapter.student import Student, longest_row
 from training.adapter.windows import WindowSampling

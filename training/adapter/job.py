@@ -155,7 +155,7 @@ class AdapterJob(JudgedJob):
         if blocks is not None:
             share, hidden = (1.0, 1.0) if ratio is None else (ratio, 0.0)
             changed: dict[str, Any] = {"hidden": hidden, "ratios": (share, share)}
-            blocks = dataclasses.replace(blocks, sizes=(), own=0.0, **changed)
+            blocks = blocks.model_copy(update={"sizes": (), "own": 0.0, **changed})
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0 if greedy else temperature)
         tally = SlotTally(self.trained.config.num_slots)
         rng = np.random.default_rng(EVAL_SEED)

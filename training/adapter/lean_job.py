@@ -223,8 +223,7 @@ class LeanJob(AdapterJob):
             )
             before = carried(windows, variant)
             likeliest, left, mass = (fact.gather(1, before) for fact in facts)
-            explained = explain(windows, likeliest, left, mass, variant)
-            u, target, usable = explained.u, explained.target, explained.usable
+            u, target, usable = explain(windows, likeliest, left, mass, variant)
             row, slot = usable.nonzero().unbind(1)
             at = row, windows.index[row, slot]
             top = ids[at], logits[at]

@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from training.adapter.objectives import Outcome, SlotJudgement
+from training.adapter.objectives import Judged, Outcome
 from training.loop import Report
 
 _STRIDES = (4, 8)
@@ -38,12 +38,13 @@ class SlotTally:
         self.rights: list[Tensor] = []
         self.num_windows = 0
 
-    def add(self, outcome: Outcome, judged: SlotJudgement) -> None:
+    def add(self, outcome: Outcome, judged: Judged) -> None:
         """Count what was judged of an outcome."""
         windows, usable = outcome.windows, outcome.usable.clone()
+        right, confidence, counts = judged
         table = torch.zeros(usable.shape, dtype=torch.float64, device=usable.device)
-        table[usable] = judged.right.double()
-        usable[outcome.usable] = judged.counts
+        table[usable] = right.double()
+        usable[outcome.usable] = counts
         first = windows.depth[windows.number >= 0].min() if usable.any() else 0
         slots = (windows.depth - first).clamp(min=0)
         alive: dict[tuple[int, int], float] = {}
@@ -54,8 +55,8 @@ class SlotTally:
             seen = [1, hit, before, before * hit]
             self.counts[:, slot] += torch.tensor(seen, dtype=torch.float64)
             alive[key] = before * hit
-        self.confidences.append(judged.confidence[judged.counts].cpu())
-        self.rights.append(judged.right[judged.counts].cpu())
+        self.confidences.append(confidence[counts].cpu())
+        self.rights.append(right[counts].cpu())
 
     def accuracy(self) -> list[float | None]:
         """Return the share of right slots by slot, whatever the slots before were."""

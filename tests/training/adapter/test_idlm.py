@@ -252,7 +252,7 @@ def test_a_whole_model_is_trained_and_written_as_an_ordinary_checkpoint(
     torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-4)
     # what is judged is how often the model that was trained accepts, not its base
     judged = (
-        predictions(student, outcome, 0).right
+        predictions(student, outcome, 0)[0]
         for student, outcome in zip((job.student, loaded), outcomes, strict=True)
     )
     torch.testing.assert_close(*judged, rtol=1e-3, atol=1e-4)

@@ -241,7 +241,7 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
     assert num == sum(len(call[2]) for call in taught.calls) > 0
     first = int(variant != "o-ptp")  # how far behind its window's start the first token is
     calls = zip(asked.calls, explained.calls, taught.calls, strict=True)
-    for places, (windows, *_, slots), (_, _, target, _, temperature, weight, _) in calls:
+    for places, (windows, *_, explained_slots), (_, _, target, _, temperature, weight, _) in calls:
         text = [
             max((row for ids, row in rows.items() if line[: len(ids)] == list(ids)),
                 key=lambda row: len(row.ids))
@@ -252,12 +252,13 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
             assert places[3][line].tolist()[: len(learnt)] == learnt
             assert not places[3][line][len(learnt) :].any()
         assert places[4].tolist() == pytest.approx([row.temperature or 1.0 for row in text])
-        lines, _ = slots.usable.nonzero().unbind(1)
-        assert torch.equal(target, slots.target[slots.usable])
+        _, targets, usable = explained_slots
+        lines, _ = usable.nonzero().unbind(1)
+        assert torch.equal(target, targets[usable])
         own = [text[line].temperature or GREEDY_TEMPERATURE for line in lines.tolist()]
         assert temperature.tolist() == pytest.approx(own)
         assert weight.tolist() == pytest.approx(
-            [math.exp(-0.2 * (d - first)) for d in windows.depth[slots.usable]]
+            [math.exp(-0.2 * (d - first)) for d in windows.depth[usable]]
         )
 
 

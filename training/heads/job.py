@@ -22,7 +22,7 @@ from decoders.core.hf.copies import early_exit
 from training.heads.recipe import RunTable
 from training.loop import JudgedJob, Piece, Report, TrainingProgress
 from training.run import Reporter
-from training.text.data import Row, groups, padded
+from training.text.data import Row, groups, learnt, padded
 from training.text.sources import Source
 
 NONE = -100
@@ -72,7 +72,7 @@ class HiddenJob(JudgedJob):
     def _batch(self, rows: Sequence[Row], *, ahead: int = 2) -> tuple[Tensor, Tensor]:
         """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""
         ids, device = padded(rows), next(self.heads.parameters()).device
-        targets = targets_of(rows, ids.shape[1], self.heads.config.num_slots, ahead=ahead)
+        targets = targets_of(rows, self.heads.config.num_slots, ahead=ahead)
         return ids.to(device), targets.to(device)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
@@ -174,22 +174,16 @@ def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
     return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
-def targets_of(rows: Sequence[Row], width: int, num_heads: int, *, ahead: int = 2) -> Tensor:
-    """Return the token of each head at each index, int64 ``[B, width, H]``; `NONE` if not learnt.
+def targets_of(rows: Sequence[Row], num_heads: int, *, ahead: int = 2) -> Tensor:
+    """Return the token of each head at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
 
     An index counts where the token after it is of an answer, as well: states inside a prompt draft
     nothing. Head h has the token `ahead` + h further on.
     """
-    targets = torch.full((len(rows), width, num_heads), NONE)
-    for number, row in enumerate(rows):
-        learnt = torch.tensor(
-            [token if learn else NONE for token, learn in zip(row.ids, row.learn, strict=True)]
-        )
-        for head in range(min(num_heads, max(0, len(learnt) - ahead))):
-            own = learnt[ahead + head :]
-            follows = learnt[1 : 1 + len(own)] != NONE
-            targets[number, : len(own), head] = torch.where(follows, own, NONE)
-    return targets
+    known = learnt(rows)
+    tokens = F.pad(padded(rows).where(known, NONE), (0, ahead + num_heads), value=NONE)
+    targets = tokens[:, ahead:].unfold(1, num_heads, 1)[:, : known.shape[1]]
+    return targets.where(F.pad(known, (0, 1))[:, 1:, None], NONE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ def job_of(tables: dict[str, Any], folder: Path) -> Any:
 def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:
     row = Row([10, 11, 12, 13, 14], [False, False, True, True, True])
     short = Row([20, 21], [False, True])
-    targets = targets_of([row, short], 5, 2)
+    targets = targets_of([row, short], 2)
     assert targets[0].tolist() == [
         [NONE, NONE],  # the token after it is of the prompt
         [13, 14],
@@ -121,7 +121,7 @@ def test_held_out_answers_are_ranked_among_all_words(
     with torch.no_grad():
         for row in job.source.held_out(24):
             hidden = job.module.base_model(torch.tensor([row.ids])).last_hidden_state[0]
-            targets = targets_of([row], len(row.ids), 3)[0]
+            targets = targets_of([row], 3)[0]
             for state, after in zip(hidden, targets.tolist(), strict=True):
                 logits = job.module.lm_head(job.heads(state[None])[0])
                 for head, token in enumerate(after):

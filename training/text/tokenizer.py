@@ -11,7 +11,6 @@ import itertools
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from specbench_tasks.generators import generate
@@ -59,7 +58,7 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
     counts: Counter[str] = Counter()
     for family in FAMILIES:
         for example in itertools.islice(generate(family, "train", seed), num_examples):
-            for text in (*example.conversation.turns, *example.responses):
+            for text in (*example.turns, *example.responses):
                 counts.update(words_of(f" {text}"))  # as the chat template shows it
     vocab, merges = _vocabulary(counts, num_merges)
     core = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
@@ -76,13 +75,6 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
         clean_up_tokenization_spaces=False,
         padding_side="left",
     )
-
-
-def saved_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer that an earlier stage of the run saved."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder)
 
 
 def _pre_tokenizer() -> Any:

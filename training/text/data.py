@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specbench_tasks.generators import generate
-from specbench_tasks.task import Example
+from specbench_tasks.generators.base import Item
 from training.text.tokenizer import ASSISTANT, END, PAD, USER, words_of
 from training.workers import worker
 
@@ -59,11 +59,11 @@ class Encoder:
             ids += self._cache[word]
         return ids
 
-    def row(self, example: Example) -> Row:
+    def row(self, example: Item) -> Row:
         """Return an example in the chat format: answers (with their end token) are trained."""
         ids: list[int] = []
         learn: list[bool] = []
-        for turn, response in zip(example.conversation.turns, example.responses, strict=True):
+        for turn, response in zip(example.turns, example.responses, strict=True):
             prompt = [self.user, *self.text(turn), self.assistant]
             answer = [*self.text(response), self.end]
             ids += prompt + answer

@@ -248,7 +248,7 @@ def test_a_conversation_is_learnt_as_the_zoo_learns_it(
     family: str, tokenizer: Any, encoder: Encoder
 ) -> None:
     for example in itertools.islice(generators.generate(family, "train", 8), 5):
-        said = zip(example.conversation.turns, example.responses, strict=True)
+        said = zip(example.turns, example.responses, strict=True)
         messages = [
             {"role": role, "content": text}
             for pair in said

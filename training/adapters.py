@@ -16,7 +16,7 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from decoders.core.adapter.config import MASKED_VARIANTS, AdapterConfig, Variant
+from decoders.core.adapter.config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
@@ -50,12 +50,13 @@ from training.text.sources import Source, source_of
 
 _UNIFORM_SCALE = 0.1
 """First size of the embedding of u, relative to a mask's vector, in the new adapter's scale."""
-_JOBS: Mapping[Variant, type[HiddenJob]] = {
-    "medusa": HeadsJob,
-    "eagle": LayerJob,
-    "exit": ExitJob,
-    "shallow": ParallelJob,
+_OF_STATES: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
+    "layer": (DraftLayer, LayerJob, {"unroll": "num_slots", "words": "num_words"}),
+    "drafter": (ParallelLayers, ParallelJob, {}),
+    "exit": (ExitBlock, ExitJob, {"after": "exit_layer"}),
+    "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
 }
+"""A recipe's table of what reads states, its adapter, its job, and keys that adapters call else."""
 _Made = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
 """A fresh adapter, and how its job is made of a source."""
 
@@ -165,10 +166,21 @@ def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made
             f"{type(module).__name__} does more with its last hidden state than its head; heads "
             "cannot be trained for it"
         )
-    shape = module.get_output_embeddings().weight.shape
-    heads = _fresh_heads(recipe, *shape).to(module.device)
-    kind = _JOBS[heads.config.variant]
-    return heads, lambda source: kind(module, heads, source, recipe.run, reporter)
+    num_words, width = module.get_output_embeddings().weight.shape
+    name = next((name for name in _OF_STATES if getattr(recipe, name) is not None), "heads")
+    kind, job, names = _OF_STATES[name]
+    table: Any = getattr(recipe, name) or HeadsTable()
+    values = table.model_dump(exclude={"seed"}).items()
+    sizes = {"num_slots": 1, "code": "constant"} | {names.get(k, k): v for k, v in values}
+    if name == "layer" and sizes["num_words"] > num_words:
+        raise ValueError(
+            f"layer.words is {table.words}; the model has {num_words} words: give fewer, or 0"
+        )
+    if name == "drafter":
+        sizes["num_words"] = min(table.num_words, num_words) or num_words
+    config = AdapterConfig(variant=kind.variant, layers={}, width=width, **sizes)
+    heads = kind(config, table.seed).to(module.device)
+    return heads, lambda source: job(module, heads, source, recipe.run, reporter)
 
 
 def _fresh_slots(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAdapter:
@@ -215,30 +227,3 @@ def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     if given.code == "constant" and isinstance(last, nn.Linear):
         last.weight.mul_(_UNIFORM_SCALE)
         last.bias.copy_(initial.embedding.blank)
-
-
-def _fresh_heads(recipe: HeadsRecipe, num_words: int, width: int) -> HiddenAdapter:
-    """Return the fresh adapter of a recipe, for a model of so many words and so wide a state."""
-    of_width: dict[str, Any] = {"layers": {}, "width": width, "code": "constant"}
-    if (layer := recipe.layer) is not None:
-        if layer.words > num_words:
-            raise ValueError(
-                f"layer.words is {layer.words}; the model has {num_words} words: give fewer, or 0"
-            )
-        sizes: dict[str, Any] = {
-            "num_slots": layer.unroll,
-            "rank": layer.rank,
-            "num_heads": layer.num_heads,
-            "num_words": layer.words,
-        }
-        return DraftLayer(AdapterConfig(variant="eagle", **sizes, **of_width), layer.seed)
-    if (drafter := recipe.drafter) is not None:
-        of_width |= drafter.model_dump(exclude={"seed"})
-        of_width["num_words"] = min(drafter.num_words, num_words) or num_words
-        return ParallelLayers(AdapterConfig(variant="shallow", **of_width), drafter.seed)
-    if (leaving := recipe.exit) is not None:
-        sizes = {"num_slots": 1, "rank": leaving.rank, "exit_layer": leaving.after}
-        return ExitBlock(AdapterConfig(variant="exit", **sizes, **of_width), leaving.seed)
-    heads = recipe.heads or HeadsTable()
-    config = AdapterConfig(variant="medusa", num_slots=heads.num_heads, rank=heads.rank, **of_width)
-    return DraftHeads(config, heads.seed)

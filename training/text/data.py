@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specbench_tasks.generators import generate
 from specbench_tasks.generators.base import Item
-from training.text.tokenizer import ASSISTANT, END, PAD, USER, words_of
+from training.text.tokenizer import ASSISTANT, END, PAD, USER
 from training.workers import worker
 
 
@@ -41,22 +41,17 @@ class Row:
 
 
 class Encoder:
-    """Encodes generator text by whole words (a dictionary look-up), else by the tokenizer."""
+    """Encodes generator text in the zoo's chat format."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.user, self.assistant, self.end, self.pad = tokenizer.convert_tokens_to_ids(
             [USER, ASSISTANT, END, PAD]
         )
-        self._cache: dict[str, list[int]] = {}
 
     def text(self, text: str) -> list[int]:
-        """Return ids of ``" " + text``, equal to the tokenizer's."""
-        ids: list[int] = []
-        for word in words_of(f" {text}"):
-            if word not in self._cache:
-                self._cache[word] = self.tokenizer.encode(word, add_special_tokens=False)
-            ids += self._cache[word]
+        """Return ids of ``" " + text``, as the chat template shows it."""
+        ids: list[int] = self.tokenizer.encode(f" {text}", add_special_tokens=False)
         return ids
 
     def row(self, example: Item) -> Row:

@@ -52,18 +52,11 @@ def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
     return (DRAWS[family](rng, split) for _ in itertools.count())
 
 
-def zoo_conversations(family: str, limit: int | None = None) -> list[Conversation]:
-    """Return the fixed held-out test set: the first `limit` of 120 distinct conversations.
-
-    Raises:
-        ValueError: unknown family, or a limit outside 0 to 120.
-    """
-    num = NUM_ZOO_CONVERSATIONS if limit is None else limit
-    if not 0 <= num <= NUM_ZOO_CONVERSATIONS:
-        raise ValueError(f"got limit {num}; the zoo holds 0 to {NUM_ZOO_CONVERSATIONS} per family")
+def zoo_conversations(family: str) -> list[Conversation]:
+    """Return the fixed held-out test set: the first 120 distinct conversations of a family."""
     chosen: dict[tuple[str, ...], Conversation] = {}
     examples = generate(family, "test", ZOO_SEED)
-    while len(chosen) < num:
+    while len(chosen) < NUM_ZOO_CONVERSATIONS:
         drawn, name = next(examples), f"zoo-{family}-{len(chosen):05d}"
         asked = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
         chosen.setdefault(drawn.turns, asked)

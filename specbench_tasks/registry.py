@@ -36,7 +36,6 @@ from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation
 _DEFAULT_ZOO_LIMIT = 24
 _DEFAULT_QUALITY_LIMIT = 40
 _SOURCES = ("zoo", "specbench", "jsonl", "hf")
-_HF_KEYS = ("config", "split")
 _NAMED = (*FAMILIES, *LISTS)
 """Embedded families that may be named."""
 _KNOWN = (*_SOURCES, *_NAMED)
@@ -160,7 +159,7 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     if source == "jsonl":
         return f"jsonl:{path.stem}", load_file(path, columns)
     if source == "hf":
-        return f"hf:{path.name if exists(path) else value}", _of_dataset(value, columns)
+        return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
     if source == "specbench":
         return "specbench", load_specbench(path if value else None)
     return "zoo", _of_zoo(FAMILIES)
@@ -179,13 +178,8 @@ def _path_of(spec: str) -> Path | None:
 def _of_path(path: Path, columns: Mapping[str, str]) -> Reading:
     questions = path / "question.jsonl"
     if path.is_dir() and not questions.is_file():
-        return _of_dataset(str(path), columns)
+        return load_hf(str(path), columns)
     return load_file(questions if path.is_dir() else path, columns)
-
-
-def _of_dataset(dataset: str, columns: Mapping[str, str]) -> Reading:
-    mapping = {key: column for key, column in columns.items() if key not in _HF_KEYS}
-    return load_hf(dataset, mapping, **{key: columns.get(key) for key in _HF_KEYS})
 
 
 def _of_zoo(families: Sequence[str]) -> Reading:

@@ -23,6 +23,7 @@ from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
 from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import Windows, carried, edges, explain
+from training.forward import additive
 from training.loop import Piece
 from training.text.data import Row, learnt, stored_completions
 
@@ -96,11 +97,7 @@ class LeanStudent(Student):
         same = number[..., None] == number[..., None, :]
         if windows.blocks is None:
             same &= torch.ones(shape[2], shape[2], dtype=torch.bool, device=start.device).tril()
-        return self._additive(tokens >= start[..., None]), self._additive(~same)
-
-    def _additive(self, hidden: Tensor) -> Tensor:
-        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=hidden.device)
-        return mask.masked_fill_(hidden, torch.finfo(self.dtype).min)
+        return additive(tokens >= start[..., None], self.dtype), additive(~same, self.dtype)
 
 
 def attend_windows(

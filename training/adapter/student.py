@@ -22,7 +22,7 @@ from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
-from training.forward import ATTENTION
+from training.forward import ATTENTION, additive
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
@@ -86,7 +86,8 @@ class Student:
         """Return hidden states ``[B, S, D]`` of right-padded rows, and what slots see of them."""
         cache = ContextCache()
         if self.gated:
-            return self._context(ids, cache), cache
+            with torch.no_grad():
+                return self._run_rows(ids, cache), cache
         with self.wrapped.active(self._forward()):
             return self._run_rows(ids, cache), cache
 
@@ -96,7 +97,7 @@ class Student:
         if self.other is not None:
             states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
             return states
-        return hidden if self.gated else self._context(ids, ContextCache())
+        return hidden if self.gated else self._run_rows(ids, ContextCache())
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of the teacher's hidden states."""
@@ -104,10 +105,6 @@ class Student:
             return self.logits(hidden)
         logits: Tensor = self.other.get_output_embeddings()(hidden)
         return logits.float()
-
-    @torch.no_grad()
-    def _context(self, ids: Tensor, cache: ContextCache) -> Tensor:
-        return self._run_rows(ids, cache)
 
     def _run_rows(self, ids: Tensor, cache: ContextCache) -> Tensor:
         length = ids.shape[1]
@@ -160,7 +157,7 @@ class Student:
         Slots have the base weights alone and the embeddings of the text's other tokens.
         """
         cache = ContextCache()
-        hidden = self._context(ids[:, :num_context], cache)
+        hidden = self._run_rows(ids[:, :num_context], cache)
         rest = ids.shape[1] - num_context
         own = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
         seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), own], -1)
@@ -229,8 +226,7 @@ class Student:
                 f"rows of {reach} tokens exceed the model's sliding window of {most}; use [data] "
                 f"that is cut into rows, with data.max_tokens at most {most}"
             )
-        added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-        added = added.masked_fill_(~seen.to(self.device), torch.finfo(self.dtype).min)[:, None]
+        added = additive(~seen.to(self.device), self.dtype)[:, None]
         kinds = self.facts.windows
         return added if len(kinds) == 1 else dict.fromkeys(kinds, added)
 

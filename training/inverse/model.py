@@ -69,12 +69,6 @@ class SlotTransformer(nn.Module):
             )
         self.uniforms.match(self.tokens.weight)
 
-    @property
-    def layers(self) -> nn.ModuleList:
-        """Return the layers between embedding and head."""
-        layers: nn.ModuleList = self.llama.model.layers
-        return layers
-
     def embed_uniforms(self, u: Tensor) -> Tensor:
         """Return slot inputs ``[..., D]`` of u ``[...]``."""
         warp = torch.ones(u.numel(), 2)

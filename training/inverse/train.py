@@ -91,7 +91,8 @@ class InverseJob:
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Muon for the matrices of the layers, AdamW for all else."""
-        return muon_and_adamw(self.trained, self.trained.layers.parameters(), self.run)
+        matrices = self.trained.llama.model.layers.parameters()
+        return muon_and_adamw(self.trained, matrices, self.run)
 
     def text(self, step: int) -> TextWindows:
         """Return this worker's part of a step's rows, the same for both models."""

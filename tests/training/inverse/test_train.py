@@ -77,7 +77,7 @@ def model() -> SlotTransformer:
     """Random, with weights so large that a wrong mask or position shows."""
     found = SlotTransformer(SIZES, trips().num_symbols)
     with torch.no_grad():
-        for parameter in found.layers.parameters():
+        for parameter in found.llama.model.layers.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(2.5)
     return found.requires_grad_(False)

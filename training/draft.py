@@ -127,8 +127,7 @@ class DraftJob:
         self.trained = fresh_draft(target, recipe.draft).to(device)
         self.stored: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""
-        kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
-        self._cache = TeacherCache(kept, self._logits, recipe.run.teacher_top)
+        self._kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
         self._frequent = torch.tensor(self.source.frequent(recipe.run.head_words)).long()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -157,7 +156,8 @@ class DraftJob:
             head = ShortHead(words_of, words if run.head_words else words[:0])
             top = None
             if run.label_share < 1:  # labels alone need no teacher
-                ids, logits = zip(*map(self._cache.top, group), strict=True)
+                known = (likeliest(row, self._kept, self._logits, run.teacher_top) for row in group)
+                ids, logits = zip(*known, strict=True)
                 top = torch.cat(ids).to(self.device), torch.cat(logits).to(self.device)
             taught = [self._taught(row) for row in group]
             states, target = self._states(group, taught)
@@ -228,29 +228,23 @@ def store_matrices(file: Path, dtype: torch.dtype) -> None:
     save_file(stored, file, metadata={"format": "pt"})
 
 
-class TeacherCache:
-    """Asks the teacher about a row the first time, and remembers in a file of the row.
+def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> Top:
+    """Return the teacher's likeliest tokens and their logits, ``[P, T]`` each.
 
-    A row of 100 answer tokens takes the teacher a second on one core and 10 kB here; a small model
-    passes over its rows many times.
+    The teacher is asked for `logits` ``[P, V]`` before the taught tokens of a row the first time,
+    which takes a second on one core for 100 tokens of an answer; a file of the row, of 10 kB here,
+    remembers: a small model passes over its rows many times.
     """
-
-    def __init__(self, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> None:
-        """Take `logits` ``[P, V]`` before the taught tokens of a row."""
-        self._folder, self._logits, self._num_top = folder / f"top{num_top}", logits, num_top
-        self._folder.mkdir(parents=True, exist_ok=True)
-
-    def top(self, row: Row) -> Top:
-        """Return the teacher's likeliest tokens and their logits, ``[P, T]`` each."""
-        path = self._folder / f"{row_hash(row):016x}.npz"
-        if not path.exists():
-            logits, ids = self._logits(row).topk(self._num_top)
-            partial = path.with_suffix(f".{os.getpid()}")
-            with partial.open("wb") as file:
-                np.savez(file, ids=ids.int().cpu().numpy(), logits=logits.half().cpu().numpy())
-            partial.replace(path)
-        with np.load(path) as kept:
-            return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()
+    path = folder / f"top{num_top}" / f"{row_hash(row):016x}.npz"
+    if not path.exists():
+        values, ids = logits(row).topk(num_top)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        with partial.open("wb") as file:
+            np.savez(file, ids=ids.int().cpu().numpy(), logits=values.half().cpu().numpy())
+        partial.replace(path)
+    with np.load(path) as kept:
+        return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()
 
 
 def fresh_draft(target: Any, table: DraftTable) -> Any:

@@ -75,19 +75,22 @@ class InverseJob:
     def __init__(
         self,
         name: _ModelName,
-        model: SlotTransformer,
-        trips: Trips,
         tables: dict[str, Any],
+        recipe: InverseRecipe,
+        _output: Path,
+        _device: torch.device,
         reporter: Reporter,
+        _locate: Locate,
     ) -> None:
-        """Take a recipe's tables; the AR model's embedding of uniforms is frozen: never used."""
-        self.name, self.trained, self.trips, self.reporter = name, model, trips, reporter
-        self.run = InverseRecipe.of(tables).run
+        """Take a recipe and its tables; the AR model's embedding of uniforms is never used."""
+        self.name, self.run, self.reporter = name, recipe.run, reporter
+        self.trips = Trips(recipe.source)
+        self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
+        self.trained.uniforms.requires_grad_(name == "c-ptp")
         free = {key for key in tables["run"] if key in FREE or key.startswith("eval_")}
         section = {key: value for key, value in tables["run"].items() if key not in free}
         self.fingerprint = fingerprint_of(name, tables["source"], tables["model"], section)
-        self._held_out = held_out_text(trips, self.run.eval_rows, **self.run.sizes)
-        model.uniforms.requires_grad_(name == "c-ptp")
+        self._held_out = held_out_text(self.trips, self.run.eval_rows, **self.run.sizes)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Muon for the matrices of the layers, AdamW for all else."""
@@ -140,22 +143,8 @@ def train_both(
 ) -> dict[str, TrainingProgress]:
     """Train both models of a recipe and compare them; return where each model's run stands."""
     recipe = InverseRecipe.of(tables)
-    builds: dict[str, Build] = {name: partial(_job, name, tables) for name in MODELS}
+    builds: dict[str, Build] = {name: partial(InverseJob, name, tables) for name in MODELS}
     return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
-
-
-def _job(
-    name: _ModelName,
-    tables: dict[str, Any],
-    recipe: InverseRecipe,
-    _output: Path,
-    _device: torch.device,
-    reporter: Reporter,
-    _locate: Locate,
-) -> InverseJob:
-    trips = Trips(recipe.source)
-    model = SlotTransformer(recipe.model, trips.num_symbols)
-    return InverseJob(name, model, trips, tables, reporter)
 
 
 def _compare(

@@ -309,10 +309,14 @@ def test_roll_feeds_back_what_it_picked() -> None:
 # -- the job --
 
 
+def made(tables: dict[str, Any], folder: Path, name: Any = "c-ptp") -> InverseJob:
+    place = folder, torch.device("cpu"), reporter(folder), str
+    return InverseJob(name, tables, InverseRecipe.of(tables), *place)
+
+
 def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:
     tables = {**RECIPE_OF_TESTS, "run": {**RECIPE_OF_TESTS["run"], **run}}
-    fresh = SlotTransformer(SIZES, trips().num_symbols)
-    return InverseJob(name, fresh, trips(), tables, reporter(folder))
+    return made(tables, folder, name)
 
 
 def test_the_loss_counts_every_token_and_every_slot(tmp_path: Path) -> None:
@@ -512,8 +516,7 @@ def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
         },
     }
     recipe = InverseRecipe.of(tables)
-    source, fresh = Trips(recipe.source), SlotTransformer(recipe.model, 4)
-    job = InverseJob("c-ptp", fresh, source, tables, reporter(tmp_path))
+    source, job = Trips(recipe.source), made(tables, tmp_path)
     Loop(job, tmp_path / "c-ptp.pt").train(None)
     found = held_out_text(source, recipe.run.final_rows, **recipe.run.sizes)
     nats = c_ptp_nats(job.trained, found, 2).mean(0)

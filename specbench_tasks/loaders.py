@@ -74,18 +74,14 @@ def load_specbench(path: Path | None = None) -> Reading:
     return conversations(with_qa_answers(table, file.parent), "specbench", {})
 
 
-def load_hf(
-    dataset: str,
-    columns: Mapping[str, str] | None = None,
-    split: str | None = None,
-    config: str | None = None,
-) -> Reading:
+def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:
     """Read every row of one split of a Hugging Face dataset as a conversation.
 
-    `columns` are those of `load_file`, the others those of `open_dataset`.
+    `columns` are those of `load_file`, and ``config`` and ``split`` of `open_dataset`.
     """
-    where, rows = open_dataset(dataset, config, split)
-    return conversations(Table(where, list(rows)), Path(dataset.rstrip("/")).stem, columns or {})
+    named = dict(columns or {})
+    where, rows = open_dataset(dataset, named.pop("config", None), named.pop("split", None))
+    return conversations(Table(where, list(rows)), Path(dataset.rstrip("/")).stem, named)
 
 
 def open_dataset(

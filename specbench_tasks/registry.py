@@ -18,6 +18,7 @@ smaller limit's choice is contained in a larger one's.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,6 @@ from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation
 _DEFAULT_ZOO_LIMIT = 24
 _DEFAULT_QUALITY_LIMIT = 40
 _SOURCES = ("zoo", "specbench", "jsonl", "hf")
-_HF_KEYS = ("config", "split")
 _NAMED = (*FAMILIES, *LISTS)
 """Embedded families that may be named."""
 _KNOWN = (*_SOURCES, *_NAMED)
@@ -159,7 +159,7 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     if source == "jsonl":
         return f"jsonl:{path.stem}", load_file(path, columns)
     if source == "hf":
-        return f"hf:{path.name if exists(path) else value}", _of_dataset(value, columns)
+        return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
     if source == "specbench":
         return "specbench", load_specbench(path if value else None)
     return "zoo", _of_zoo(FAMILIES)
@@ -178,13 +178,8 @@ def _path_of(spec: str) -> Path | None:
 def _of_path(path: Path, columns: Mapping[str, str]) -> Reading:
     questions = path / "question.jsonl"
     if path.is_dir() and not questions.is_file():
-        return _of_dataset(str(path), columns)
+        return load_hf(str(path), columns)
     return load_file(questions if path.is_dir() else path, columns)
-
-
-def _of_dataset(dataset: str, columns: Mapping[str, str]) -> Reading:
-    mapping = {key: column for key, column in columns.items() if key not in _HF_KEYS}
-    return load_hf(dataset, mapping, **{key: columns.get(key) for key in _HF_KEYS})
 
 
 def _of_zoo(families: Sequence[str]) -> Reading:
@@ -223,34 +218,13 @@ def scorable(conversation: Conversation) -> bool:
     )
 
 
-def even_shares(capacities: Sequence[int], total: int) -> list[int]:
-    """Split `total` evenly over pools of given capacity; remainders go to the first ones.
-
-    Pools that cannot take their even share are filled, and the rest is shared by the others.
-    """
-    shares = [0] * len(capacities)
-    left = min(total, sum(capacities))
-    while left:
-        unfilled = [i for i, capacity in enumerate(capacities) if shares[i] < capacity]
-        even = max(1, left // len(unfilled))
-        for index in unfilled:
-            take = min(even, capacities[index] - shares[index], left)
-            shares[index] += take
-            left -= take
-    return shares
-
-
 def spread(
     by_family: Mapping[str, list[Conversation]], limit: int, seed: int
 ) -> list[Conversation]:
-    """Choose `limit` conversations, evenly from the families, in rounds over them."""
-    shares = even_shares([len(pool) for pool in by_family.values()], limit)
-    chosen = [
-        _shuffled(pool, seed, "timing")[:share]
-        for pool, share in zip(by_family.values(), shares, strict=True)
-    ]
-    longest = max(shares, default=0)
-    return [pool[i] for i in range(longest) for pool in chosen if i < len(pool)]
+    """Choose `limit` conversations, in rounds over the families: evenly, as far as each reaches."""
+    pools = [_shuffled(pool, seed, "timing") for pool in by_family.values()]
+    rounds = (c for turn in itertools.zip_longest(*pools) for c in turn if c is not None)
+    return list(itertools.islice(rounds, limit))
 
 
 def held_out(pool: Sequence[Conversation], wanted: int, seed: int) -> list[Conversation]:

@@ -12,9 +12,8 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -23,8 +22,7 @@ SUFFIXES = (".jsonl", ".json", *_SEPARATORS, ".parquet")
 _KINDS = "JSONL, a JSON list, CSV (.csv), TSV (.tsv) or Parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Rows with their numbers, and what errors call one before its number: ``"x.csv, line"``."""
 
     where: str

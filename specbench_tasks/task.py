@@ -1,4 +1,4 @@
-"""Conversations, their references, and training examples.
+"""Conversations and their references.
 
 One `Conversation` is the unit that intervals cluster by; each of its turns is one *prompt*.
 """
@@ -62,11 +62,3 @@ class Conversation:
     def reply(self, turn: int) -> str | None:
         """Return the answer that the data holds to a turn, counted from 1; None: it holds none."""
         return self.replies[turn - 1] if turn <= len(self.replies) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """A conversation with the responses a model is trained to give, one per turn."""
-
-    conversation: Conversation
-    responses: tuple[str, ...]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -89,13 +88,6 @@ def _zoo(
         train_zoo(tables, output or zoo_output(), **options)
 
 
-class Objective(StrEnum):
-    """Use of an I-DLM adapter."""
-
-    refine = "refine"
-    isd = "isd"
-
-
 def _adapter_verb(kind: str, text: str) -> None:
     def verb(given: Given) -> None:
         _train(kind, given)
@@ -110,12 +102,13 @@ _adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.
 @gathering(_OF_ADAPTERS)
 def train_idlm(
     objective: Annotated[
-        Objective, typer.Option(help="refine: for nar and idlm:mode=refine; isd: for mode=isd.")
+        Literal["refine", "isd"],
+        typer.Option(help="refine: for nar and idlm:mode=refine; isd: for mode=isd."),
     ],
     given: Given,
 ) -> None:
     """Train an adapter of masks for a model (resumable); see docs/idlm.md."""
-    _train(objective.value, given)
+    _train(objective, given)
 
 
 _adapter_verb("medusa", "Train Medusa heads for a model (resumable); see docs/decoders/medusa.md.")
@@ -158,8 +151,7 @@ def train_kind(
     folder is KIND in `zoo_output()` or ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP). Options
     are those of `training.run.TrainingOptions`.
     """
-    from training.adapter import train as adapters
-    from training.heads import train as heads
+    from training import adapters
     from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
 
     known = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
@@ -173,7 +165,7 @@ def train_kind(
     if kind in ("ptp", "refine", "isd"):
         adapters.train_adapter(tables, output, kind=kind, **options)
     else:
-        heads.train_heads(tables, output, **options)
+        adapters.train_heads(tables, output, **options)
     return output
 
 
@@ -250,8 +242,8 @@ def train_curve(
         value, low, high = growth.at(10 * growth.seen[-1])
         typer.echo(
             f"{growth.name}, {growth.kind}: {growth.values[-1]:.2f} stand after "
-            f"{growth.seen[-1] / 1e6:.2f} million; ten times as many give {growth.slope:+.2f} "
-            f"(standard error {growth.slope_error:.2f}): {value:.2f} [{low:.2f}, {high:.2f}]"
+            f"{growth.seen[-1] / 1e6:.2f} million; ten times as many give {growth.line.slope:+.2f} "
+            f"(standard error {growth.line.stderr:.2f}): {value:.2f} [{low:.2f}, {high:.2f}]"
         )
     typer.echo(str(output))
 

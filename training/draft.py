@@ -27,20 +27,23 @@ from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.forward import fresh_llama, hidden_states
 from training.loop import Best, Piece, TrainingProgress, fingerprint_of, muon_and_adamw
-from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
+from training.recipe import (
+    Count,
+    LoopTable,
+    ModelTable,
+    NotNegative,
+    Rate,
+    Recipe,
+    RecipeTable,
+    Seed,
+    Share,
+)
 from training.run import BEST, Locate, Reporter, TrainingOptions, open_checkpoint, train_recipe
 from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import source_of
 from training.workers import worker
 
 _MOST_DRAFTS = 4  # drafts in a row that an evaluation looks at
-
-
-class _TargetTable(RecipeTable):
-    """[model]: the target, a Llama, as for `bench run --model`, and the dtype it is asked in."""
-
-    path: str
-    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 class DraftTable(RecipeTable):
@@ -79,9 +82,9 @@ class _RunTable(LoopTable):
 
 
 class DraftRecipe(Recipe):
-    """A recipe of drafts."""
+    """A recipe of drafts, for a Llama as the target."""
 
-    model: _TargetTable
+    model: ModelTable
     draft: DraftTable = DraftTable()
     data: dict[str, Any]
     run: _RunTable
@@ -124,8 +127,7 @@ class DraftJob:
         self.trained = fresh_draft(target, recipe.draft).to(device)
         self.stored: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""
-        kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
-        self._cache = TeacherCache(kept, self._logits, recipe.run.teacher_top)
+        self._kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
         self._frequent = torch.tensor(self.source.frequent(recipe.run.head_words)).long()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -154,7 +156,8 @@ class DraftJob:
             head = ShortHead(words_of, words if run.head_words else words[:0])
             top = None
             if run.label_share < 1:  # labels alone need no teacher
-                ids, logits = zip(*map(self._cache.top, group), strict=True)
+                known = (likeliest(row, self._kept, self._logits, run.teacher_top) for row in group)
+                ids, logits = zip(*known, strict=True)
                 top = torch.cat(ids).to(self.device), torch.cat(logits).to(self.device)
             taught = [self._taught(row) for row in group]
             states, target = self._states(group, taught)
@@ -225,29 +228,23 @@ def store_matrices(file: Path, dtype: torch.dtype) -> None:
     save_file(stored, file, metadata={"format": "pt"})
 
 
-class TeacherCache:
-    """Asks the teacher about a row the first time, and remembers in a file of the row.
+def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> Top:
+    """Return the teacher's likeliest tokens and their logits, ``[P, T]`` each.
 
-    A row of 100 answer tokens takes the teacher a second on one core and 10 kB here; a small model
-    passes over its rows many times.
+    The teacher is asked for `logits` ``[P, V]`` before the taught tokens of a row the first time,
+    which takes a second on one core for 100 tokens of an answer; a file of the row, of 10 kB here,
+    remembers: a small model passes over its rows many times.
     """
-
-    def __init__(self, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> None:
-        """Take `logits` ``[P, V]`` before the taught tokens of a row."""
-        self._folder, self._logits, self._num_top = folder / f"top{num_top}", logits, num_top
-        self._folder.mkdir(parents=True, exist_ok=True)
-
-    def top(self, row: Row) -> Top:
-        """Return the teacher's likeliest tokens and their logits, ``[P, T]`` each."""
-        path = self._folder / f"{row_hash(row):016x}.npz"
-        if not path.exists():
-            logits, ids = self._logits(row).topk(self._num_top)
-            partial = path.with_suffix(f".{os.getpid()}")
-            with partial.open("wb") as file:
-                np.savez(file, ids=ids.int().cpu().numpy(), logits=logits.half().cpu().numpy())
-            partial.replace(path)
-        with np.load(path) as kept:
-            return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()
+    path = folder / f"top{num_top}" / f"{row_hash(row):016x}.npz"
+    if not path.exists():
+        values, ids = logits(row).topk(num_top)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        with partial.open("wb") as file:
+            np.savez(file, ids=ids.int().cpu().numpy(), logits=values.half().cpu().numpy())
+        partial.replace(path)
+    with np.load(path) as kept:
+        return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()
 
 
 def fresh_draft(target: Any, table: DraftTable) -> Any:

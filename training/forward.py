@@ -53,6 +53,12 @@ def _attend(
     return mixed.view(num_batch, heads, rows, -1).transpose(1, 2).contiguous(), None
 
 
+def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the additive form of a mask of what is `hidden`."""
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min)
+
+
 AttentionInterface.register(ATTENTION, _attend)
 AttentionMaskInterface.register(ATTENTION, eager_mask)
 

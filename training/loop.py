@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,7 +33,10 @@ Piece = tuple[Tensor, int, int]
 
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """The step a run has reached, kept in checkpoints beside weights and optimiser state."""
+    """The step a run has reached, kept in checkpoints beside weights and optimiser state.
+
+    `counts` are what an evaluation made of the recipe's numbers of rows; none: nothing yet.
+    """
 
     step: int = 0
     tokens: int = 0
@@ -69,12 +72,12 @@ class Job(Protocol):
 class Loop:
     """Steps, evaluations and checkpoints of one job."""
 
-    def __init__(self, job: Job, path: Path, counts: dict[str, int] | None = None) -> None:
-        """Continue from the checkpoint at `path`, of this recipe, or start with `counts`."""
+    def __init__(self, job: Job, path: Path) -> None:
+        """Continue from the checkpoint at `path`, of this recipe, if there is one."""
         self.job, self.run, self.path = job, job.run, path
         self.optimizers = job.optimizers()
         self.peaks = [[group["lr"] for group in each.param_groups] for each in self.optimizers]
-        self.progress = TrainingProgress(counts=counts or {})
+        self.progress = TrainingProgress()
         self._saved_step = -1
         if path.exists():
             self._load()
@@ -165,6 +168,56 @@ class Best:
 
     def _kept_score(self) -> float:
         return float(_read(self.path)["score"]) if self.path.exists() else -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Held-out figures; by its `score` the best are chosen, its `summary` is for the terminal."""
+
+    def measured(self) -> dict[str, Any]:
+        """Return the figures of this kind by name, as they are stored."""
+        fields = asdict(self).items()
+        return {
+            name: value for name, value in fields if value is not None or name.startswith("greedy_")
+        }
+
+
+class JudgedJob:
+    """A job that is judged by a report on held-out rows, and offers its weights to `best`, if set.
+
+    `base` is what is known of the model that is trained on.
+    """
+
+    fingerprint = ""
+    base: Mapping[str, Any] = {}
+    best: Best | None = None
+    report: Any = None
+    trained: Any
+    reporter: Reporter
+
+    def held_out(self) -> Any:
+        """Return the `Report` on held-out rows."""
+        raise NotImplementedError
+
+    def evaluate(self, progress: TrainingProgress) -> None:
+        """Report how good the module is on held-out rows (first worker only)."""
+        if worker()[0]:
+            return
+        report = self.report = self.held_out()
+        parameters = sum(parameter.numel() for parameter in self.trained.parameters())
+        record = {"held_out": report.measured(), "parameters": parameters}
+        self.reporter.evaluation(progress, report.summary(), record)
+        if self.best is not None:
+            self.best.offer(progress.step, report.score, self.trained)
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the figures of the weights to write, which are now what is trained."""
+        report = self.report or self.held_out()
+        if self.best is not None and (better := self.best.better_than(report.score)) is not None:
+            self.trained.load_state_dict(better)
+            report = self.held_out()
+        measured: dict[str, Any] = report.measured()
+        return measured
 
 
 def _replace(path: Path, state: dict[str, Any]) -> None:

@@ -26,21 +26,17 @@ _KINDS = {"greedy_leading_16": "greedy", "leading_16": "sampled", "drafts_that_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Leading proposals that stand (`values`) by tokens or slots trained on (`seen`), and a line.
+    """Leading proposals that stand (`values`) by tokens or slots trained on (`seen`).
 
-    Attributes:
-        slope: what ten times more gives; `slope_error` its standard error.
-        offset: of the line at one token seen.
-        spread: standard deviation of the evaluations about the line.
+    The `line` has as its slope what ten times more gives; `spread` is the standard deviation of the
+    evaluations about it.
     """
 
     name: str
     kind: str
     seen: tuple[float, ...]
     values: tuple[float, ...]
-    slope: float
-    slope_error: float
-    offset: float
+    line: Any
     spread: float
 
     def at(self, seen: float) -> tuple[float, float, float]:
@@ -49,7 +45,7 @@ class Growth:
         away = (math.log10(seen) - logs.mean()) ** 2 / ((logs - logs.mean()) ** 2).sum()
         num = len(logs)
         margin = float(t.ppf(0.975, num - 2)) * self.spread * math.sqrt(1 + 1 / num + away)
-        value = self.offset + self.slope * math.log10(seen)
+        value = float(self.line.intercept + self.line.slope * math.log10(seen))
         return value, value - margin, value + margin
 
 
@@ -95,16 +91,8 @@ def _fit(name: str, kind: str, reports: list[dict[str, Any]], column: str) -> Gr
     seen, values = zip(*points, strict=True)
     line = linregress(np.log10(seen), values)
     rest = np.array(values) - line.intercept - line.slope * np.log10(seen)
-    return Growth(
-        name=name,
-        kind=kind,
-        seen=seen,
-        values=values,
-        slope=float(line.slope),
-        slope_error=float(line.stderr),
-        offset=float(line.intercept),
-        spread=float(math.sqrt((rest**2).sum() / (len(points) - 2))),
-    )
+    spread = float(math.sqrt((rest**2).sum() / (len(points) - 2)))
+    return Growth(name=name, kind=kind, seen=seen, values=values, line=line, spread=spread)
 
 
 COLORS = ("#4477AA", "#EE6677", "#228833", "#B8860B", "#66CCEE", "#AA3377")

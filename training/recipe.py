@@ -46,6 +46,13 @@ class RecipeTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class ModelTable(RecipeTable):
+    """[model]: the target, as for `bench run --model`, and the dtype that it runs in."""
+
+    path: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
 class LoopTable(RecipeTable):
     """[run] of every training: its length, rates, evaluations and checkpoints.
 

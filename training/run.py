@@ -110,8 +110,6 @@ def train_jobs(
     recipe: Recipe,
     output: Path,
     options: TrainingOptions,
-    *,
-    counts: Mapping[str, int] | None = None,
     after: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, TrainingProgress]:
     """Train jobs of a recipe one after another; return the step each has reached.
@@ -126,7 +124,7 @@ def train_jobs(
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
     stop_after_s = options.get("stop_after_s")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
-    spawn(workers, _train, builds, recipe, output, options, deadline, counts or {}, after)
+    spawn(workers, _train, builds, recipe, output, options, deadline, after)
     return {name: saved_progress(state / f"{name}.pt") for name in builds}
 
 
@@ -136,7 +134,6 @@ def _train(
     output: Path,
     options: TrainingOptions,
     deadline: float | None,
-    counts: Mapping[str, int],
     after: Callable[[Path, Mapping[str, Any]], None] | None,
 ) -> None:
     """Train the jobs in this worker, until all are done or the deadline passes."""
@@ -153,7 +150,7 @@ def _train(
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
                     (state / file).unlink(missing_ok=True)
                 wait_for_all()
-            if not Loop(job, state / f"{name}.pt", dict(counts)).train(deadline):
+            if not Loop(job, state / f"{name}.pt").train(deadline):
                 return
         if first:
             job.export(output)

@@ -6,7 +6,6 @@ alone (see `base.split_of`).
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from specbench_tasks.generators import (
     summarization,
     translation,
 )
-from specbench_tasks.generators.base import SPLITS, Draw, Split
-from specbench_tasks.task import Conversation, Example
+from specbench_tasks.generators.base import SPLITS, Draw, Item, Split
+from specbench_tasks.task import Conversation
 
 DRAWS: dict[str, Draw] = {
     "mt_bench": mt_bench.draw,
@@ -39,8 +38,8 @@ ZOO_SEED = 20_240_115
 """Seed of the fixed test set; changing it changes every published number."""
 
 
-def generate(family: str, split: Split, seed: int) -> Iterator[Example]:
-    """Yield endless examples of one family and split; the same arguments give the same ones.
+def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
+    """Return endless examples of one family and split; the same arguments give the same ones.
 
     Raises:
         ValueError: unknown family or split.
@@ -49,35 +48,16 @@ def generate(family: str, split: Split, seed: int) -> Iterator[Example]:
         raise ValueError(f"unknown family {family!r}; use one of {', '.join(DRAWS)}")
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
-    return _examples(family, split, seed)
-
-
-def _examples(family: str, split: Split, seed: int) -> Iterator[Example]:
     rng = random.Random(f"{family} {split} {seed}")
-    for index in itertools.count():
-        item = DRAWS[family](rng, split)
-        conversation = Conversation(
-            id=f"{family}-{split}-{seed}-{index:05d}",
-            family=family,
-            turns=item.turns,
-            references=item.references,
-        )
-        yield Example(conversation=conversation, responses=item.responses)
+    return (DRAWS[family](rng, split) for _ in itertools.count())
 
 
-def zoo_conversations(family: str, limit: int | None = None) -> list[Conversation]:
-    """Return the fixed held-out test set: the first `limit` of 120 distinct conversations.
-
-    Raises:
-        ValueError: unknown family, or a limit outside 0 to 120.
-    """
-    num = NUM_ZOO_CONVERSATIONS if limit is None else limit
-    if not 0 <= num <= NUM_ZOO_CONVERSATIONS:
-        raise ValueError(f"got limit {num}; the zoo holds 0 to {NUM_ZOO_CONVERSATIONS} per family")
+def zoo_conversations(family: str) -> list[Conversation]:
+    """Return the fixed held-out test set: the first 120 distinct conversations of a family."""
     chosen: dict[tuple[str, ...], Conversation] = {}
     examples = generate(family, "test", ZOO_SEED)
-    while len(chosen) < num:
-        drawn = next(examples).conversation
-        name = f"zoo-{family}-{len(chosen):05d}"
-        chosen.setdefault(drawn.turns, dataclasses.replace(drawn, id=name))
+    while len(chosen) < NUM_ZOO_CONVERSATIONS:
+        drawn, name = next(examples), f"zoo-{family}-{len(chosen):05d}"
+        asked = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
+        chosen.setdefault(drawn.turns, asked)
     return list(chosen.values())

@@ -26,7 +26,7 @@ _TEST_SHARE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One drawn conversation before it gets an id: turns, references and responses, in step."""
+    """One drawn conversation: its turns, their references, and the responses to be learnt."""
 
     turns: tuple[str, ...]
     references: tuple[GoldAnswer, ...]

@@ -7,7 +7,6 @@ digit follows from few others. Everything in an answer is determined by the ques
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from specbench_tasks.generators.base import (
     NAMES,
@@ -25,34 +24,25 @@ _DRILL_SHARE = 0.15
 """Share of bare sums among the training items (never among the held-out ones)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One change: `sign` is ``+`` or ``-`` and `amount` is what is added or taken away."""
-
-    sign: str
-    amount: int
-
-
-def working(value: int, step: Step) -> tuple[str, int]:
-    """Write out the working of one step from `value`; return it with the new value."""
-    tens, ones = step.amount // 10 * 10, step.amount % 10
-    if step.sign == "+":
-        total = value + step.amount
+def working(value: int, step: int) -> tuple[str, int]:
+    """Write out the working of one change of `value`; return it with the new value."""
+    amount, total = abs(step), value + step
+    tens, ones = amount // 10 * 10, amount % 10
+    if step > 0:
         parts = f"{value // 10 * 10 + tens} + {value % 10 + ones}"
-        return f"{value} + {step.amount} = {parts} = {total}", total
-    total = value - step.amount
+        return f"{value} + {amount} = {parts} = {total}", total
     middle = f" = {value - tens} - {ones}" if tens else ""
-    return f"{value} - {step.amount}{middle} = {total}", total
+    return f"{value} - {amount}{middle} = {total}", total
 
 
-def _draw_steps(rng: random.Random, value: int, num: int) -> list[Step]:
+def _draw_steps(rng: random.Random, value: int, num: int) -> list[int]:
     """Draw `num` changes that keep the running value between 1 and 99."""
     steps = []
     for _ in range(num):
         low = value < 20 or (value < 80 and rng.random() < 0.5)
         amount = rng.randint(2, min(99 - value, 60) if low else min(value - 1, 60))
-        steps.append(Step("+" if low else "-", amount))
-        value += amount if low else -amount
+        steps.append(amount if low else -amount)
+        value += steps[-1]
     return steps
 
 
@@ -70,9 +60,7 @@ def draw(rng: random.Random, split: Split) -> Item:
             if split_of(f"math {boxes}*{each}") == split:
                 return _times(boxes, each)
             continue
-        key = (f"{boxes}*{each}" if packed else str(start)) + "".join(
-            f"{s.sign}{s.amount}" for s in steps
-        )
+        key = (f"{boxes}*{each}" if packed else str(start)) + "".join(f"{s:+}" for s in steps)
         if split_of(f"math {key}") == split:
             break
     if drill:
@@ -86,16 +74,16 @@ def _times(boxes: int, each: int) -> Item:
     return single_turn(f"What is {text}?", answer, str(boxes * each))
 
 
-def _drill(rng: random.Random, start: int, step: Step) -> Item:
+def _drill(rng: random.Random, start: int, step: int) -> Item:
     text, total = working(start, step)
     opening = pick(rng, ("What is", "Work out", "Calculate"))
     mark = "?" if opening == "What is" else "."
-    prompt = f"{opening} {start} {step.sign} {step.amount}{mark}"
+    prompt = f"{opening} {start} {'+' if step > 0 else '-'} {abs(step)}{mark}"
     return single_turn(prompt, f"{text}. The answer is {total}.", str(total))
 
 
 def _story(
-    rng: random.Random, start: int, packed: tuple[int, int] | None, steps: list[Step]
+    rng: random.Random, start: int, packed: tuple[int, int] | None, steps: list[int]
 ) -> Item:
     name = pick(rng, NAMES)
     items, boxes = pick(rng, _TEXTS["items"].split()), pick(rng, _TEXTS["boxes"].split())
@@ -109,8 +97,8 @@ def _story(
         answer = [f"{name} starts with {start} {items}."]
     value = start
     for index, step in enumerate(steps):
-        verb, tail = pick(rng, _TEXTS["more" if step.sign == "+" else "less"])
-        what = f"{verb} {step.amount} {tail}".rstrip()
+        verb, tail = pick(rng, _TEXTS["more" if step > 0 else "less"])
+        what = f"{verb} {abs(step)} {tail}".rstrip()
         opener = ("", "Then ", "After that, ")[index]
         he_now = he if opener else he.capitalize()
         text, value = working(value, step)

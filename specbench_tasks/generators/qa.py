@@ -7,13 +7,12 @@ would let a wrong answer score.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specbench_tasks.generators.base import NAMES, Item, Split, pick, single_turn, texts
 
 
-@dataclass(frozen=True, slots=True)
-class Country:
+class Country(NamedTuple):
     """Asked: `capital`, `language`, `currency`, `dish`. Only told: `region`, `neighbor`, `flag`."""
 
     name: str
@@ -44,9 +43,7 @@ def draw(rng: random.Random, split: Split) -> Item:
     if rng.random() < 0.3:
         question = pick(rng, _TEXTS["leads"]).format(q=question, name=pick(rng, NAMES))
     gold = getattr(country, kind)
-    details = _TEXTS["details"][len(country.name) % 2].format(
-        c=country.name, region=country.region, neighbor=country.neighbor, flag=country.flag
-    )
+    details = _TEXTS["details"][len(country.name) % 2].format(c=country.name, **country._asdict())
     claim = _TEXTS["claims"][kind].format(c=country.name, a=gold)
     topic = TOPICS[kind].format(c=country.name)
     answer = f"You ask about {topic}. {claim} {details} So the answer is {gold}."

@@ -36,8 +36,7 @@ from decoders.ptp import ParallelTokenPrediction
 from docs.generate.architectures import DECODE, KINDS, Verdict
 from docs.generate.places import ROOT
 from tests.architectures.catalogue import CONTEXT, save
-from training.adapter.train import train_adapter
-from training.heads.train import train_heads
+from training.adapters import train_adapter, train_heads
 
 _Tokens = Sequence[Sequence[int]]
 _REPEATED = [10, 20, 30, 40, 10, 20, 30, 40, 10, 20, 30, 40, 10, 20]

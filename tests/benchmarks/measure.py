@@ -65,7 +65,7 @@ class Bench:
         tokenizer = load_tokenizer(ZOO / "target")
         self.stops = stop_ids(self.target, tokenizer)
         per_family = -(-num_prompts // len(FAMILIES))
-        by_family = [zoo_conversations(family, per_family) for family in FAMILIES]
+        by_family = [zoo_conversations(family)[:per_family] for family in FAMILIES]
         mixed = itertools.chain.from_iterable(zip(*by_family, strict=True))
         self.prompts: list[list[int]] = [
             cast(

@@ -20,7 +20,7 @@ import torch
 from bench.stats.intervals import cluster_mean
 from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe
-from training.adapter.train import build_job
+from training.adapters import build_job
 from training.loop import TrainingProgress, update
 from training.recipe import read_recipe
 from training.run import Reporter

@@ -25,9 +25,9 @@ from torch import Tensor
 from bench.plan.named_models import resolve
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.types import NO_UNIFORM
+from training.adapters import build_job
 from training.heads.parallel_job import _Head
 from training.heads.recipe import HeadsRecipe
-from training.heads.train import build_job
 from training.recipe import RECIPES, read_recipe, with_settings
 from training.run import Reporter
 from training.text.data import Row

@@ -9,16 +9,16 @@ import re
 import pytest
 
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, generate, zoo_conversations
-from specbench_tasks.generators.base import Split, split_of
+from specbench_tasks.generators.base import Item, Split, split_of
 from specbench_tasks.generators.qa import COUNTRIES, FRAMES, PHRASINGS, TOPICS
 from specbench_tasks.generators.translation import OBJECTS, noun_phrase
 from specbench_tasks.scorers import PRIMARY, contains_words, score
-from specbench_tasks.task import FAMILIES, Example
+from specbench_tasks.task import FAMILIES
 
 PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\s\w]+|\s+")
 
 
-def draw(family: str, split: Split, num: int, seed: int = 3) -> list[Example]:
+def draw(family: str, split: Split, num: int, seed: int = 3) -> list[Item]:
     return list(itertools.islice(generate(family, split, seed), num))
 
 
@@ -50,7 +50,7 @@ def test_prompts_references_and_training_text_are_those_that_numbers_were_publis
         )
         for c in zoo_conversations(family)
     ]
-    taught = [(e.conversation.turns, e.responses) for e in draw(family, "train", 200)]
+    taught = [(e.turns, e.responses) for e in draw(family, "train", 200)]
     digest = hashlib.sha256(repr((kept, taught)).encode()).hexdigest()
     assert digest[:12] == PUBLISHED[family]
 
@@ -63,9 +63,9 @@ def test_the_same_arguments_give_the_same_examples(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_held_out_prompt_occurs_in_training_text(family: str) -> None:
-    seen = {turns for ex in draw(family, "train", 4000) for turns in ex.conversation.turns[:1]}
+    seen = {turns for ex in draw(family, "train", 4000) for turns in ex.turns[:1]}
     held_out = {conversation.turns[0] for conversation in zoo_conversations(family)}
-    held_out |= {example.conversation.turns[0] for example in draw(family, "test", 500)}
+    held_out |= {example.turns[0] for example in draw(family, "test", 500)}
     assert not seen & held_out
 
 
@@ -97,7 +97,7 @@ def test_questions_are_phrased_differently_in_the_two_splits() -> None:
 def test_answers_and_prompts_have_the_lengths_that_were_asked_for(family: str) -> None:
     examples = draw(family, "test", 400)
     answers = [num_tokens(text) for example in examples for text in example.responses]
-    prompts = [num_tokens(text) for ex in examples for text in ex.conversation.turns]
+    prompts = [num_tokens(text) for ex in examples for text in ex.turns]
     assert min(answers) >= 15
     assert max(answers) <= 120
     assert max(prompts) <= 250
@@ -117,7 +117,7 @@ def test_most_answers_are_longer_than_forty_tokens() -> None:
 def test_every_generated_answer_gets_the_full_score(family: str) -> None:
     for split in ("train", "test"):
         for example in draw(family, split, 200):
-            pairs = zip(example.responses, example.conversation.references, strict=True)
+            pairs = zip(example.responses, example.references, strict=True)
             for response, reference in pairs:
                 assert reference is not None
                 assert score(family, response, reference)[PRIMARY[family]] == pytest.approx(1)
@@ -141,7 +141,7 @@ def _value(side: str) -> int:
 
 def test_a_word_problem_is_answered_by_its_own_numbers() -> None:
     for example in draw("math_reasoning", "test", 300):
-        prompt, answer = example.conversation.turns[0], example.responses[0]
+        prompt, answer = example.turns[0], example.responses[0]
         for number in re.findall(r"\d+", prompt):
             assert re.search(rf"\b{number}\b", answer)
 
@@ -158,7 +158,7 @@ def test_german_articles_and_adjectives_agree() -> None:
 
 def test_an_answer_to_one_question_does_not_answer_another() -> None:
     for example in draw("qa", "test", 1000):
-        gold = example.conversation.references[0]
+        gold = example.references[0]
         assert gold is not None
         country = next(c for c in COUNTRIES if c.name in example.responses[0])
         others = {getattr(country, kind) for kind in TOPICS} - set(gold.answers)
@@ -167,20 +167,20 @@ def test_an_answer_to_one_question_does_not_answer_another() -> None:
 
 def test_a_held_out_rag_answer_tells_only_the_fact_that_was_asked() -> None:
     for example in draw("rag", "test", 300):
-        gold = example.conversation.references[0]
+        gold = example.references[0]
         assert gold is not None
-        assert gold.answers[0] in example.conversation.turns[0]
+        assert gold.answers[0] in example.turns[0]
         assert example.responses[0].count(gold.answers[0]) >= 2
 
 
 def test_turn_two_of_mt_bench_leans_on_turn_one() -> None:
     for example in draw("mt_bench", "test", 200):
-        first, second = example.conversation.references
+        first, second = example.references
         assert first is not None
         assert second is not None
         hero = next(str(c.value) for c in first.constraints if c.kind == "contains")
-        assert hero in example.conversation.turns[0]
-        assert hero not in example.conversation.turns[1]
+        assert hero in example.turns[0]
+        assert hero not in example.turns[1]
         assert any(constraint.value == hero for constraint in second.constraints)
 
 
@@ -189,13 +189,10 @@ def test_the_zoo_test_set_is_fixed_and_its_prompts_are_distinct(family: str) -> 
     conversations = zoo_conversations(family)
     assert len({c.turns for c in conversations}) == NUM_ZOO_CONVERSATIONS == len(conversations)
     assert conversations[17].id == f"zoo-{family}-00017"
-    assert zoo_conversations(family, 5) == conversations[:5]
 
 
-def test_unknown_names_and_limits_are_refused_with_what_is_allowed() -> None:
+def test_unknown_names_are_refused_with_what_is_allowed() -> None:
     with pytest.raises(ValueError, match="unknown family 'maths'; use one of mt_bench"):
         generate("maths", "train", 0)
     with pytest.raises(ValueError, match="unknown split 'dev'; use one of train, test"):
         generate("qa", "dev", 0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="0 to 120"):
-        zoo_conversations("qa", 121)

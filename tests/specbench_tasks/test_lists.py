@@ -102,7 +102,7 @@ def test_every_generated_list_is_right_and_belongs_to_one_split(family: str) -> 
     prompts: dict[str, set[str]] = {split: set() for split in SPLITS}
     for split in SPLITS:
         for example in itertools.islice(generate(family, split, 3), 300):
-            (reference,), (response,) = example.conversation.references, example.responses
+            (reference,), (response,) = example.references, example.responses
             assert reference is not None
             assert score(family, response, reference) == {PRIMARY[family]: 1.0}
             assert len(set(items_of(response))) == NUM_ITEMS
@@ -113,7 +113,7 @@ def test_every_generated_list_is_right_and_belongs_to_one_split(family: str) -> 
 def test_all_right_answers_of_replace_are_drawn_equally_often() -> None:
     places = [0] * NUM_ITEMS
     for example in itertools.islice(generate("replace", "test", 1), 1200):
-        reference = example.conversation.references[0]
+        reference = example.references[0]
         assert reference is not None
         places[reference.answers.index(example.responses[0])] += 1
     assert all(abs(count - 200) < 60 for count in places), places

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import urllib.error
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,8 @@ from specbench_tasks.loaders import DataUnavailable
 from specbench_tasks.task import Conversation
 
 
-def load_hf(dataset: str, *given: Any, **named: Any) -> list[Conversation]:
-    return loaders.load_hf(dataset, *given, **named).conversations
+def load_hf(dataset: str, columns: dict[str, str] | None = None) -> list[Conversation]:
+    return loaders.load_hf(dataset, columns).conversations
 
 
 @pytest.fixture
@@ -41,9 +40,9 @@ def test_a_local_parquet_folder_loads_like_a_hub_dataset(hub_cache: Path) -> Non
     assert gold is not None
     assert gold.answers == ("a", "b")
     assert [c.id for c in conversations] == ["toy-00000", "toy-00001"]
-    assert load_hf(str(folder), split="train")[0].turns == ("t1",)
+    assert load_hf(str(folder), {"split": "train"})[0].turns == ("t1",)
     with pytest.raises(ValueError, match=r"no split 'dev'; it has train, test|test, train"):
-        load_hf(str(folder), split="dev")
+        load_hf(str(folder), {"split": "dev"})
     with pytest.raises(ValueError, match=r"no column 'q'.*columns present: question, answer"):
         load_hf(str(folder), {"prompt": "q"})
 

@@ -6,15 +6,16 @@ import hashlib
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specbench_tasks.registry import (
     TaskSet,
-    even_shares,
     list_tasks,
     load_tasks,
     scorable,
+    spread,
     tuning_split,
 )
 from specbench_tasks.task import FAMILIES, LISTS, Conversation
@@ -246,11 +247,20 @@ def test_limits_out_of_range_are_refused() -> None:
 
 
 def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> None:
-    assert even_shares([9, 9, 9], 7) == [3, 2, 2]
-    assert even_shares([1, 9, 9], 9) == [1, 4, 4]
-    assert even_shares([2, 2], 9) == [2, 2]
-    assert even_shares([5, 0, 5], 4) == [2, 0, 2]
-    assert even_shares([], 3) == []
+    def shares(capacities: list[int], total: int) -> list[int]:
+        pools: dict[str, list[Conversation]] = {}
+        for family, capacity in zip("abc", capacities, strict=False):
+            facts: dict[str, Any] = {"family": family, "turns": ("?",), "references": (None,)}
+            pools[family] = [Conversation(id=f"{family}{n}", **facts) for n in range(capacity)]
+        chosen = spread(pools, total, seed=3)
+        assert len({c.id for c in chosen}) == len(chosen)
+        return [sum(c.family == name for c in chosen) for name in pools]
+
+    assert shares([9, 9, 9], 7) == [3, 2, 2]
+    assert shares([1, 9, 9], 9) == [1, 4, 4]
+    assert shares([2, 2], 9) == [2, 2]
+    assert shares([5, 0, 5], 4) == [2, 0, 2]
+    assert shares([], 3) == []
 
 
 def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> None:

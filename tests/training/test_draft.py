@@ -26,9 +26,9 @@ from training.draft import (
     DraftJob,
     DraftRecipe,
     DraftTable,
-    TeacherCache,
     fresh_draft,
     leading_runs,
+    likeliest,
     train_draft,
 )
 from training.loop import TrainingProgress
@@ -141,7 +141,7 @@ def test_the_teacher_is_asked_once_about_a_row(tmp_path: Path) -> None:
 
     row = Row([5, 6, 7], [False, True, True])
     for _ in range(2):
-        ids, values = TeacherCache(tmp_path, logits, 2).top(row)
+        ids, values = likeliest(row, tmp_path, logits, 2)
         assert ids.tolist() == [[1, 2], [0, 2]]
         assert values.tolist() == [[3.0, 1.0], [2.0, 1.5]]
     assert len(asked) == 1

@@ -23,7 +23,7 @@ def test_a_line_over_the_logarithm_is_found_and_goes_on(tmp_path: Path) -> None:
     values = {10**power: 0.25 * power - 1 for power in range(4, 8)}
     (growth,) = read_growth(log_of(tmp_path / "log.jsonl", "leading_16", values), "isd")
     assert growth.kind == "sampled"
-    assert growth.slope == pytest.approx(0.25)
+    assert growth.line.slope == pytest.approx(0.25)
     assert growth.at(1e8) == pytest.approx((1.0, 1.0, 1.0))
 
 

@@ -15,9 +15,8 @@ import torch
 
 from tests.pretended_cuda import PretendedCuda
 from tests.tiny_recipe import RUN
-from training.adapter.train import train_adapter
+from training.adapters import train_adapter, train_heads
 from training.draft import train_draft
-from training.heads.train import train_heads
 from training.text.completion_file import Completion, write_completions
 
 MASKS = {

@@ -18,7 +18,7 @@ from specbench_tasks.task import FAMILIES
 
 def held_out(tokenizer: PreTrainedTokenizerBase, per_family: int | None) -> list[list[int]]:
     """Ids of the first turns of the zoo's held-out conversations."""
-    conversations = [c for family in FAMILIES for c in zoo_conversations(family, per_family)]
+    conversations = [c for family in FAMILIES for c in zoo_conversations(family)[:per_family]]
     return [
         cast(
             "list[int]",

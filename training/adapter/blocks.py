@@ -15,32 +15,38 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from decoders.core.types import MASKED
+from training.recipe import RecipeTable, Share
 from training.text.data import Row
 
 T = TypeVar("T", bound=Any)
+Stride = Annotated[int, Field(ge=2)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRules:
-    """Sizes (none: the longest there may be, else each as likely) and masks of blocks.
+class BlocksTable(RecipeTable):
+    """[blocks]: sizes (none: the longest there may be, else each as likely) and masks of blocks.
 
     A share `hidden` of blocks is fully masked; in the others a share of tokens drawn between
     `ratios` is. A share `own` of the unmasked shows the student's own predictions and shall predict
-    these too: so it learns which of its tokens to replace. `stops` end an answer; slots stand
-    before the position `room`.
+    these too: so it learns which of its tokens to replace.
     """
 
-    sizes: tuple[int, ...] = ()
-    hidden: float = 0.2
-    ratios: tuple[float, float] = (0.0, 1.0)
-    own: float = 0.0
+    sizes: tuple[Stride, ...] = ()
+    hidden: Share = 0.2
+    ratios: tuple[Share, Share] = (0.0, 1.0)
+    own: Share = 0.0
+
+
+class BlockRules(BlocksTable):
+    """How blocks are drawn: `stops` end an answer; slots stand before the position `room`."""
+
     stops: frozenset[int] = frozenset()
     room: int = 2**31
 

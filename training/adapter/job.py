@@ -21,7 +21,7 @@ from training.adapter.recipe import RunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
-from training.loop import Best, Piece, TrainingProgress, muon_and_adamw
+from training.loop import JudgedJob, Piece, TrainingProgress, muon_and_adamw
 from training.run import Reporter
 from training.text.data import Row, groups, learnt, worker_groups
 from training.text.sources import Source
@@ -31,14 +31,10 @@ EVAL_SEED = 20_512
 _EVAL_SLOTS = 160
 
 
-class AdapterJob:
-    """A student on the rows of a source: in every row windows of slots are drawn anew.
+class AdapterJob(JudgedJob):
+    """A student on the rows of a source: in every row windows of slots are drawn anew."""
 
-    An evaluation measures the adapter on rows held out and offers it to `best`, if set. `base`
-    describes the base model.
-    """
-
-    fingerprint = ""
+    trained: SlotAdapter
 
     def __init__(
         self,
@@ -52,15 +48,7 @@ class AdapterJob:
     ) -> None:
         """Take any token id as `pad`; `blocks` are drawn for a refining adapter alone."""
         self.blocks, self.student, self.source, self.sampling = blocks, student, source, sampling
-        self.run, self.reporter, self.pad = settings, reporter, pad
-        self.report: HeldOutReport | None = None
-        self.best: Best | None = None
-        self.base: dict[str, Any] = {}
-
-    @property
-    def trained(self) -> SlotAdapter:
-        """Return the adapter."""
-        return self.student.adapter
+        self.run, self.reporter, self.pad, self.trained = settings, reporter, pad, student.adapter
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Muon for the delta's factors, AdamW for the slot embedding."""
@@ -131,19 +119,6 @@ class AdapterJob:
             stride=length if self.run.lean else 0,
         )
 
-    def evaluate(self, progress: TrainingProgress) -> None:
-        """Report held-out accuracy by slot and leading-correct length (first worker only)."""
-        if worker()[0]:
-            return
-        self.report = self.held_out()
-        record = {
-            "held_out": self.report.measured(),
-            "parameters": self.trained.num_parameters,
-        }
-        self.reporter.evaluation(progress, self.report.summary(), record)
-        if self.best is not None:
-            self.best.offer(progress.step, self.report.score, self.trained)
-
     def held_out(self) -> HeldOutReport:
         """Return the report on held-out rows, sampled as usual, and greedy if that is trained.
 
@@ -180,7 +155,7 @@ class AdapterJob:
         if blocks is not None:
             share, hidden = (1.0, 1.0) if ratio is None else (ratio, 0.0)
             changed: dict[str, Any] = {"hidden": hidden, "ratios": (share, share)}
-            blocks = dataclasses.replace(blocks, sizes=(), own=0.0, **changed)
+            blocks = blocks.model_copy(update={"sizes": (), "own": 0.0, **changed})
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0 if greedy else temperature)
         tally = SlotTally(self.trained.config.num_slots)
         rng = np.random.default_rng(EVAL_SEED)
@@ -198,11 +173,7 @@ class AdapterJob:
         its embedding alone.
         """
         dtype, trained = getattr(torch, self.run.stored), self.trained
-        report, base = self.report or self.held_out(), self.base
-        if self.best is not None and (chosen := self.best.better_than(report.score)) is not None:
-            trained.load_state_dict(chosen)
-            report = self.held_out()
-        config = dataclasses.replace(trained.config, base=base, measured=report.measured())
+        config = dataclasses.replace(trained.config, base=self.base, measured=self.chosen())
         state = trained.state_dict()
         if not self.student.gated:
             name = "model" if trained.config.masked else "draft"

@@ -23,6 +23,7 @@ from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
 from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import Windows, carried, edges, explain
+from training.forward import additive
 from training.loop import Piece
 from training.text.data import Row, learnt, stored_completions
 
@@ -81,7 +82,7 @@ class LeanStudent(Student):
                 inputs_embeds=x.to(self.dtype),
                 position_ids=windows.position,
                 attention_mask=x.new_empty((batch, 1, 1, 1)),  # there are masks: make none
-                past_key_values=cache,
+                past_key_values=cache.fork(),
                 use_cache=True,
                 windows=partial(attend_windows, masks=self._hidden(windows, shape)),
             )
@@ -96,11 +97,7 @@ class LeanStudent(Student):
         same = number[..., None] == number[..., None, :]
         if windows.blocks is None:
             same &= torch.ones(shape[2], shape[2], dtype=torch.bool, device=start.device).tril()
-        return self._additive(tokens >= start[..., None]), self._additive(~same)
-
-    def _additive(self, hidden: Tensor) -> Tensor:
-        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=hidden.device)
-        return mask.masked_fill_(hidden, torch.finfo(self.dtype).min)
+        return additive(tokens >= start[..., None], self.dtype), additive(~same, self.dtype)
 
 
 def attend_windows(
@@ -223,8 +220,7 @@ class LeanJob(AdapterJob):
             )
             before = carried(windows, variant)
             likeliest, left, mass = (fact.gather(1, before) for fact in facts)
-            explained = explain(windows, likeliest, left, mass, variant)
-            u, target, usable = explained.u, explained.target, explained.usable
+            u, target, usable = explain(windows, likeliest, left, mass, variant)
             row, slot = usable.nonzero().unbind(1)
             at = row, windows.index[row, slot]
             top = ids[at], logits[at]

@@ -28,6 +28,8 @@ from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import LEAST_MASS, Windows, carried, edges, explain, warped
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl", "overlap"]
+Judged = tuple[Tensor, Tensor, Tensor]
+"""Of M slots: whether each is right, or with what chance, its confidence, and whether it counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,62 +48,42 @@ class Outcome:
     context: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class SlotJudgement:
-    """Judgements of the M slots that count, ``[M]`` each.
-
-    A slot is `right`, or is with this chance, at a `confidence`; where it does not `counts`,
-    nothing it predicts is right or wrong.
-    """
-
-    right: Tensor
-    confidence: Tensor
-    counts: Tensor
-
-
 def run(student: Student, windows: Windows, top_k: int) -> Outcome:
     """Return the student's predictions on windows, whose `top_k` is given."""
     variant = student.adapter.config.variant
     windows = windows.to(student.device)
     hidden, cache = student.context(windows.ids)
-    if windows.blocks is not None:
-        return _run_blocks(student, windows, windows.blocks, hidden, cache)
-    teacher = student.teacher(windows.ids, hidden)
-    before = carried(windows, variant)
-    with torch.no_grad():
-        logits = student.teacher_logits(gather_rows(teacher, (before - 1).clamp(min=0)))
-        left, mass = edges(logits, windows.ids.gather(1, before), windows.warp, top_k)
-        explained = explain(windows, logits.argmax(-1), left, mass, variant)
-    states = student.states(cache, explained.u, windows)
+    if windows.blocks is None:
+        teacher, before = student.teacher(windows.ids, hidden), carried(windows, variant)
+        with torch.no_grad():
+            logits = student.teacher_logits(gather_rows(teacher, (before - 1).clamp(min=0)))
+            left, mass = edges(logits, windows.ids.gather(1, before), windows.warp, top_k)
+            u, target, usable = explain(windows, logits.argmax(-1), left, mass, variant)
+    else:
+        teacher, target, usable = hidden, windows.blocks.target, windows.blocks.learn
+        u = torch.full_like(windows.noise, NO_UNIFORM)
+        windows = _showing_own(student, windows, windows.blocks, u, cache)
+    states = student.states(cache, u, windows)
     return Outcome(
         windows=windows,
-        usable=explained.usable,
-        logits=student.logits(states[explained.usable]),
-        target=explained.target[explained.usable],
+        usable=usable,
+        logits=student.logits(states[usable]),
+        target=target[usable],
         teacher=teacher,
         context=hidden,
     )
 
 
-def _run_blocks(
-    student: Student, windows: Windows, blocks: Blocks, hidden: Tensor, cache: ContextCache
-) -> Outcome:
-    """Run blocks; the student's own tokens that they show it first predicts from masks."""
-    u = torch.full(windows.index.shape, NO_UNIFORM, dtype=torch.float64, device=student.device)
-    if bool(blocks.own.any()):
-        with torch.no_grad():
-            first = dataclasses.replace(windows, blocks=blocks.masked_own())
-            predicted = student.logits(student.states(cache, u, first)).argmax(-1)
-        windows = dataclasses.replace(windows, blocks=blocks.with_own(predicted))
-    states = student.states(cache, u, windows)
-    return Outcome(
-        windows=windows,
-        usable=blocks.learn,
-        logits=student.logits(states[blocks.learn]),
-        target=blocks.target[blocks.learn],
-        teacher=hidden,
-        context=hidden,
-    )
+@torch.no_grad()
+def _showing_own(
+    student: Student, windows: Windows, blocks: Blocks, u: Tensor, cache: ContextCache
+) -> Windows:
+    """Return blocks with those tokens that are the student's own, predicted from masks first."""
+    if not bool(blocks.own.any()):
+        return windows
+    first = dataclasses.replace(windows, blocks=blocks.masked_own())
+    predicted = student.logits(student.states(cache, u, first)).argmax(-1)
+    return dataclasses.replace(windows, blocks=blocks.with_own(predicted))
 
 
 def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:
@@ -142,7 +124,7 @@ def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def predictions(student: Student, outcome: Outcome, top_k: int) -> SlotJudgement:
+def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
     """Judge the proposal of each slot that counts against the teacher.
 
     O-PTP and blocks: the likeliest token. C-PTP: the token that u picks from the student's warped
@@ -154,10 +136,10 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> SlotJudgement
     windows, usable, variant = outcome.windows, outcome.usable, student.adapter.config.variant
     if windows.blocks is not None:
         inside = windows.blocks.inside[usable]
-        return SlotJudgement(tokens == outcome.target, confidences, inside)
+        return tokens == outcome.target, confidences, inside
     counts = torch.ones_like(outcome.target, dtype=torch.bool)
     if variant == "o-ptp":
-        return SlotJudgement(tokens == outcome.target, confidences, counts)
+        return tokens == outcome.target, confidences, counts
     teacher, greedy = _teacher_logits(student, outcome)
     warp = windows.warp[usable]
     distribution = warped(outcome.logits, warp, top_k)
@@ -166,7 +148,7 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> SlotJudgement
             teacher = student.logits(gather_rows(outcome.context, windows.position)[usable])
         overlap = torch.minimum(warped(teacher, warp, top_k), distribution).sum(-1)
         agrees = (tokens == teacher.argmax(-1)).to(overlap.dtype)
-        return SlotJudgement(torch.where(greedy, agrees, overlap), confidences, counts)
+        return torch.where(greedy, agrees, overlap), confidences, counts
     left, mass = edges(teacher, outcome.target, warp, top_k)
     drawn = torch.where(
         greedy, tokens, pick(distribution, left + mass * (1 - windows.noise[usable]))
@@ -174,4 +156,4 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> SlotJudgement
     target = torch.where(greedy, teacher.argmax(-1), outcome.target)
     chances = distribution.gather(1, drawn[:, None]).squeeze(1)
     confidences = torch.where(greedy, confidences, chances)
-    return SlotJudgement(drawn == target, confidences, greedy | (mass > LEAST_MASS))
+    return drawn == target, confidences, greedy | (mass > LEAST_MASS)

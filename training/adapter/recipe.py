@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from decoders.core.adapter.config import SlotVariant
 from decoders.core.adapter.embedding import Code
+from training.adapter.blocks import BlocksTable, Stride
 from training.adapter.objectives import ObjectiveName
 from training.adapter.windows import WindowSampling
 from training.recipe import (
@@ -22,8 +23,6 @@ from training.recipe import (
     Stored,
     TopP,
 )
-
-_Stride = Annotated[int, Field(ge=2)]
 
 
 class _ModelTable(RecipeTable):
@@ -64,15 +63,6 @@ class AdapterTable(RecipeTable):
     seed: Seed = 0
 
 
-class BlocksTable(RecipeTable):
-    """[blocks], of refining adapters: see `training.adapter.blocks.BlockRules`."""
-
-    sizes: tuple[_Stride, ...] = ()
-    hidden: Share = 0.2
-    ratios: tuple[Share, Share] = (0.0, 1.0)
-    own: Share = 0.0
-
-
 class RunTable(LoopTable):
     """[run]: objective, length, rates, sizes and evaluation.
 
@@ -96,7 +86,7 @@ class RunTable(LoopTable):
     objective: ObjectiveName = "one-hot"
     label_share: Share = 0.0
     clean: Annotated[float, Field(ge=0)] | Literal["auto"] = 0.0
-    strides: tuple[_Stride, ...] = ()
+    strides: tuple[Stride, ...] = ()
     workers: Count = 2
     decay: Share = 0.95
     muon_lr: Rate
@@ -119,7 +109,7 @@ _LEAN = ("lean", "teacher_top", "head_words", "position_decay", "overlap_share")
 
 
 class AdapterRecipe(Recipe):
-    """A recipe of `training.adapter.train`."""
+    """A recipe of `training.adapters`."""
 
     model: _ModelTable
     adapter: AdapterTable = AdapterTable()

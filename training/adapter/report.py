@@ -8,7 +8,6 @@ right by chance only (isd), it counts by that chance.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from training.adapter.objectives import Outcome, SlotJudgement
+from training.adapter.objectives import Judged, Outcome
+from training.loop import Report
 
 _STRIDES = (4, 8)
 RATIOS = (0.25, 0.5, 0.75)
@@ -38,12 +38,13 @@ class SlotTally:
         self.rights: list[Tensor] = []
         self.num_windows = 0
 
-    def add(self, outcome: Outcome, judged: SlotJudgement) -> None:
+    def add(self, outcome: Outcome, judged: Judged) -> None:
         """Count what was judged of an outcome."""
         windows, usable = outcome.windows, outcome.usable.clone()
+        right, confidence, counts = judged
         table = torch.zeros(usable.shape, dtype=torch.float64, device=usable.device)
-        table[usable] = judged.right.double()
-        usable[outcome.usable] = judged.counts
+        table[usable] = right.double()
+        usable[outcome.usable] = counts
         first = windows.depth[windows.number >= 0].min() if usable.any() else 0
         slots = (windows.depth - first).clamp(min=0)
         alive: dict[tuple[int, int], float] = {}
@@ -54,8 +55,8 @@ class SlotTally:
             seen = [1, hit, before, before * hit]
             self.counts[:, slot] += torch.tensor(seen, dtype=torch.float64)
             alive[key] = before * hit
-        self.confidences.append(judged.confidence[judged.counts].cpu())
-        self.rights.append(judged.right[judged.counts].cpu())
+        self.confidences.append(confidence[counts].cpu())
+        self.rights.append(right[counts].cpu())
 
     def accuracy(self) -> list[float | None]:
         """Return the share of right slots by slot, whatever the slots before were."""
@@ -110,7 +111,7 @@ def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutReport:
+class HeldOutReport(Report):
     """Held-out figures of an adapter in sampled windows, as they stand in ``adapter.json``.
 
     By slot: `accuracy`, and `survival`, P(first g slots right); `calibration` is that of
@@ -172,16 +173,9 @@ class HeldOutReport:
             }
         return cls(**fields)
 
-    def measured(self) -> dict[str, Any]:
-        """Return the figures of this kind of adapter by name."""
-        fields = dataclasses.asdict(self).items()
-        return {
-            name: value for name, value in fields if value is not None or name.startswith("greedy_")
-        }
-
     @property
     def score(self) -> float:
-        """Return what the best is chosen by: mean leading slots of sampled and greedy windows."""
+        """Return the mean leading slots of sampled and greedy windows."""
         if self.greedy_leading_16 is None:
             return self.leading_16
         return (self.leading_16 + self.greedy_leading_16) / 2

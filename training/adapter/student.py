@@ -8,12 +8,12 @@ Letters: B rows, S tokens of a row, Q slots of a row, D width.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import Cache
 
 from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.module import SlotAdapter
@@ -22,46 +22,21 @@ from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
-from training.forward import ATTENTION
+from training.forward import ATTENTION, additive
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
 
-class ContextCache(Cache):
-    """Keeps the keys and values of the context; slots see them in front of their own."""
+class ContextCache(DynamicCache):
+    """Keys and values of the context, and its states before the layer where slots enter."""
 
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-        self.states: list[tuple[Tensor, Tensor]] = []
-        self.entering: Tensor | None = None
-        self.recording = True
+    entering: Tensor | None = None
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Keep the context's states, or put them in front of the slots' own."""
-        if self.recording:
-            self.states.append((key_states, value_states))
-            return key_states, value_states
-        keys, values = self.states[layer_idx]
-        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
-
-    @property
-    def length(self) -> int:
-        """Return S once the context ran, else 0."""
-        return 0 if self.recording else int(self.states[0][0].shape[2])
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens are kept."""
-        return self.length
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Return the position at which the rows of a call begin."""
-        return self.length
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Return the columns of a mask, and where they begin."""
-        return self.length + query_length, 0
+    def fork(self) -> ContextCache:
+        """Return a cache that goes on from here; this one stays as it is."""
+        other = copy.copy(self)
+        other.layers = [copy.copy(layer) for layer in self.layers]
+        return other
 
 
 class Student:
@@ -111,12 +86,10 @@ class Student:
         """Return hidden states ``[B, S, D]`` of right-padded rows, and what slots see of them."""
         cache = ContextCache()
         if self.gated:
-            hidden = self._context(ids, cache)
-        else:
-            with self.wrapped.active(self._forward()):
-                hidden = self._run_rows(ids, cache)
-        cache.recording = False
-        return hidden, cache
+            with torch.no_grad():
+                return self._run_rows(ids, cache), cache
+        with self.wrapped.active(self._forward()):
+            return self._run_rows(ids, cache), cache
 
     @torch.no_grad()
     def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
@@ -124,7 +97,7 @@ class Student:
         if self.other is not None:
             states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
             return states
-        return hidden if self.gated else self._context(ids, ContextCache())
+        return hidden if self.gated else self._run_rows(ids, ContextCache())
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of the teacher's hidden states."""
@@ -132,10 +105,6 @@ class Student:
             return self.logits(hidden)
         logits: Tensor = self.other.get_output_embeddings()(hidden)
         return logits.float()
-
-    @torch.no_grad()
-    def _context(self, ids: Tensor, cache: ContextCache) -> Tensor:
-        return self._run_rows(ids, cache)
 
     def _run_rows(self, ids: Tensor, cache: ContextCache) -> Tensor:
         length = ids.shape[1]
@@ -149,12 +118,12 @@ class Student:
         self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
     ) -> Tensor:
         """Return hidden states ``[B, Q, D]`` of embedded slots; `mask` is ``[B, Q, S + Q]``."""
-        reach = cache.length
+        reach = cache.get_seq_length()
         if any(self.facts.windows.values()):  # slots of a block may stand behind their row
             reach = max(reach, int(positions.max()) + 1)
         with self.wrapped.active(self._forward()):
             return self._base(
-                cache,
+                cache.fork(),
                 self._masks(mask.to(self.device), reach),
                 inputs_embeds=embedded.to(self.dtype),
                 position_ids=positions.to(self.device),
@@ -188,8 +157,7 @@ class Student:
         Slots have the base weights alone and the embeddings of the text's other tokens.
         """
         cache = ContextCache()
-        hidden = self._context(ids[:, :num_context], cache)
-        cache.recording = False
+        hidden = self._run_rows(ids[:, :num_context], cache)
         rest = ids.shape[1] - num_context
         own = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
         seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), own], -1)
@@ -258,8 +226,7 @@ class Student:
                 f"rows of {reach} tokens exceed the model's sliding window of {most}; use [data] "
                 f"that is cut into rows, with data.max_tokens at most {most}"
             )
-        added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-        added = added.masked_fill_(~seen.to(self.device), torch.finfo(self.dtype).min)[:, None]
+        added = additive(~seen.to(self.device), self.dtype)[:, None]
         kinds = self.facts.windows
         return added if len(kinds) == 1 else dict.fromkeys(kinds, added)
 

@@ -206,23 +206,13 @@ def _draw_warp(sampling: WindowSampling, rng: np.random.Generator) -> tuple[floa
     return temperature, sampling.top_ps[rng.integers(len(sampling.top_ps))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WindowTargets:
-    """Uniforms carried by slots (`NO_UNIFORM`: greedy, padding) and their targets, ``[B, Q]`` each.
-
-    A slot is usable where its target is what the teacher picks given the uniforms.
-    """
-
-    u: Tensor
-    target: Tensor
-    usable: Tensor
-
-
 def explain(
     windows: Windows, likeliest: Tensor, left: Tensor, mass: Tensor, variant: Variant
-) -> _WindowTargets:
-    """Return uniforms and targets of windows from the teacher's distributions.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return u, target and `usable` of slots, ``[B, Q]`` each, from the teacher's distributions.
 
+    A slot that is greedy or padding carries `NO_UNIFORM`; it is usable where its target is what the
+    teacher picks given the uniforms.
     In a sampled window the chain ends where the text leaves the nucleus (no u explains it). In a
     greedy one it ends after the first token that is not the teacher's argmax; that argmax is still
     a target. Given are, for each token of `carried` ``[B, Q]``, the teacher's argmax before it, and
@@ -239,9 +229,7 @@ def explain(
     else:
         usable = before & agrees & real
         target = windows.ids.gather(1, windows.index)
-    return _WindowTargets(
-        u=torch.where(windows.greedy | ~real, NO_UNIFORM, u), target=target, usable=usable
-    )
+    return torch.where(windows.greedy | ~real, NO_UNIFORM, u), target, usable
 
 
 def carried(windows: Windows, variant: Variant) -> Tensor:

@@ -20,9 +20,9 @@ from torch import Tensor
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.hf.copies import early_exit
 from training.heads.recipe import RunTable
-from training.loop import Best, Piece, TrainingProgress
+from training.loop import JudgedJob, Piece, Report, TrainingProgress
 from training.run import Reporter
-from training.text.data import Row, groups, padded
+from training.text.data import Row, groups, learnt, padded
 from training.text.sources import Source
 
 NONE = -100
@@ -30,27 +30,14 @@ NONE = -100
 _CANDIDATES = 4  # of a head that a report looks at
 
 
-class HiddenJob:
-    """An adapter that reads the last hidden state of a target whose head reads it too.
-
-    `base` is what is known of the target.
-    """
-
-    fingerprint = ""
+class HiddenJob(JudgedJob):
+    """An adapter that reads the last hidden state of a target whose head reads it too."""
 
     def __init__(
         self, module: Any, heads: Any, source: Source, run: RunTable, reporter: Reporter
     ) -> None:
-        self.module = module.eval().requires_grad_(False)
+        self.module, self.trained = module.eval().requires_grad_(False), heads
         self.heads, self.source, self.run, self.reporter = heads, source, run, reporter
-        self.base: dict[str, Any] = {}
-        self.report: HeldOut | ByKind | None = None
-        self.best: Best | None = None
-
-    @property
-    def trained(self) -> Any:
-        """Return the adapter."""
-        return self.heads
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return AdamW for all of the adapter."""
@@ -85,39 +72,32 @@ class HiddenJob:
     def _batch(self, rows: Sequence[Row], *, ahead: int = 2) -> tuple[Tensor, Tensor]:
         """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""
         ids, device = padded(rows), next(self.heads.parameters()).device
-        targets = targets_of(rows, ids.shape[1], self.heads.config.num_slots, ahead=ahead)
+        targets = targets_of(rows, self.heads.config.num_slots, ahead=ahead)
         return ids.to(device), targets.to(device)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
         """Yield the loss against the target's distributions by the depths' weights, and counts."""
-        logits, targets, truth = self._drafted(rows)
-        losses, counts = -(truth.softmax(-1) * logits.log_softmax(-1)).sum(-1), targets != NONE
-        depths = torch.arange(targets.shape[1], device=losses.device)
-        yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
+        for logits, targets, truth in self._drafted(rows):
+            counts = targets != NONE
+            if truth is None:
+                pair = logits.flatten(0, 1), targets.flatten()
+                losses = F.cross_entropy(*pair, ignore_index=NONE, reduction="none")
+                losses = losses.view(targets.shape)
+            else:
+                losses = -(truth.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+            depths = torch.arange(targets.shape[1], device=losses.device)
+            yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
 
-    def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield ranks and `targets_of`, both ``[M, H]``, some states at a time."""
-        logits, targets, _ = self._drafted(rows)
-        yield ranks_of(logits, self._indices(targets)), targets
+    def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Yield logits ``[M, H, W]``, `targets_of` ``[M, H]``, and the target's logits, if learnt.
 
-    def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits ``[M, H, W]``, `targets_of` ``[M, H]``, and the target's logits."""
+        Some states at a time; where there are no logits of the target, the text is learnt.
+        """
         raise NotImplementedError
 
     def _indices(self, targets: Tensor) -> Tensor:
         """Return where tokens stand among the W words that are read; negative: nowhere."""
         return targets
-
-    def evaluate(self, progress: TrainingProgress) -> None:
-        """Report how often drafts are right on held-out answers."""
-        self.report = self.held_out()
-        record = {
-            "held_out": dataclasses.asdict(self.report),
-            "parameters": self.heads.num_parameters,
-        }
-        self.reporter.evaluation(progress, self.report.summary(), record)
-        if self.best is not None:
-            self.best.offer(progress.step, self.report.leading, self.heads)
 
     @torch.no_grad()
     def held_out(self) -> HeldOut | ByKind:
@@ -125,19 +105,14 @@ class HiddenJob:
         rows = self.source.held_out(self.run.eval_rows)
         ranks, known = [], []
         for group in self._groups(rows):
-            for found, targets in self._predicted(group):
-                ranks.append(found.cpu())
+            for logits, targets, _ in self._drafted(group):
+                ranks.append(ranks_of(logits, self._indices(targets)).cpu())
                 known.append((targets != NONE).cpu())
         return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
 
     def export(self, folder: Path) -> None:
         """Write the adapter with its held-out report."""
-        report = self.report or self.held_out()
-        if self.best is not None and (chosen := self.best.better_than(report.leading)) is not None:
-            self.heads.load_state_dict(chosen)
-            report = self.held_out()
-        measured = dataclasses.asdict(report)
-        config = dataclasses.replace(self.heads.config, base=self.base, measured=measured)
+        config = dataclasses.replace(self.heads.config, base=self.base, measured=self.chosen())
         fresh = type(self.heads)(config)
         fresh.load_state_dict(self.heads.state_dict())
         fresh.save(folder, getattr(torch, self.run.stored))
@@ -151,27 +126,15 @@ class HeadsJob(HiddenJob):
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         return groups(rows, self.run.max_tokens)
 
-    def _parts(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield states ``[M, D]`` and targets ``[M, H]``, no more than a piece may have."""
+    def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, None]]:
         with torch.no_grad():
             ids, targets = self._batch(rows)
             hidden = self.module.base_model(input_ids=ids, use_cache=False).last_hidden_state
             counts = (targets != NONE).any(-1)
             states, chosen = hidden[counts].float(), targets[counts]
         size = max(1, self.run.max_logits // (targets.shape[-1] * self._head.weight.shape[0]))
-        yield from zip(torch.split(states, size), torch.split(chosen, size), strict=True)
-
-    def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
-        for states, targets in self._parts(rows):
-            logits = self._read(self.heads(states)).flatten(0, 1)
-            flat = F.cross_entropy(logits, targets.flatten(), ignore_index=NONE, reduction="none")
-            heads = torch.arange(targets.shape[1], device=flat.device)
-            loss = (flat.view(targets.shape) * self.run.head_decay**heads).sum()
-            yield loss, int((targets != NONE).sum())
-
-    def _predicted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor]]:
-        for states, targets in self._parts(rows):
-            yield ranks_of(self._read(self.heads(states)), targets), targets
+        for some, targets in zip(torch.split(states, size), torch.split(chosen, size), strict=True):
+            yield self._read(self.heads(some)), targets, None
 
 
 class ExitJob(HiddenJob):
@@ -192,7 +155,7 @@ class ExitJob(HiddenJob):
         out: Tensor = self.heads(hidden.float())
         return out.to(hidden.dtype)
 
-    def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+    def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         ids, targets = self._batch(rows, ahead=1)
         counts = targets[..., 0] != NONE
 
@@ -202,7 +165,7 @@ class ExitJob(HiddenJob):
 
         with torch.no_grad():
             truth = logits_of(self.module)
-        return logits_of(self._early), targets[counts], truth
+        yield logits_of(self._early), targets[counts], truth
 
 
 def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
@@ -211,26 +174,20 @@ def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
     return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
-def targets_of(rows: Sequence[Row], width: int, num_heads: int, *, ahead: int = 2) -> Tensor:
-    """Return the token of each head at each index, int64 ``[B, width, H]``; `NONE` if not learnt.
+def targets_of(rows: Sequence[Row], num_heads: int, *, ahead: int = 2) -> Tensor:
+    """Return the token of each head at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
 
     An index counts where the token after it is of an answer, as well: states inside a prompt draft
     nothing. Head h has the token `ahead` + h further on.
     """
-    targets = torch.full((len(rows), width, num_heads), NONE)
-    for number, row in enumerate(rows):
-        learnt = torch.tensor(
-            [token if learn else NONE for token, learn in zip(row.ids, row.learn, strict=True)]
-        )
-        for head in range(min(num_heads, max(0, len(learnt) - ahead))):
-            own = learnt[ahead + head :]
-            follows = learnt[1 : 1 + len(own)] != NONE
-            targets[number, : len(own), head] = torch.where(follows, own, NONE)
-    return targets
+    known = learnt(rows)
+    tokens = F.pad(padded(rows).where(known, NONE), (0, ahead + num_heads), value=NONE)
+    targets = tokens[:, ahead:].unfold(1, num_heads, 1)[:, : known.shape[1]]
+    return targets.where(F.pad(known, (0, 1))[:, 1:, None], NONE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class HeldOut(Report):
     """Held-out accuracy of heads, as it stands in ``adapter.json``, by head or of leading tokens.
 
     `accuracy` is of the likeliest token, `among` of the 4 likeliest; `places` counts hidden states.
@@ -268,6 +225,11 @@ class HeldOut:
             leading_among=leading(ranks < _CANDIDATES),
         )
 
+    @property
+    def score(self) -> float:
+        """Return the leading right drafts."""
+        return self.leading
+
     def summary(self) -> str:
         """Return one line for the terminal."""
         shown = " ".join(f"{value:.2f}" for value in self.accuracy)
@@ -278,14 +240,14 @@ class HeldOut:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ByKind:
+class ByKind(Report):
     """Held-out reports of greedy and of sampled text; of text that is not there they are empty."""
 
     greedy: HeldOut
     sampled: HeldOut
 
     @property
-    def leading(self) -> float:
+    def score(self) -> float:
         """Return the mean of the leading right drafts of both kinds."""
         known = [kind.leading for kind in (self.greedy, self.sampled) if kind.places]
         return sum(known) / max(1, len(known))

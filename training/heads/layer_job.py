@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ class LayerJob(HiddenJob):
         parts = zip(*(self._kept[key] for key in keys), strict=True)
         return [_whole(pad_sequence(list(each), batch_first=True)) for each in parts]
 
-    def _drafted(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+    def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         depths = self.heads.config.num_slots
         ids, targets = self._batch(rows)
         counts = (targets != NONE).any(-1)
@@ -92,7 +92,7 @@ class LayerJob(HiddenJob):
             read = self._read(hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)
         states = unrolled(self.heads, hidden, embedded, depths)
-        return self._read(torch.stack([each[counts] for each in states], 1)), targets[counts], truth
+        yield self._read(torch.stack([each[counts] for each in states], 1)), targets[counts], truth
 
 
 def _small(values: Tensor) -> Tensor:

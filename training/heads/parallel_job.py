@@ -30,6 +30,7 @@ from training.adapter.lean_job import (
     taught_loss,
 )
 from training.adapter.windows import LEAST_MASS
+from training.forward import additive
 from training.heads.job import NONE, ByKind, HeldOut, HiddenJob, ranks_of
 from training.heads.layer_job import LayerJob
 from training.loop import Piece, TrainingProgress, muon_and_adamw
@@ -223,10 +224,9 @@ def run_slots(heads: ParallelLayers, text: Tensor, slots: Tensor, anchors: Tenso
         key, value = (
             torch.cat(both, -2) for both in zip(entries[number], (key, value), strict=True)
         )
-        least = torch.finfo(query.dtype).min
-        masks = [torch.zeros_like(x, dtype=query.dtype).masked_fill_(x, least) for x in hidden]
+        text_mask, slots_mask = (additive(each, query.dtype) for each in hidden)
         scale = query.shape[-1] ** -0.5
-        return attend_windows(query, key, value, scale, (masks[0], masks[1])).transpose(1, 2)
+        return attend_windows(query, key, value, scale, (text_mask, slots_mask)).transpose(1, 2)
 
     states: Tensor = heads(slots, heads.turn(positions.flatten(1)), attend)
     return states

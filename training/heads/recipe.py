@@ -10,6 +10,7 @@ from decoders.core.adapter.embedding import Code
 from training.recipe import (
     Count,
     LoopTable,
+    ModelTable,
     NotNegative,
     Rate,
     Recipe,
@@ -18,13 +19,6 @@ from training.recipe import (
     Share,
     Stored,
 )
-
-
-class _ModelTable(RecipeTable):
-    """[model]: the target, as for `bench run --model`, and the dtype that it runs in."""
-
-    path: str
-    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 class HeadsTable(RecipeTable):
@@ -107,9 +101,9 @@ class RunTable(LoopTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.heads.train`: of heads, unless there is another of its tables."""
+    """A recipe of `training.adapters`: of heads, unless there is another of its tables."""
 
-    model: _ModelTable
+    model: ModelTable
     heads: HeadsTable | None = None
     layer: LayerTable | None = None
     drafter: DrafterTable | None = None

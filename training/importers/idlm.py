@@ -33,7 +33,6 @@ from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from training.importers.lora import (
-    PEFT_KEY,
     Parts,
     check_new,
     check_plain,
@@ -126,27 +125,16 @@ def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAda
     """Return the gated adapter of a LoRA; layers that it leaves alone get no delta."""
     peft, parts = read_tree(checkpoint / PEFT_CONFIG), Parts()
     check_plain(peft, PEFT_CONFIG, saved=False)
-    rows: Tensor | None = None
-    for key, file in _weight_files(checkpoint).items():
-        if match := PEFT_KEY.fullmatch(key):
-            parts.put_factor(match, _open(file).get_tensor(key))
-        elif _TRAINED_ROWS.fullmatch(key):
-            rows = _row(file, key, mask_id)
-        else:
-            raise ValueError(f"{key}: a weight that is not known here")
-    if not parts.low:
-        raise ValueError(f"{str(checkpoint)!r} holds no LoRA weight")
+    files = _weight_files(checkpoint)
+    trained = [key for key in files if _TRAINED_ROWS.fullmatch(key)]
+    factors = [key for key in files if key not in trained]
+    parts.put_peft(((key, _open(files[key]).get_tensor(key)) for key in factors), checkpoint)
     module = _empty(read_tree(base / MODEL_CONFIG))
-    shapes, rank = parts.shapes(peft.get("r"))
-    known = layer_shapes(module)
-    for name, shape in shapes.items():
-        if known.get(name) != shape:
-            raise ValueError(
-                f"the LoRA's layer {name} is {shape}, the base model's {known.get(name, 'missing')}"
-            )
-    if rows is None:
-        rows = _row(_weight_files(base)[EMBEDDING], EMBEDDING, mask_id)
-    return _adapter(module, parts, rows, stride, rank=rank, alpha=float(peft["lora_alpha"]))
+    line = "the LoRA's layer {} is {}, the base model's {}"
+    _, rank = parts.shapes(peft.get("r"), layer_shapes(module), line)
+    key = trained[-1] if trained else EMBEDDING
+    mask = _row((files if trained else _weight_files(base))[key], key, mask_id)
+    return _adapter(module, parts, mask, stride, rank=rank, alpha=float(peft["lora_alpha"]))
 
 
 def _adapter(

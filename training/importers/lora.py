@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,25 @@ class Parts:
             raise ValueError(f"{match[0]}: the output head cannot be adapted here")
         self.put(self.low if side == "A" else self.high, name, match[0], value)
 
-    def shapes(self, rank: int | None) -> tuple[dict[str, tuple[int, int]], int]:
+    def put_peft(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+        """Put the factors that PEFT saved in a folder; other weights, or none: `ValueError`."""
+        for key, value in weights:
+            if (match := PEFT_KEY.fullmatch(key)) is None:
+                raise ValueError(f"{key}: a weight that is not known here")
+            self.put_factor(match, value)
+        if not self.low:
+            raise ValueError(f"{str(folder)!r} holds no LoRA weight")
+
+    def shapes(
+        self,
+        rank: int | None,
+        known: Mapping[str, tuple[int, int]] | None = None,
+        line: str = "",
+    ) -> tuple[dict[str, tuple[int, int]], int]:
         """Return (in, out) of every adapted layer, and the one rank, perhaps the configuration's.
 
-        Factors that are not a pair, or of another rank, raise `ValueError` naming the layer.
+        Factors that are not a pair, or of another rank, raise `ValueError` naming the layer; so do
+        shapes other than those `known`, by a `line` about layer, shape and the one known.
         """
         shapes: dict[str, tuple[int, int]] = {}
         for name in self.low | self.high:
@@ -76,6 +91,8 @@ class Parts:
                     f"layers before have {rank}; an adapter has one rank"
                 )
             shapes[name] = low.shape[1], high.shape[0]
+            if known is not None and known.get(name) != shapes[name]:
+                raise ValueError(line.format(name, shapes[name], known.get(name, "missing")))
         assert rank is not None, "there is at least one layer"
         return shapes, rank
 

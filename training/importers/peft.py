@@ -27,7 +27,6 @@ from decoders.core.adapter.peft import (
     factors_hash,
 )
 from training.importers.lora import (
-    PEFT_KEY,
     Parts,
     check_new,
     check_plain,
@@ -48,10 +47,11 @@ def import_peft(folder: Path, output: Path) -> str:
     settings = read_tree(folder / PEFT_CONFIG)
     _check_settings(settings)
     factors = read_tensors(folder / PEFT_WEIGHTS)
-    adapter = _build(folder, settings, factors)
+    slots = _slots_config(folder / SLOTS_CONFIG)
+    adapter = _build(folder, slots, settings, factors)
     dtypes = {value.dtype for value in factors.values()}
     config = written(adapter, output, dtypes.pop() if len(dtypes) == 1 else torch.float32)
-    forgotten = not config.measured and _slots_config(folder / SLOTS_CONFIG).measured
+    forgotten = not config.measured and slots.measured
     note = ", nothing measured of these weights" if forgotten else ""
     return (
         f"imported {folder.name}: {config.variant}, rank {config.rank}, "
@@ -90,24 +90,21 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"{PEFT_CONFIG}: lora_alpha is {alpha!r}; it must be a number above 0")
 
 
-def _build(folder: Path, settings: Mapping[str, Any], factors: Mapping[str, Tensor]) -> SlotAdapter:
+def _build(
+    folder: Path,
+    written: AdapterConfig,
+    settings: Mapping[str, Any],
+    factors: Mapping[str, Tensor],
+) -> SlotAdapter:
     """Return the adapter; a layer that PEFT was not told to adapt keeps a delta of zero."""
-    written = _slots_config(folder / SLOTS_CONFIG)
     parts = Parts()
-    for key, value in factors.items():
-        if (match := PEFT_KEY.fullmatch(key)) is None:
-            raise ValueError(f"{key}: a weight that is not known here")
-        parts.put_factor(match, value)
-    if not parts.low:
-        raise ValueError(f"{str(folder)!r} holds no LoRA weight")
-    shapes, rank = parts.shapes(settings.get("r"))
-    for name, shape in shapes.items():
-        if written.layers.get(name) != shape:
-            other = written.layers.get(name, "missing")
-            raise ValueError(f"the layer {name} is {shape}, and in {SLOTS_CONFIG} {other}")
+    parts.put_peft(factors.items(), folder)
+    line = f"the layer {{}} is {{}}, and in {SLOTS_CONFIG} {{}}"
+    _, rank = parts.shapes(settings.get("r"), written.layers, line)
     alpha = float(settings["lora_alpha"])
     slots = read_tensors(folder / SLOTS_WEIGHTS)
-    hashed = _metadata(folder / SLOTS_WEIGHTS).get(FACTORS_HASH)
+    with safe_open(folder / SLOTS_WEIGHTS, "pt") as file:
+        hashed = (file.metadata() or {}).get(FACTORS_HASH)
     same = alpha == written.alpha and hashed == factors_hash(factors)
     measured = written.measured if same else {}
     config = dataclasses.replace(written, rank=rank, alpha=alpha, measured=measured)
@@ -128,8 +125,3 @@ def _slots_config(path: Path) -> AdapterConfig:
         return AdapterConfig.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
-
-
-def _metadata(path: Path) -> Mapping[str, str]:
-    with safe_open(path, "pt") as file:
-        return file.metadata() or {}

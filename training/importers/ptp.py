@@ -31,7 +31,6 @@ from training.importers.ptp_files import (
     COUNTS_FILE,
     TRAIN_FILE,
     WARP_FILE,
-    Settings,
     find_checkpoint,
     read_settings,
     read_state,
@@ -73,11 +72,12 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
     beside = path.parent / TRAIN_FILE
     train = config or (beside if beside.is_file() else None)
     warps = [folder / WARP_FILE for folder in (path.parent, (train or path).parent)]
-    settings = read_settings(train, next((warp for warp in warps if warp.is_file()), None))
-    counts = path.parent / COUNTS_FILE
-    measured = {"survival": read_survival(counts)} if counts.is_file() else {}
+    warp = next((warp for warp in warps if warp.is_file()), None)
+    fields, rank, embedding = read_settings(train, warp)
+    if (counts := path.parent / COUNTS_FILE).is_file():
+        fields["measured"] = {"survival": read_survival(counts)}
     parts = _sort_weights(read_state(path))
-    adapter = _build_adapter(parts, settings, measured)
+    adapter = _build_adapter(parts, fields, rank, embedding)
     # half-precision files stay as small as they were
     half = parts.dtypes in ({torch.float16}, {torch.bfloat16})
     imported = written(adapter, output, parts.dtypes.pop() if half else torch.float32)
@@ -113,27 +113,21 @@ def _sort_weights(state: Mapping[str, Any]) -> Parts:
 
 
 def _build_adapter(
-    parts: Parts, settings: Settings, measured: Mapping[str, Any] | None = None
+    parts: Parts, fields: Mapping[str, Any], rank: int | None, named: str | None
 ) -> SlotAdapter:
     """Return the adapter; greedy decoding has no counterpart there: its blank vector is zero."""
-    layers, rank = parts.shapes(settings.rank)
-    code, embedding, width = _embed_weights(parts.embedding, settings.embedding)
+    layers, rank = parts.shapes(rank)
+    code, embedding, width = _embed_weights(parts.embedding, named)
     if all(num_in != width for num_in, _ in layers.values()):
         raise ValueError(f"the u embedding is {width} wide, and no layer reads that width")
     config = AdapterConfig(
         variant="o-ptp",
-        num_slots=settings.num_slots,
         layers=layers,
         width=width,
         rank=rank,
-        alpha=settings.alpha,
         code=code,
-        temperatures=(settings.temperature, settings.temperature),
-        top_ps=(settings.top_p,),
-        top_k=settings.top_k,
         greedy=False,
-        base={"model": settings.model} if settings.model else {},
-        measured=measured or {},
+        **fields,
     )
     others = {f"embedding.{name}": value for name, value in embedding.items()}
     return parts.adapter(config, {**others, "embedding.blank": torch.zeros(width)})

@@ -15,7 +15,6 @@ import re
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,6 @@ TRAIN_FILE, WARP_FILE, COUNTS_FILE = "train.yaml", "pregenerate.yaml", "correct_
 NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's `lora_alpha`
 _NUM_COUNTS = 21
 _LOSSES = (None, "bc", "bce")  # None: the present code knows no other than O-PTP
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of LoRA, of a training window's slots, and of the teacher's samples.
-
-    `embedding` is the authors' name of the u embedding; None: the configuration does not say.
-    """
-
-    num_slots: int = NUM_SLOTS
-    alpha: float = ALPHA
-    rank: int | None = None
-    embedding: str | None = None
-    model: str | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -84,10 +66,14 @@ def read_state(path: Path) -> Mapping[str, Any]:
     return state
 
 
-def read_settings(train: Path | None, warp: Path | None) -> Settings:
+def read_settings(
+    train: Path | None, warp: Path | None
+) -> tuple[dict[str, Any], int | None, str | None]:
     """Read ``train.yaml`` and ``pregenerate.yaml``; a value that is not there has its default.
 
-    A training that slots here cannot reproduce raises `ValueError`.
+    Returned are fields of an `AdapterConfig`, the rank, and the authors' name of the u embedding,
+    None where the configuration does not say. A training that slots here cannot reproduce raises
+    `ValueError`.
     """
     tree = read_tree(train, yaml.safe_load, "a mapping") if train else {}
     block = _part(tree, "model")
@@ -100,18 +86,17 @@ def read_settings(train: Path | None, warp: Path | None) -> Settings:
     top_p = _number(drawn, "top_p", 1.0)
     if top_p > 1:
         raise ValueError(f"configuration: `top_p` is {top_p}; it must be 1 or below")
-    model = network.get("model_id")
-    embedding = network.get("adapter_name")
-    return Settings(
-        num_slots=_whole(_part(tree, "data"), "train_completion_len", NUM_SLOTS, 1),
-        alpha=_number(lora, "lora_alpha", ALPHA),
-        rank=_whole(lora, "r", 0, 1) or None,
-        embedding=None if embedding is None else str(embedding),
-        model=model if isinstance(model, str) else None,
-        temperature=_number(drawn, "temperature", 1.0),
-        top_p=top_p,
-        top_k=_whole(drawn, "top_k", 0, 0),
-    )
+    model, embedding = network.get("model_id"), network.get("adapter_name")
+    fields = {
+        "num_slots": _whole(_part(tree, "data"), "train_completion_len", NUM_SLOTS, 1),
+        "alpha": _number(lora, "lora_alpha", ALPHA),
+        "temperatures": (_number(drawn, "temperature", 1.0),) * 2,
+        "top_ps": (top_p,),
+        "top_k": _whole(drawn, "top_k", 0, 0),
+        "base": {"model": model} if model and isinstance(model, str) else {},
+    }
+    rank = _whole(lora, "r", 0, 1) or None
+    return fields, rank, None if embedding is None else str(embedding)
 
 
 def read_survival(path: Path) -> list[float]:

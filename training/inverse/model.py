@@ -11,7 +11,6 @@ Letters: B rows, W windows of a row, N inputs of a window, S tokens of a row, D 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,21 +42,13 @@ class ModelSettings:
             )
 
 
-class Past(ContextCache):
+class Past:
     """States of rows' tokens, which windows see up to their `starts` ``[B, W]``, and of windows."""
 
     def __init__(self, context: ContextCache, starts: Tensor) -> None:
         """Begin with the context alone."""
-        super().__init__()
-        self.recording, self.states = False, list(context.states)
-        self.starts, self.num_tokens, self.num_inputs = starts, context.length, 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Keep the states of windows' inputs too."""
-        self.states[layer_idx] = super().update(key_states, value_states, layer_idx)
-        return self.states[layer_idx]
+        self.cache, self.starts, self.num_inputs = context.fork(), starts, 0
+        self.num_tokens = context.get_seq_length()
 
 
 class SlotTransformer(nn.Module):
@@ -78,12 +69,6 @@ class SlotTransformer(nn.Module):
             )
         self.uniforms.match(self.tokens.weight)
 
-    @property
-    def layers(self) -> nn.ModuleList:
-        """Return the layers between embedding and head."""
-        layers: nn.ModuleList = self.llama.model.layers
-        return layers
-
     def embed_uniforms(self, u: Tensor) -> Tensor:
         """Return slot inputs ``[..., D]`` of u ``[...]``."""
         warp = torch.ones(u.numel(), 2)
@@ -94,9 +79,7 @@ class SlotTransformer(nn.Module):
         """Return hidden states ``[B, S, D]`` of rows of tokens, and their states."""
         cache, x = ContextCache(), self.tokens(ids)
         seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-        hidden = self._run(x, torch.arange(x.shape[1]).expand(ids.shape), seen, cache)
-        cache.recording = False
-        return hidden, cache
+        return self._run(x, torch.arange(x.shape[1]).expand(ids.shape), seen, cache), cache
 
     def forward(self, x: Tensor, positions: Tensor, past: Past) -> Tensor:
         """Return final hidden states of the next inputs of windows, ``[B, W, N, D]`` both.
@@ -110,7 +93,7 @@ class SlotTransformer(nn.Module):
         own = torch.kron(earlier, torch.eye(num_windows, dtype=torch.bool))
         seen = torch.cat([before.repeat(1, num, 1), own.expand(num_rows, -1, -1)], -1)
         flat = x.transpose(1, 2).flatten(1, 2)
-        hidden = self._run(flat, positions.transpose(1, 2).flatten(1), seen, past)
+        hidden = self._run(flat, positions.transpose(1, 2).flatten(1), seen, past.cache)
         return hidden.view(num_rows, num, num_windows, width).transpose(1, 2)
 
     def _run(self, x: Tensor, positions: Tensor, seen: Tensor, cache: ContextCache) -> Tensor:

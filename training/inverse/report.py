@@ -13,7 +13,8 @@ Letters: B rows, W windows of a row, N tokens of a window, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,33 +31,17 @@ EVAL_SEED = 20_512
 _ROWS_AT_A_TIME = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Held-out rows of `length` symbols, with `windows` windows of `slots` tokens in each.
-
-    There are `draws` sets of uniforms for each window.
-    """
-
-    rows: int
-    length: int
-    windows: int
-    slots: int
-    draws: int
-
-    def text(self, trips: Trips) -> list[TextWindows]:
-        """Return the same windows every time, some rows at a time."""
-        sizes = {"length": self.length, "windows": self.windows, "slots": self.slots}
-        rng = np.random.default_rng(EVAL_SEED)
-        whole = draw_text(trips, rng, rows=self.rows, **sizes)
-        starts = range(0, self.rows, _ROWS_AT_A_TIME)
-        return [whole.part(slice(start, start + _ROWS_AT_A_TIME)) for start in starts]
+def held_out_text(trips: Trips, rows: int, **sizes: int) -> list[TextWindows]:
+    """Return the same windows every time, some rows at a time; `sizes` are those of `draw_text`."""
+    whole = draw_text(trips, np.random.default_rng(EVAL_SEED), rows=rows, **sizes)
+    starts = range(0, rows, _ROWS_AT_A_TIME)
+    return [whole.part(slice(start, start + _ROWS_AT_A_TIME)) for start in starts]
 
 
 @torch.no_grad()
 def ar_nats(model: SlotTransformer, text: list[TextWindows]) -> Tensor:
     """Return -log p ``[all windows, N]`` of windows' tokens given the tokens before them."""
-    nats = [_nats(Read(model, windows).window_logits(), windows) for windows in text]
-    return torch.cat(nats).flatten(0, 1)
+    return _nats(lambda windows: Read(model, windows).window_logits(), text)
 
 
 @torch.no_grad()
@@ -72,19 +57,19 @@ def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> T
         for _ in range(draws):
             noise = torch.rand(windows.noise.shape, generator=generator, dtype=torch.float64)
             again = TextWindows(windows.ids, windows.starts, noise)
-            total += _nats(Read(model, again).explained().logits, again)
+            total += _nats(lambda drawn: Read(model, drawn).explained()[1], [again]).view_as(total)
         nats.append(total / draws)
     return torch.cat(nats).flatten(0, 1)
 
 
 def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
     """Return the two bounds on the same windows: floor and blind, each ``[all windows, N]``."""
-    floors, blinds = [], []
-    for windows in text:
+
+    def floor(windows: TextWindows) -> Tensor:
         distributions = torch.from_numpy(trips.floor(windows.ids.numpy()))
-        floors.append(_nats(at_indices(distributions, windows.indices).log(), windows))
-        blinds.append(_nats(_blind(trips, windows), windows))
-    return torch.cat(floors).flatten(0, 1), torch.cat(blinds).flatten(0, 1)
+        return at_indices(distributions, windows.indices).log()
+
+    return _nats(floor, text), _nats(partial(_blind, trips), text)
 
 
 @torch.no_grad()
@@ -106,24 +91,24 @@ def acceptance(
 
 
 def compare(
-    ar: SlotTransformer, c_ptp: SlotTransformer, trips: Trips, held_out: HeldOut
+    ar: SlotTransformer, c_ptp: SlotTransformer, trips: Trips, text: list[TextWindows], draws: int
 ) -> dict[str, Any]:
-    """Return all figures, as they stand in ``inverse.json``."""
-    text = held_out.text(trips)
+    """Return all figures, as they stand in ``inverse.json``, with `draws` of uniforms a window."""
+    num_rows, num_slots = sum(len(part.ids) for part in text), text[0].noise.shape[2]
     floor, blind = source_nats(trips, text)
-    ar_found, c_found = ar_nats(ar, text), c_ptp_nats(c_ptp, text, held_out.draws)
+    ar_found, c_found = ar_nats(ar, text), c_ptp_nats(c_ptp, text, draws)
     coupled, independent = acceptance(ar, c_ptp, trips, text)
 
     def figures(columns: slice) -> dict[str, float]:
         found, truth = c_found[:, columns], ar_found[:, columns]
         excess = found - truth
         # over rows: a row's windows overlap
-        rows = excess.double().view(held_out.rows, -1).mean(1)
+        rows = excess.double().view(num_rows, -1).mean(1)
         return {
             "ar": _ppl(truth),
             "c_ptp": _ppl(found),
             "ratio": round(excess.mean().exp().item(), 5),
-            "ratio_error": round(rows.std().item() / held_out.rows**0.5, 5),
+            "ratio_error": round(rows.std().item() / num_rows**0.5, 5),
             "floor": _ppl(floor[:, columns]),
             "blind": _ppl(blind[:, columns]),
         }
@@ -136,10 +121,10 @@ def compare(
     shared = sum(p.numel() for p in c_ptp.parameters()) - extra
     return {
         "windows": len(c_found),
-        "draws": held_out.draws,
+        "draws": draws,
         "parameters": {"shared": shared, "uniforms": extra},
         "perplexity": {**figures(slice(None)), "all_slots": all_slots},
-        "slots": {str(n): figures(slice(n - 1, n)) for n in SLOTS if n <= held_out.slots},
+        "slots": {str(n): figures(slice(n - 1, n)) for n in SLOTS if n <= num_slots},
         "acceptance": {
             "survival": coupled,
             "leading": round(sum(coupled), 4),
@@ -149,11 +134,14 @@ def compare(
     }
 
 
-def _nats(logits: Tensor, windows: TextWindows) -> Tensor:
-    """Return -log p of the windows' tokens ``[B, W, N]`` under logits ``[B, W, N, V]``."""
-    tokens = windows.tokens
-    flat = F.cross_entropy(logits.flatten(0, 2), tokens.flatten(), reduction="none")
-    return flat.view(tokens.shape)
+def _nats(logits: Callable[[TextWindows], Tensor], text: list[TextWindows]) -> Tensor:
+    """Return -log p ``[all windows, N]`` of windows' tokens under `logits` ``[B, W, N, V]``."""
+    found = []
+    for windows in text:
+        tokens, flat = windows.tokens, logits(windows).flatten(0, 2)
+        nats = F.cross_entropy(flat, tokens.flatten(), reduction="none")
+        found.append(nats.view(tokens.shape))
+    return torch.cat(found).flatten(0, 1)
 
 
 def _blind(trips: Trips, windows: TextWindows) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from training.inverse.data import Trips, TripSettings
 from training.inverse.model import ModelSettings, SlotTransformer
-from training.inverse.report import SLOTS, HeldOut, ar_nats, c_ptp_nats, compare
+from training.inverse.report import SLOTS, ar_nats, c_ptp_nats, compare, held_out_text
 from training.inverse.windows import Read, TextWindows, draw_text
 from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.recipe import FREE, Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
@@ -55,11 +55,10 @@ class RunSettings(LoopTable):
     final_rows: Count = 512
     final_draws: Count = 4
 
-    def held_out(self, *, final: bool) -> HeldOut:
-        """Return the held-out windows of the comparison, or of an evaluation on the way."""
-        rows, draws = (self.final_rows, self.final_draws) if final else (self.eval_rows, 1)
-        sizes = {"length": self.length, "windows": self.windows, "slots": self.slots}
-        return HeldOut(rows=rows, draws=draws, **sizes)
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return what `draw_text` is told of rows."""
+        return {"length": self.length, "windows": self.windows, "slots": self.slots}
 
 
 class InverseRecipe(Recipe):
@@ -76,30 +75,33 @@ class InverseJob:
     def __init__(
         self,
         name: _ModelName,
-        model: SlotTransformer,
-        trips: Trips,
         tables: dict[str, Any],
+        recipe: InverseRecipe,
+        _output: Path,
+        _device: torch.device,
         reporter: Reporter,
+        _locate: Locate,
     ) -> None:
-        """Take a recipe's tables; the AR model's embedding of uniforms is frozen: never used."""
-        self.name, self.trained, self.trips, self.reporter = name, model, trips, reporter
-        self.run = InverseRecipe.of(tables).run
+        """Take a recipe and its tables; the AR model's embedding of uniforms is never used."""
+        self.name, self.run, self.reporter = name, recipe.run, reporter
+        self.trips = Trips(recipe.source)
+        self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
+        self.trained.uniforms.requires_grad_(name == "c-ptp")
         free = {key for key in tables["run"] if key in FREE or key.startswith("eval_")}
         section = {key: value for key, value in tables["run"].items() if key not in free}
         self.fingerprint = fingerprint_of(name, tables["source"], tables["model"], section)
-        self._held_out = self.run.held_out(final=False).text(trips)
-        model.uniforms.requires_grad_(name == "c-ptp")
+        self._held_out = held_out_text(self.trips, self.run.eval_rows, **self.run.sizes)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Muon for the matrices of the layers, AdamW for all else."""
-        return muon_and_adamw(self.trained, self.trained.layers.parameters(), self.run)
+        matrices = self.trained.llama.model.layers.parameters()
+        return muon_and_adamw(self.trained, matrices, self.run)
 
     def text(self, step: int) -> TextWindows:
         """Return this worker's part of a step's rows, the same for both models."""
         run, (rank, world) = self.run, worker()
         rng = np.random.default_rng([run.seed, step])
-        sizes = {"rows": run.rows, "length": run.length}
-        whole = draw_text(self.trips, rng, **sizes, windows=run.windows, slots=run.slots)
+        whole = draw_text(self.trips, rng, rows=run.rows, **run.sizes)
         return whole.part(slice(rank, None, world))
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
@@ -110,7 +112,7 @@ class InverseJob:
         loss = _summed(read.text_logits(), targets)
         count = targets.numel()
         if self.name == "c-ptp":
-            carried = read.explained().u[..., :-1]
+            carried = read.explained()[0][..., :-1]
             loss = loss + _summed(read.slot_logits(carried), windows.tokens[..., 1:])
             count += carried.numel()
         yield loss, count, count
@@ -141,28 +143,15 @@ def train_both(
 ) -> dict[str, TrainingProgress]:
     """Train both models of a recipe and compare them; return where each model's run stands."""
     recipe = InverseRecipe.of(tables)
-    builds: dict[str, Build] = {name: partial(_job, name, tables) for name in MODELS}
+    builds: dict[str, Build] = {name: partial(InverseJob, name, tables) for name in MODELS}
     return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
-
-
-def _job(
-    name: _ModelName,
-    tables: dict[str, Any],
-    recipe: InverseRecipe,
-    _output: Path,
-    _device: torch.device,
-    reporter: Reporter,
-    _locate: Locate,
-) -> InverseJob:
-    trips = Trips(recipe.source)
-    model = SlotTransformer(recipe.model, trips.num_symbols)
-    return InverseJob(name, model, trips, tables, reporter)
 
 
 def _compare(
     recipe: InverseRecipe, tables: dict[str, Any], output: Path, models: Mapping[str, Any]
 ) -> None:
-    held_out = recipe.run.held_out(final=True)
-    compared = compare(models["ar"], models["c-ptp"], Trips(recipe.source), held_out)
+    trips, run = Trips(recipe.source), recipe.run
+    held_out = held_out_text(trips, run.final_rows, **run.sizes)
+    compared = compare(models["ar"], models["c-ptp"], trips, held_out, run.final_draws)
     text = json.dumps({**compared, "recipe": tables}, indent=2) + "\n"
     (output / "inverse.json").write_text(text, encoding="utf-8")

@@ -79,25 +79,15 @@ def draw_text(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _DrawnUniforms:
-    """Uniforms ``[..., N]`` (float64) that explain tokens.
-
-    `logits` ``[..., N, V]`` are of each token's distribution given the uniforms before it.
-    """
-
-    u: Tensor
-    logits: Tensor
-
-
 def explain(
     first: Tensor, tokens: Tensor, noise: Tensor, follow: Callable[[Tensor], Tensor]
-) -> _DrawnUniforms:
+) -> tuple[Tensor, Tensor]:
     """Draw each token's u from its interval of the distribution that earlier uniforms lead to.
 
-    `first` are logits ``[..., V]`` of the first of the tokens ``[..., N]``; `noise` says where u
-    lies within its interval; `follow` takes the next u ``[...]`` and returns the next token's
-    logits.
+    Returned are uniforms ``[..., N]`` (float64) and logits ``[..., N, V]`` of each token's
+    distribution given the uniforms before it. `first` are logits ``[..., V]`` of the first of the
+    tokens ``[..., N]``; `noise` says where u lies within its interval; `follow` takes the next u
+    ``[...]`` and returns the next token's logits.
     """
     warp = torch.ones(*tokens.shape[:-1], 2)
     us: list[Tensor] = []
@@ -107,7 +97,7 @@ def explain(
         left, mass = edges(logits, tokens[..., n], warp, 0)
         us.append((left + mass * noise[..., n]).clamp(0, 1 - 2**-53))
         distributions.append(logits)
-    return _DrawnUniforms(torch.stack(us, -1), torch.stack(distributions, -2))
+    return torch.stack(us, -1), torch.stack(distributions, -2)
 
 
 def roll(first: Tensor, u: Tensor, follow: Callable[[Tensor], Tensor]) -> Tensor:
@@ -153,8 +143,8 @@ class Read:
         return logits
 
     @torch.no_grad()
-    def explained(self) -> _DrawnUniforms:
-        """Return uniforms of the windows' tokens from the model's own intervals."""
+    def explained(self) -> tuple[Tensor, Tensor]:
+        """Return uniforms of the windows' tokens from the model's own intervals, and logits."""
         feed = self._follow(self.model.embed_uniforms)
         return explain(self.first_logits(), self.windows.tokens, self.windows.noise, feed)
 

@@ -34,7 +34,7 @@ from training.text.completion_file import (
     read_completions,
     write_completions,
 )
-from training.text.data import PoolSource, Row, prompt_hash
+from training.text.data import Row
 from training.workers import wait_for_all, worker
 
 Ids = tuple[int, ...]
@@ -62,90 +62,56 @@ class Teacher:
         )
 
 
-class OnPolicySource(PoolSource):
-    """Completions of the teacher; its prompts are context and are not learnt."""
+def sampled_rows(
+    teacher: Teacher,
+    tokenizer: Any,
+    plan: CompletionPlan,
+    folder: Path,
+    *,
+    max_tokens: int,
+    prompts: Sequence[Sequence[int]] | None = None,
+    tempered: bool = False,
+) -> tuple[list[Row], dict[str, Any]]:
+    """Return the teacher's completions as rows, and facts; prompts are context, not learnt.
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        *,
-        tokenizer: Any,
-        plan: CompletionPlan,
-        max_tokens: int,
-        folder: Path,
-        prompts: Sequence[Sequence[int]] | None = None,
-        rows_per_step: int = 16,
-        tempered: bool = False,
-    ) -> None:
-        """Sample the completions, or take them from `folder`; see `sample`.
-
-        Rows know the temperature of their text where they are `tempered`.
-
-        Prompts (None: the BOS token alone) that leave no room for a completion are passed over; it
-        is a `ValueError` where none is left, or completions cannot differ.
-        """
-        if prompts is None:
-            if tokenizer.bos_token_id is None:
-                raise ValueError(
-                    "the tokenizer has no BOS token to start completions from; give prompts"
-                )
-            prompts = [[tokenizer.bos_token_id]]
-        offered = [tuple(prompt) for prompt in prompts]
-        room = max_tokens - plan.max_new_tokens
-        fitting = [prompt for prompt in offered if 1 <= len(prompt) <= room]
-        if not fitting:
-            raise ValueError(
-                f"none of {len(offered)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
-                f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
-            )
-        completions = sample(teacher, tokenizer, fitting, plan, folder)
-        super().__init__(
-            (completion.row(tempered=tempered) for completion in completions),
-            kind="on-policy",
-            name=teacher.name,
-            rows_per_step=rows_per_step,
-            seed=plan.seed,
-        )
-        self.facts["prompts"] = len(fitting)
-        self.facts["prompts_passed_over"] = len(offered) - len(fitting)
-
-
-class CompletionsSource(PoolSource):
-    """Completions that were stored earlier; each is trained at the temperature it was sampled at.
-
-    Completions of one prompt are on the same side of the split.
+    They are sampled, or taken from `folder`: see `sample`. Rows know the temperature of their text
+    where they are `tempered`. Prompts (None: the BOS token alone) that leave no room for a
+    completion are passed over; it is a `ValueError` where none is left, or completions cannot
+    differ.
     """
-
-    def __init__(
-        self,
-        *,
-        path: str,
-        vocab_size: int,
-        max_tokens: int,
-        rows_per_step: int = 16,
-        seed: int = 0,
-    ) -> None:
-        """Read the files that `path` names; rows longer than `max_tokens` are passed over."""
-        pattern = Path(path).expanduser()
-        files = sorted(pattern.parent.glob(pattern.name))
-        if not files:
-            raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
-        rows = [row for file in files for row in _stored_rows(file, vocab_size)]
-        fitting = [row for row in rows if len(row.ids) <= max_tokens]
-        super().__init__(
-            fitting,
-            kind="completions",
-            name=path,
-            rows_per_step=rows_per_step,
-            seed=seed,
-            key=prompt_hash,
+    if prompts is None:
+        if tokenizer.bos_token_id is None:
+            raise ValueError(
+                "the tokenizer has no BOS token to start completions from; give prompts"
+            )
+        prompts = [[tokenizer.bos_token_id]]
+    room = max_tokens - plan.max_new_tokens
+    fitting = [tuple(prompt) for prompt in prompts if 1 <= len(prompt) <= room]
+    if not fitting:
+        raise ValueError(
+            f"none of {len(prompts)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
+            f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
         )
-        self.facts["name"] = Path(path).name  # where the files lie decides nothing
-        self.facts["files"] = len(files)
-        self.facts["rows_passed_over"] = len(rows) - len(fitting)
+    completions = sample(teacher, tokenizer, fitting, plan, folder)
+    rows = [completion.row(tempered=tempered) for completion in completions]
+    return rows, {"prompts": len(fitting), "prompts_passed_over": len(prompts) - len(fitting)}
 
 
-def _stored_rows(file: Path, vocab_size: int) -> list[Row]:
+def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row], dict[str, Any]]:
+    """Return the rows of all completion files that `path` names, and facts.
+
+    Each knows the temperature it was sampled at; those longer than `max_tokens` are passed over.
+    """
+    pattern = Path(path).expanduser()
+    files = sorted(pattern.parent.glob(pattern.name))
+    if not files:
+        raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
+    rows = [row for file in files for row in _rows_of(file, vocab_size)]
+    fitting = [row for row in rows if len(row.ids) <= max_tokens]
+    return fitting, {"files": len(files), "rows_passed_over": len(rows) - len(fitting)}
+
+
+def _rows_of(file: Path, vocab_size: int) -> list[Row]:
     try:
         completions = list(read_completions(file).values())
     except (ValueError, KeyError, TypeError) as error:

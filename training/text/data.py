@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specbench_tasks.generators import generate
-from specbench_tasks.task import Example
-from training.text.tokenizer import ASSISTANT, END, PAD, USER, words_of
+from specbench_tasks.generators.base import Item
+from training.text.tokenizer import ASSISTANT, END, PAD, USER
 from training.workers import worker
 
 
@@ -41,29 +41,24 @@ class Row:
 
 
 class Encoder:
-    """Encodes generator text by whole words (a dictionary look-up), else by the tokenizer."""
+    """Encodes generator text in the zoo's chat format."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.user, self.assistant, self.end, self.pad = tokenizer.convert_tokens_to_ids(
             [USER, ASSISTANT, END, PAD]
         )
-        self._cache: dict[str, list[int]] = {}
 
     def text(self, text: str) -> list[int]:
-        """Return ids of ``" " + text``, equal to the tokenizer's."""
-        ids: list[int] = []
-        for word in words_of(f" {text}"):
-            if word not in self._cache:
-                self._cache[word] = self.tokenizer.encode(word, add_special_tokens=False)
-            ids += self._cache[word]
+        """Return ids of ``" " + text``, as the chat template shows it."""
+        ids: list[int] = self.tokenizer.encode(f" {text}", add_special_tokens=False)
         return ids
 
-    def row(self, example: Example) -> Row:
+    def row(self, example: Item) -> Row:
         """Return an example in the chat format: answers (with their end token) are trained."""
         ids: list[int] = []
         learn: list[bool] = []
-        for turn, response in zip(example.conversation.turns, example.responses, strict=True):
+        for turn, response in zip(example.turns, example.responses, strict=True):
             prompt = [self.user, *self.text(turn), self.assistant]
             answer = [*self.text(response), self.end]
             ids += prompt + answer
@@ -146,8 +141,9 @@ class PoolSource:
         rows_per_step: int,
         seed: int,
         key: Callable[[Row], int] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows; those that teach nothing are left out and counted.
+        """Read all rows, with more `facts`; those that teach nothing are left out and counted.
 
         Rows of one `key` (a number below 2**64; None: `row_hash`) are on the same side, and one of
         them is held out. Fewer than 8 different rows, or no rows per step, raise `ValueError`.
@@ -182,6 +178,7 @@ class PoolSource:
             "rows_per_step": rows_per_step,
             "seed": seed,
             "sha256": digest.hexdigest()[:16],
+            **(facts or {}),
         }
 
     def rows(self, step: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Documents and conversations as training rows.
+"""Documents and conversations of files and datasets, as training rows and as prompts.
 
 A record (a row of a file or a dataset) holds one of these fields, tried in order:
 
@@ -19,11 +19,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
+from specbench_tasks.loaders import open_dataset
 from specbench_tasks.shapes import Message, messages_of, short
+from specbench_tasks.tables import read_table
 from training.text.data import Row
 
 _FIELDS = ("messages", "turns", "responses", "text")
@@ -34,16 +37,57 @@ T = TypeVar("T")
 Document = str | list[Message]
 
 
-def read_records(
+def read_documents(
+    kind: str,
+    use: Callable[[Document], T],
+    *,
+    path: str,
+    columns: Mapping[str, str] | None = None,
+    config: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+    by_line: bool = False,
+) -> Iterator[T]:
+    """Yield `use(document)` of every document, in order, of a file (`kind` text) or a dataset.
+
+    A ``.txt`` file is one document; with `by_line`, each of its lines but blank ones is. Any other
+    file has one per row, as has a dataset's `split`, of which the first `limit` rows count. What is
+    missing, empty, of another kind or not UTF-8 raises `ValueError`.
+    """
+    file = Path(path).expanduser()
+    if kind == "text" and file.suffix == ".txt":
+        return map(use, _texts_of(file, columns, by_line=by_line))
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}; it must be 1 or above (rows of the dataset)")
+    where, rows = read_table(file) if kind == "text" else open_dataset(path, config, split)
+    return _used(itertools.islice(rows, limit), where, columns or {}, use)
+
+
+def _texts_of(file: Path, columns: Mapping[str, str] | None, *, by_line: bool) -> list[str]:
+    if columns:
+        raise ValueError(f"{file} has no columns; leave columns out, or give a file with rows")
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"cannot read {file}: {error.strerror}; give an existing file") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text ({error.reason} at {error.start})") from error
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{file} is empty; give a file with text")
+    return lines if by_line else [text]
+
+
+def _used(
     records: Iterable[tuple[int, Mapping[str, Any]]],
     where: str,
     columns: Mapping[str, str],
     use: Callable[[Document], T],
 ) -> Iterator[T]:
-    """Yield `use(document)` of every record's document or conversation, in order.
+    """Yield `use(document)` of records; `columns` maps fields to the names the table has for them.
 
     Errors, those of `use` included, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
-    record's number. `columns` maps fields to the names that the table has for them.
+    record's number.
     """
     if unknown := sorted(set(columns) - set(_FIELDS)):
         raise ValueError(f"unknown field {unknown[0]!r} in columns; use {', '.join(_FIELDS)}")

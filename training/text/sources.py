@@ -21,16 +21,16 @@ import hashlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
 from training.text.completion_file import CompletionPlan
-from training.text.completions import CompletionsSource, OnPolicySource, Teacher
-from training.text.corpora import DatasetSource, TextSource, read_dataset, read_file
-from training.text.data import Encoder, Row, step_rows
-from training.text.documents import prompt_of
+from training.text.completions import Teacher, sampled_rows, stored_rows
+from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
+from training.text.documents import prompt_of, read_documents, rows_of
 from training.text.tokenizer import SPECIALS
 
 _HELD_OUT_SEED = 31_337  # other rows than evaluation, measuring and the test set draw
@@ -129,25 +129,33 @@ def source_of(
     kind, options = _checked(section, _DATA, "[data]")
     if kind == "zoo":
         return _zoo(options, tokenizer)
-    max_tokens = options.setdefault("max_tokens", max_length)
+    max_tokens = options.pop("max_tokens", max_length)
     if not 2 <= max_tokens <= max_length:
         raise ValueError(
             f"data.max_tokens is {max_tokens}; rows of 2 to {max_length} tokens fit the model (its "
             f"context and, of slots, its sliding window): --set data.max_tokens={max_length}"
         )
-    if kind == "text":
-        return TextSource(tokenizer=tokenizer, **options)
-    if kind == "dataset":
-        return DatasetSource(tokenizer=tokenizer, **options)
+    seed, path = options.pop("seed", 0), options.get("path", "")
+    dealt: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
     if kind == "completions":
-        return CompletionsSource(vocab_size=len(tokenizer), **options)
+        rows, facts = stored_rows(path, len(tokenizer), max_tokens)
+        facts["name"] = Path(path).name  # where the files lie decides nothing
+        # completions of one prompt are on the same side of the split
+        return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **dealt)
+    if kind in ("text", "dataset"):
+        use = partial(rows_of, tokenizer=tokenizer, max_tokens=max_tokens)
+        cuts = read_documents(kind, use, **options)
+        known = kind == "text" or Path(path).expanduser().exists()
+        name = Path(path).name if known else path
+        return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **dealt)
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, and there is none here")
-    plan = _plan(options)
-    if (asked := options.pop("prompts", None)) is not None:
-        options["prompts"] = _prompts(asked, tokenizer, plan.num_completions)
-    options |= {"folder": folder, "tempered": tempered}
-    return OnPolicySource(teacher, tokenizer=tokenizer, plan=plan, **options)
+    plan = _plan({**options, "seed": seed})
+    if (prompts := options.get("prompts")) is not None:
+        prompts = _prompts(prompts, tokenizer, plan.num_completions)
+    chosen = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
+    rows, facts = sampled_rows(teacher, tokenizer, plan, folder, **chosen)
+    return PoolSource(rows, kind=kind, name=teacher.name, facts=facts, **dealt)
 
 
 def _checked(
@@ -181,9 +189,8 @@ def _zoo(options: Mapping[str, Any], tokenizer: Any) -> ZooSource:
     return ZooSource(Encoder(tokenizer), options["counts"], options.get("seed", 0))
 
 
-def _plan(options: dict[str, Any]) -> CompletionPlan:
-    """Take a `CompletionPlan` out of the options of an on-policy source."""
-    plan = {f.name: options.pop(f.name) for f in fields(CompletionPlan) if f.name in options}
+def _plan(options: Mapping[str, Any]) -> CompletionPlan:
+    plan = {f.name: options[f.name] for f in fields(CompletionPlan) if f.name in options}
     if "temperatures" in plan:
         temperatures = plan["temperatures"]
         listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
@@ -202,10 +209,5 @@ def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[l
         num_steps = -(-num // source.facts["rows_per_step"])
         rows = [row for step in range(num_steps) for row in source.rows(step)]
         return [row.ids[: row.learn.index(True)] for row in rows]
-
-    def use(document: Any) -> list[int]:
-        return prompt_of(document, tokenizer)
-
-    if kind == "text":
-        return list(read_file(options["path"], options.get("columns", {}), use, by_line=True))
-    return list(read_dataset(options.pop("path"), use, **options))
+    use = partial(prompt_of, tokenizer=tokenizer)
+    return list(read_documents(kind, use, by_line=True, **options))

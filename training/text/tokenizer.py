@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from specbench_tasks.generators import generate
@@ -21,7 +19,6 @@ USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 SPECIALS = (PAD, END, USER, ASSISTANT)
 # text is cut before BPE: words with their leading space, single digits, punctuation
 _SPLIT_PATTERN = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
-_PYTHON_PATTERN = re.compile(r" ?[^\W\d_]+|\d| ?[^\s\w]+|\s+")
 
 _CHAT_TEMPLATE = (
     "{%- set lead = '' -%}"
@@ -43,24 +40,21 @@ _CHAT_TEMPLATE = (
 """A text always starts with a space, so that a word is the same token wherever it stands."""
 
 
-def words_of(text: str) -> list[str]:
-    """Return the pieces that the pre-tokenizer cuts `text` into (generator text only)."""
-    return _PYTHON_PATTERN.findall(text)
-
-
 def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
     """Return a `transformers` fast tokenizer made from `num_examples` examples of each family.
 
     Words seen at all become tokens. Same arguments, same tokenizer.
     """
-    from tokenizers import Tokenizer, decoders, models
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     counts: Counter[str] = Counter()
+    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
     for family in FAMILIES:
         for example in itertools.islice(generate(family, "train", seed), num_examples):
-            for text in (*example.conversation.turns, *example.responses):
-                counts.update(words_of(f" {text}"))  # as the chat template shows it
+            for text in (*example.turns, *example.responses):
+                # as the chat template shows it
+                counts.update(word for word, _ in split.pre_tokenize_str(f" {text}"))
     vocab, merges = _vocabulary(counts, num_merges)
     core = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
     core.pre_tokenizer = _pre_tokenizer()
@@ -76,13 +70,6 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
         clean_up_tokenization_spaces=False,
         padding_side="left",
     )
-
-
-def saved_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer that an earlier stage of the run saved."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder)
 
 
 def _pre_tokenizer() -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Unpack
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from transformers import AutoTokenizer
 
 from specbench_tasks.generators import generate
 from specbench_tasks.scorers import PRIMARY, corpus_scores
@@ -24,8 +25,8 @@ from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adam
 from training.plots import plot_exactness
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.run import Locate, Reporter, TrainingOptions, train_jobs
-from training.text.data import Encoder, Row, learnt, padded, step_rows, worker_groups
-from training.text.tokenizer import build_tokenizer, saved_tokenizer
+from training.text.data import Encoder, learnt, padded, step_rows, worker_groups
+from training.text.tokenizer import build_tokenizer
 from training.workers import worker
 
 
@@ -107,7 +108,7 @@ class ZooJob:
             eval_steps=recipe.run.eval_steps,
             checkpoint_minutes=recipe.run.checkpoint_minutes,
         )
-        self.tokenizer = saved_tokenizer(output / ".training" / "tokenizer")
+        self.tokenizer = AutoTokenizer.from_pretrained(output / ".training" / "tokenizer")
         self.encoder, self.reporter = Encoder(self.tokenizer), reporter
         self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(device)
         section = {key: value for key, value in tables[name].items() if key != "num_steps"}
@@ -124,12 +125,15 @@ class ZooJob:
         step, sizes = progress.step, self.sizes
         fade = 1 - step / sizes.repeated_steps if sizes.repeated_steps else 0.0
         repeated = round(sizes.num_repeated * max(0.0, fade))
-        rows = step_rows(self.encoder, progress.counts, repeated, self.data.seed, step)
+        rows = step_rows(self.encoder, self._counts(progress), repeated, self.data.seed, step)
         for group in worker_groups(rows, self.data.max_tokens):
-            loss, num = rows_loss(
-                self.trained, group, self.encoder.pad, torch.bfloat16, self.device
-            )
-            yield loss, num, len(group) * len(group[-1].ids)
+            ids = padded(group, self.encoder.pad).to(self.device)
+            targets = learnt(group).to(self.device)
+            states = hidden_states(self.trained, ids, torch.bfloat16)
+            logits = states[:, :-1][targets[:, 1:]] @ self.trained.lm_head.weight.bfloat16().T
+            chosen = ids[targets]
+            loss = F.cross_entropy(logits.float(), chosen, reduction="sum")
+            yield loss, len(chosen), len(group) * len(group[-1].ids)
 
     def evaluate(self, progress: TrainingProgress) -> None:
         """Score every family (shared out over the workers) and adapt the mix."""
@@ -149,11 +153,14 @@ class ZooJob:
             f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
             for family, row in scores.items()
         ]
-        record = {"scores": scores, "counts": progress.counts}
+        record = {"scores": scores, "counts": self._counts(progress)}
         self.reporter.evaluation(progress, f"score/exact: {', '.join(shown)}", record)
         if self.data.adaptive:
             shares = {family: row.get("exact", row["score"]) for family, row in scores.items()}
             progress.counts = adapted_counts(self.data.counts, shares)
+
+    def _counts(self, progress: TrainingProgress) -> dict[str, int]:
+        return progress.counts or self.data.counts
 
     def export(self, output: Path) -> None:
         """Write a Hugging Face checkpoint in bfloat16 with its tokenizer, in its own folder."""
@@ -169,17 +176,6 @@ def build_model(sizes: SizeTable, vocab_size: int, encoder: Encoder) -> Any:
     """Return a fresh `LlamaForCausalLM` of a recipe's [target] or [draft], from its seed."""
     ids = {"bos_token_id": None, "eos_token_id": encoder.end, "pad_token_id": encoder.pad}
     return fresh_llama(sizes, vocab_size=vocab_size, max_position_embeddings=1024, **ids)
-
-
-def rows_loss(
-    model: Any, rows: list[Row], pad: int, dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, int]:
-    """Return summed cross-entropy (nats) of the rows' learnt tokens, and how many they are."""
-    ids, targets = padded(rows, pad).to(device), learnt(rows).to(device)
-    states = hidden_states(model, ids, dtype)
-    logits = states[:, :-1][targets[:, 1:]] @ model.lm_head.weight.to(dtype).T
-    chosen = ids[targets]
-    return F.cross_entropy(logits.float(), chosen, reduction="sum"), len(chosen)
 
 
 def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, int]:
@@ -208,7 +204,7 @@ def train_zoo(
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
     builds = {name: partial(ZooJob, tables, name) for name in MODELS}
-    reached = train_jobs(builds, recipe, output, options, counts=recipe.data.counts)
+    reached = train_jobs(builds, recipe, output, options)
     log = state / "target.jsonl"
     if log.exists() and '"scores"' in log.read_text(encoding="utf-8"):
         shutil.copyfile(log, output / "training_log.jsonl")
@@ -273,10 +269,10 @@ def family_scores(
     ``exact`` is added where answers are determined.
     """
     examples = list(itertools.islice(generate(family, "test", _EVAL_SEED), num))
-    turns = [example.conversation.turns for example in examples]
+    turns = [example.turns for example in examples]
     answers = chat_answers(model, encoder, turns, max_new_tokens)
     flat = [text for texts in answers for text in texts]
-    references = [ref for ex in examples for ref in ex.conversation.references if ref is not None]
+    references = [ref for ex in examples for ref in ex.references if ref is not None]
     scores = corpus_scores(family, flat, references)
     if family != "mt_bench":
         same = [got[0] == ex.responses[0] for got, ex in zip(answers, examples, strict=True)]

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from decoders.core.types import MASKED, NO_UNIFORM
 from tests.tiny_models import fresh, slot_adapter
+from tests.training.adapter.test_objectives import judge
 from tests.training.adapter.test_student import gap, gated_by_hooks
 from training.adapter.blocks import BlockRules
-from training.adapter.objectives import loss_of, predictions, run
+from training.adapter.objectives import loss_of, run
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
 from training.text.data import Row
@@ -255,7 +256,7 @@ def test_places_behind_an_answer_are_learnt_but_not_judged() -> None:
     outcome = run(student, windows, 0)
     some = outcome.logits.detach().clone()
     some[::2].scatter_(1, outcome.target[::2, None], 50.0)
-    judged = predictions(student, dataclasses.replace(outcome, logits=some), 0)
+    judged = judge(student, dataclasses.replace(outcome, logits=some), 0)
     blocks = windows.blocks
     assert blocks is not None
     assert judged.counts.tolist() == blocks.inside[blocks.learn].tolist()

@@ -32,8 +32,8 @@ from training.adapter.job import AdapterJob
 from training.adapter.objectives import predictions, run
 from training.adapter.recipe import AdapterRecipe, RunTable
 from training.adapter.student import Student
-from training.adapter.train import train_adapter
 from training.adapter.windows import WindowSampling
+from training.adapters import train_adapter
 from training.cli import train_kind
 from training.loop import Loop, TrainingProgress
 from training.recipe import RECIPES, ZOO, read_recipe
@@ -252,7 +252,7 @@ def test_a_whole_model_is_trained_and_written_as_an_ordinary_checkpoint(
     torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-4)
     # what is judged is how often the model that was trained accepts, not its base
     judged = (
-        predictions(student, outcome, 0).right
+        predictions(student, outcome, 0)[0]
         for student, outcome in zip((job.student, loaded), outcomes, strict=True)
     )
     torch.testing.assert_close(*judged, rtol=1e-3, atol=1e-4)
@@ -320,7 +320,7 @@ def test_every_kind_has_its_recipes_and_folders(
         train_kind("isd", recipe=RECIPES / "ptp.toml", output=tmp_path)
     called: list[tuple[dict[str, Any], Path]] = []
     monkeypatch.setattr(
-        "training.adapter.train.train_adapter",
+        "training.adapters.train_adapter",
         lambda tables, out, **_: called.append((tables, out)),
     )
     for kind in ("refine", "isd"):

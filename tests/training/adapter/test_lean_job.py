@@ -24,12 +24,11 @@ from training.adapter import lean_job
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
-from training.adapter.train import begin_from, build_job, train_adapter
+from training.adapters import begin_from, build_job, train_adapter
 from training.loop import Best, TrainingProgress
 from training.run import Reporter
 from training.text.completion_file import Completion, write_completions
-from training.text.completions import CompletionsSource
-from training.text.data import prompt_hash
+from training.text.data import PoolSource, prompt_hash
 from training.text.sources import source_of
 
 VOCAB = 40
@@ -77,8 +76,12 @@ def lean(recipe: dict[str, Any], answers: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- data
 
 
-def source(answers: str, **options: Any) -> CompletionsSource:
-    return CompletionsSource(path=answers, vocab_size=VOCAB, max_tokens=64, **options)
+def source(answers: str, **options: Any) -> PoolSource:
+    section = {"kind": "completions", "path": answers, **options}
+    words: Any = range(VOCAB)
+    found = source_of(section, tokenizer=words, max_length=64, folder=Path("unused"))
+    assert isinstance(found, PoolSource)
+    return found
 
 
 def test_rows_keep_the_temperature_of_their_text_and_prompts_are_on_one_side(answers: str) -> None:
@@ -129,7 +132,7 @@ def test_a_recipe_names_them(answers: str, home: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
     section = {"kind": "completions", "path": answers}
     found = source_of(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
-    assert isinstance(found, CompletionsSource)
+    assert found.facts["kind"] == "completions"
 
 
 # ---------------------------------------------------------------- loss
@@ -238,7 +241,7 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
     assert num == sum(len(call[2]) for call in taught.calls) > 0
     first = int(variant != "o-ptp")  # how far behind its window's start the first token is
     calls = zip(asked.calls, explained.calls, taught.calls, strict=True)
-    for places, (windows, *_, slots), (_, _, target, _, temperature, weight, _) in calls:
+    for places, (windows, *_, explained_slots), (_, _, target, _, temperature, weight, _) in calls:
         text = [
             max((row for ids, row in rows.items() if line[: len(ids)] == list(ids)),
                 key=lambda row: len(row.ids))
@@ -249,12 +252,13 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
             assert places[3][line].tolist()[: len(learnt)] == learnt
             assert not places[3][line][len(learnt) :].any()
         assert places[4].tolist() == pytest.approx([row.temperature or 1.0 for row in text])
-        lines, _ = slots.usable.nonzero().unbind(1)
-        assert torch.equal(target, slots.target[slots.usable])
+        _, targets, usable = explained_slots
+        lines, _ = usable.nonzero().unbind(1)
+        assert torch.equal(target, targets[usable])
         own = [text[line].temperature or GREEDY_TEMPERATURE for line in lines.tolist()]
         assert temperature.tolist() == pytest.approx(own)
         assert weight.tolist() == pytest.approx(
-            [math.exp(-0.2 * (d - first)) for d in windows.depth[slots.usable]]
+            [math.exp(-0.2 * (d - first)) for d in windows.depth[usable]]
         )
 
 

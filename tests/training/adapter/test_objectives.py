@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -37,6 +37,16 @@ VOCAB, WIDTH, TOP_K = 29, 32, 7
 MIXED = WindowSampling(temperatures=(0.6, 1.4), top_ps=(0.8, 1.0), greedy=0.5)
 LOSS_NAMES: tuple[ObjectiveName, ...] = ("one-hot", "kl", "reverse-kl", "overlap")
 TOLERANCE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
+
+
+class Judgement(NamedTuple):
+    right: Tensor
+    confidence: Tensor
+    counts: Tensor
+
+
+def judge(student: Student, outcome: Outcome, top_k: int) -> Judgement:
+    return Judgement(*predictions(student, outcome, top_k))
 
 
 @functools.cache
@@ -310,7 +320,7 @@ def test_an_isd_slot_is_right_by_the_overlap_of_the_warped_distributions() -> No
     outcome = run(student, windows_of("isd"), TOP_K)
     windows, teacher, kinds = outcome.windows, teacher_at(outcome), set()
     near = teacher + 0.5 * torch.randn(teacher.shape, generator=torch.Generator().manual_seed(1))
-    judged = predictions(student, dataclasses.replace(outcome, logits=near), TOP_K)
+    judged = judge(student, dataclasses.replace(outcome, logits=near), TOP_K)
     assert judged.counts.all()
     for m, (b, q) in enumerate(outcome.usable.nonzero().tolist()):
         if windows.greedy[b, q]:
@@ -358,7 +368,7 @@ def test_an_o_ptp_slot_proposes_its_likeliest_token() -> None:
     outcome = run(student, windows_of("o-ptp"), TOP_K)
     some = outcome.logits.detach().clone()
     some[::2].scatter_(1, outcome.target[::2, None], 50.0)  # every other slot is right
-    judged = predictions(student, dataclasses.replace(outcome, logits=some), TOP_K)
+    judged = judge(student, dataclasses.replace(outcome, logits=some), TOP_K)
     distribution = some.softmax(-1)
     assert judged.right.tolist() == [
         int(p.argmax()) == t for p, t in zip(distribution, outcome.target.tolist(), strict=True)
@@ -375,7 +385,7 @@ def test_a_c_ptp_slot_draws_from_its_own_warped_distribution(seed: int) -> None:
     outcome = run(student, windows_of("c-ptp", seed=seed), TOP_K)
     teacher, windows = teacher_at(outcome), outcome.windows
     near = teacher + 0.5 * torch.randn(teacher.shape, generator=torch.Generator().manual_seed(seed))
-    judged = predictions(student, dataclasses.replace(outcome, logits=near), TOP_K)
+    judged = judge(student, dataclasses.replace(outcome, logits=near), TOP_K)
     kinds = set()
     for m, (b, q) in enumerate(outcome.usable.nonzero().tolist()):
         settings, greedy = windows.warp[b, q].tolist(), bool(windows.greedy[b, q])
@@ -404,7 +414,7 @@ def test_a_c_ptp_student_that_is_the_teacher_is_always_right() -> None:
     student = student_of("c-ptp")
     outcome = run(student, windows_of("c-ptp"), TOP_K)
     perfect = dataclasses.replace(outcome, logits=teacher_at(outcome))
-    judged = predictions(student, perfect, TOP_K)
+    judged = judge(student, perfect, TOP_K)
     assert judged.right[judged.counts].all()
     assert not judged.counts.all()
 
@@ -417,5 +427,5 @@ def test_windows_in_which_nothing_counts_give_a_loss_of_zero() -> None:
     assert not outcome.usable.any()
     for name in LOSS_NAMES:
         assert loss_of(student, outcome, name).item() == 0
-    judged = predictions(student, outcome, 0)
+    judged = judge(student, outcome, 0)
     assert len(judged.right) == len(judged.confidence) == len(judged.counts) == 0

@@ -21,8 +21,7 @@ from tests.tiny_recipe import ADAPTER
 from training import forward
 from training.adapter import student
 from training.adapter.rehearsal import rehearse
-from training.adapter.train import train_adapter
-from training.heads.train import train_heads
+from training.adapters import train_adapter, train_heads
 from training.text.sources import source_of
 
 _ISD = {"variant": "isd", "code": "constant", "num_slots": 3, "rank": 2}
@@ -33,8 +32,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: Any, **__: Any) -> Any:
         pytest.fail("text was read for what cannot be trained")
 
-    for module in ("training.adapter.train", "training.heads.train"):
-        monkeypatch.setattr(f"{module}.source_of", read)
+    monkeypatch.setattr("training.adapters.source_of", read)
 
 
 @pytest.fixture
@@ -150,7 +148,7 @@ def test_rows_of_slots_are_cut_to_a_sliding_window(
         lengths.extend(len(row.ids) for row in source.rows(0))
         return source
 
-    monkeypatch.setattr("training.adapter.train.source_of", noting)
+    monkeypatch.setattr("training.adapters.source_of", noting)
     train_adapter(recipe, tmp_path / "out", progress="none")
     assert max(lengths) == 100
     recipe["data"]["max_tokens"] = 101

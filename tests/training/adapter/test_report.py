@@ -11,7 +11,7 @@ import random
 import pytest
 import torch
 
-from training.adapter.objectives import Outcome, SlotJudgement
+from training.adapter.objectives import Judged, Outcome
 from training.adapter.report import HeldOutReport, SlotTally, leading
 from training.adapter.windows import Windows
 
@@ -23,7 +23,7 @@ Window = list[bool]
 
 def judged_windows(
     rows: list[list[Window]], *, depth: int = 0, counts: bool = True
-) -> tuple[Outcome, SlotJudgement]:
+) -> tuple[Outcome, Judged]:
     """Windows of G slots each, of which the first ``len(window)`` count.
 
     `depth` is the first slot's; `counts` False turns every slot after them from one that is not
@@ -58,7 +58,7 @@ def judged_windows(
         teacher=torch.zeros(len(rows), 3, 4),
         context=torch.zeros(len(rows), 3, 4),
     )
-    return outcome, SlotJudgement(right[usable], torch.full((num,), 0.5), counting[usable])
+    return outcome, (right[usable], torch.full((num,), 0.5), counting[usable])
 
 
 def random_rows(rng: random.Random, num_rows: int) -> list[list[Window]]:

@@ -168,7 +168,7 @@ def test_context_states_and_logits_are_the_base_models(name: str) -> None:
     logits = student.logits(gather_rows(teacher, places))
     assert not hidden.requires_grad
     assert not teacher.requires_grad
-    assert cache.length == ids.shape[1] == 14
+    assert cache.get_seq_length() == ids.shape[1] == 14
     for b, row in enumerate(ROWS):  # each alone and unpadded
         with torch.no_grad():
             base = module.base_model(torch.tensor([row.ids])).last_hidden_state[0]

@@ -26,8 +26,8 @@ from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe, RunTable
 from training.adapter.report import HeldOutReport
 from training.adapter.student import Student
-from training.adapter.train import build_job, train_adapter
 from training.adapter.windows import WindowSampling
+from training.adapters import build_job, train_adapter
 from training.cli import train_kind
 from training.loop import Loop, TrainingProgress, update
 from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings
@@ -546,7 +546,7 @@ def test_another_model_has_its_own_recipe_and_folder(
 ) -> None:
     called: list[tuple[dict[str, Any], Path]] = []
     monkeypatch.setattr(
-        "training.adapter.train.train_adapter",
+        "training.adapters.train_adapter",
         lambda tables, out, **_: called.append((tables, out)),
     )
     given = str(home / "letters")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -247,7 +248,8 @@ def explain_by(windows: Windows, logits: Tensor, top_k: int, variant: Variant) -
     """Uniforms and targets from logits ``[B, Q, V]`` before each carried token."""
     tokens = windows.ids.gather(1, carried(windows, variant))
     left, mass = edges(logits, tokens, windows.warp, top_k)
-    return explain(windows, logits.argmax(-1), left, mass, variant)
+    u, target, usable = explain(windows, logits.argmax(-1), left, mass, variant)
+    return SimpleNamespace(u=u, target=target, usable=usable)
 
 
 def explained(seed: int, variant: Variant) -> tuple[Windows, Tensor, Any]:

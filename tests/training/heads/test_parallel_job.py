@@ -20,10 +20,10 @@ from decoders.shallow import Shallow
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of, whole_and_parts
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher
+from training.adapters import build_job, train_heads
 from training.heads.job import ByKind, HeldOut
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe
-from training.heads.train import build_job, train_heads
 from training.loop import TrainingProgress
 from training.recipe import RECIPES, read_recipe
 from training.run import Reporter
@@ -193,7 +193,7 @@ def test_a_drafter_is_trained_chosen_written_and_drafts(
     records = [json.loads(x) for x in (tmp_path / "training_log.jsonl").read_text().splitlines()]
     held_out = [record["held_out"] for record in records if "held_out" in record]
     leading = [(each["greedy"]["leading"] + each["sampled"]["leading"]) / 2 for each in held_out]
-    assert report.leading == pytest.approx(max(leading))
+    assert report.score == pytest.approx(max(leading))
     assert report.summary().startswith("greedy: leading right of 3: ")
     assert "; sampled: leading" in report.summary()
     layers = ParallelLayers.load(tmp_path)

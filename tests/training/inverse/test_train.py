@@ -25,7 +25,14 @@ from decoders.core.sampling import pick
 from tests.command_line import bench
 from training.inverse.data import Trips, TripSettings
 from training.inverse.model import ModelSettings, SlotTransformer
-from training.inverse.report import HeldOut, acceptance, ar_nats, c_ptp_nats, compare, source_nats
+from training.inverse.report import (
+    acceptance,
+    ar_nats,
+    c_ptp_nats,
+    compare,
+    held_out_text,
+    source_nats,
+)
 from training.inverse.train import InverseJob, InverseRecipe, train_both
 from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
 from training.loop import Loop, TrainingProgress
@@ -70,7 +77,7 @@ def model() -> SlotTransformer:
     """Random, with weights so large that a wrong mask or position shows."""
     found = SlotTransformer(SIZES, trips().num_symbols)
     with torch.no_grad():
-        for parameter in found.layers.parameters():
+        for parameter in found.llama.model.layers.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(2.5)
     return found.requires_grad_(False)
@@ -229,19 +236,19 @@ def test_odd_widths_are_refused() -> None:
 def test_built_uniforms_pick_the_text_and_the_finished_window_says_the_same() -> None:
     windows = text(rows=6)
     read = Read(model(), windows)
-    built = read.explained()
-    assert torch.equal(picked(built.logits, built.u), windows.tokens)
-    assert torch.allclose(built.logits[:, :, 0], read.first_logits(), atol=TOLERANCE)
-    at_once = read.slot_logits(built.u[..., :-1])
-    assert torch.allclose(built.logits[:, :, 1:], at_once, atol=TOLERANCE)
-    assert torch.equal(read.drafted(built.u), windows.tokens)
+    us, logits = read.explained()
+    assert torch.equal(picked(logits, us), windows.tokens)
+    assert torch.allclose(logits[:, :, 0], read.first_logits(), atol=TOLERANCE)
+    at_once = read.slot_logits(us[..., :-1])
+    assert torch.allclose(logits[:, :, 1:], at_once, atol=TOLERANCE)
+    assert torch.equal(read.drafted(us), windows.tokens)
 
 
 def test_built_uniforms_fill_their_intervals_evenly() -> None:
     first = torch.tensor([0.2, 0.5, 0.3]).log().expand(4000, 3)
     noise = torch.from_numpy(np.random.default_rng(0).random((4000, 1)))
     tokens = torch.ones(4000, 1, dtype=torch.int64)
-    u = explain(first, tokens, noise, lambda u: first).u
+    u = explain(first, tokens, noise, lambda u: first)[0]
     assert torch.allclose(u, 0.2 + 0.5 * noise, atol=1e-6)
 
 
@@ -264,15 +271,15 @@ def test_uniforms_tell_an_exact_model_what_tokens_tell_it() -> None:
     tokens = torch.randint(7, (50, 9), generator=generator)
     noise = torch.rand(50, 8, generator=generator, dtype=torch.float64)
     distribution = steps[tokens[:, 0]]
-    found = explain(
+    us, found = explain(
         distribution.log(), tokens[:, 1:], noise, RecipeTable(steps, distribution).follow
     )
-    assert torch.allclose(found.logits.exp(), steps[tokens[:, :-1]], atol=1e-6)
-    other = explain(
+    assert torch.allclose(found.exp(), steps[tokens[:, :-1]], atol=1e-6)
+    other_us, other = explain(
         distribution.log(), tokens[:, 1:], 1 - noise, RecipeTable(steps, distribution).follow
     )
-    assert not torch.allclose(found.u, other.u)
-    assert torch.allclose(found.logits, other.logits)  # which u of an interval does not matter
+    assert not torch.allclose(us, other_us)
+    assert torch.allclose(found, other)  # which u of an interval does not matter
 
 
 def test_rolling_picks_token_after_token() -> None:
@@ -302,10 +309,14 @@ def test_roll_feeds_back_what_it_picked() -> None:
 # -- the job --
 
 
+def made(tables: dict[str, Any], folder: Path, name: Any = "c-ptp") -> InverseJob:
+    place = folder, torch.device("cpu"), reporter(folder), str
+    return InverseJob(name, tables, InverseRecipe.of(tables), *place)
+
+
 def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:
     tables = {**RECIPE_OF_TESTS, "run": {**RECIPE_OF_TESTS["run"], **run}}
-    fresh = SlotTransformer(SIZES, trips().num_symbols)
-    return InverseJob(name, fresh, trips(), tables, reporter(folder))
+    return made(tables, folder, name)
 
 
 def test_the_loss_counts_every_token_and_every_slot(tmp_path: Path) -> None:
@@ -315,7 +326,7 @@ def test_the_loss_counts_every_token_and_every_slot(tmp_path: Path) -> None:
     assert fewer == 4 * 12
     job = job_of(tmp_path)
     read = Read(job.trained, job.text(0))
-    distributions = read.explained().logits[:, :, 1:].log_softmax(-1)
+    distributions = read.explained()[1][:, :, 1:].log_softmax(-1)
     targets = job.text(0).tokens[..., 1:, None]
     slots = -distributions.gather(-1, targets).sum()
     assert loss.item() == pytest.approx(plain.item() + slots.item(), rel=1e-5)
@@ -440,18 +451,18 @@ def test_the_recipe_here_is_about_a_million_parameters_over_at_most_32_symbols()
 
 # -- the comparison --
 
-LOOK = HeldOut(rows=40, length=14, windows=3, slots=5, draws=2)
+LOOK = {"rows": 40, "length": 14, "windows": 3, "slots": 5}
 
 
 def test_bounds_meet_at_the_first_slot_and_part_after_it() -> None:
-    floor, blind = source_nats(trips(), LOOK.text(trips()))
+    floor, blind = source_nats(trips(), held_out_text(trips(), **LOOK))
     assert torch.allclose(floor[:, 0], blind[:, 0])
     assert (blind.mean(0) - floor.mean(0))[1:].min() > 0.1
     assert floor.shape == (120, 5)
 
 
 def test_the_first_slot_of_a_model_is_its_own_next_token_distribution() -> None:
-    found = LOOK.text(trips())
+    found = held_out_text(trips(), **LOOK)
     ar, c_ptp = ar_nats(model(), found), c_ptp_nats(model(), found, 2)
     assert torch.allclose(ar[:, 0], c_ptp[:, 0], atol=TOLERANCE)
     windows = text(seed=1)
@@ -462,7 +473,7 @@ def test_the_first_slot_of_a_model_is_its_own_next_token_distribution() -> None:
 
 
 def test_acceptance_is_a_falling_share_and_its_first_draft_is_exact() -> None:
-    found = LOOK.text(trips())
+    found = held_out_text(trips(), **LOOK)
     own, independent = acceptance(model(), model(), trips(), found)
     assert own[0] == 1.0  # drafting for itself: the same distribution, the same u
     assert own == sorted(own, reverse=True)
@@ -471,7 +482,7 @@ def test_acceptance_is_a_falling_share_and_its_first_draft_is_exact() -> None:
 
 
 def test_the_report_adds_up() -> None:
-    report = compare(model(), model(), trips(), LOOK)
+    report = compare(model(), model(), trips(), held_out_text(trips(), **LOOK), 2)
     assert set(report["slots"]) == {"1", "2", "4"}
     assert report["windows"] == 120
     assert report["slots"]["1"]["ratio"] == pytest.approx(1, abs=1e-5)
@@ -505,10 +516,9 @@ def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
         },
     }
     recipe = InverseRecipe.of(tables)
-    source, fresh = Trips(recipe.source), SlotTransformer(recipe.model, 4)
-    job = InverseJob("c-ptp", fresh, source, tables, reporter(tmp_path))
+    source, job = Trips(recipe.source), made(tables, tmp_path)
     Loop(job, tmp_path / "c-ptp.pt").train(None)
-    found = recipe.run.held_out(final=True).text(source)
+    found = held_out_text(source, recipe.run.final_rows, **recipe.run.sizes)
     nats = c_ptp_nats(job.trained, found, 2).mean(0)
     floor, blind = (bound.mean(0) for bound in source_nats(source, found))
     assert (nats < math.log(4)).all()

@@ -20,8 +20,7 @@ from specbench_tasks import generators
 from specbench_tasks.task import FAMILIES
 from tests.specbench_tasks.published import write_csv
 from training.text.completion_file import Completion, CompletionPlan
-from training.text.completions import OnPolicySource, Teacher, sample
-from training.text.corpora import DatasetSource, TextSource
+from training.text.completions import Teacher, sample, sampled_rows
 from training.text.data import Encoder, PoolSource, Row, row_hash
 from training.text.documents import prompt_of, rows_of
 from training.text.sources import Source, ZooSource, source_of
@@ -90,6 +89,13 @@ def lines_of(path: Path, records: list[dict[str, Any]]) -> Path:
 
 def pool(rows: list[Row], num: int = 6, seed: int = 3) -> PoolSource:
     return PoolSource(rows, kind="text", name="pool", rows_per_step=num, seed=seed)
+
+
+def given(tokenizer: Any, path: Path | str, **options: Any) -> PoolSource:
+    section = {"kind": "text", "path": str(path), "max_tokens": 90, **options}
+    found = source_of(section, tokenizer=tokenizer, max_length=512, folder=Path("unused"))
+    assert isinstance(found, PoolSource)
+    return found
 
 
 def numbered(num: int) -> list[Row]:
@@ -242,7 +248,7 @@ def test_a_conversation_is_learnt_as_the_zoo_learns_it(
     family: str, tokenizer: Any, encoder: Encoder
 ) -> None:
     for example in itertools.islice(generators.generate(family, "train", 8), 5):
-        said = zip(example.conversation.turns, example.responses, strict=True)
+        said = zip(example.turns, example.responses, strict=True)
         messages = [
             {"role": role, "content": text}
             for pair in said
@@ -327,8 +333,9 @@ def test_all_spellings_of_a_line_give_the_same_rows(tokenizer: Any, tmp_path: Pa
     for name, records in spellings.items():
         path = tmp_path / f"{name}.{'csv' if name == 'table' else 'jsonl'}"
         (write_csv if name == "table" else lines_of)(path, records)
-        columns = {"turns": "question", "responses": "answer"} if name == "named" else None
-        sources[name] = TextSource(path, tokenizer=tokenizer, max_tokens=90, columns=columns)
+        named = {"columns": {"turns": "question", "responses": "answer"}}
+        columns = named if name == "named" else {}
+        sources[name] = given(tokenizer, path, **columns)
     assert len({source.facts["sha256"] for source in sources.values()}) == 1
     assert sources["lists"].facts["training_rows"] + 4 == 12
 
@@ -336,7 +343,7 @@ def test_all_spellings_of_a_line_give_the_same_rows(tokenizer: Any, tmp_path: Pa
 def test_a_text_file_is_one_document(plain: Any, tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("\n".join(texts(60)), encoding="utf-8")
-    source = TextSource(path, tokenizer=plain, max_tokens=32, rows_per_step=3, seed=1)
+    source = given(plain, path, max_tokens=32, rows_per_step=3, seed=1)
     assert source.facts["kind"] == "text"
     assert source.facts["name"] == "words.txt"
     assert len(source.rows(9)) == 3
@@ -362,7 +369,7 @@ def test_a_line_that_holds_no_text_is_named(
 ) -> None:
     path = lines_of(tmp_path / "odd.jsonl", [{"text": "red"}, line])
     with pytest.raises(ValueError, match=message) as caught:
-        TextSource(path, tokenizer=tokenizer, max_tokens=9)
+        given(tokenizer, path, max_tokens=9)
     assert "\n" not in str(caught.value)
 
 
@@ -385,7 +392,7 @@ def test_a_file_that_cannot_be_used_is_one_clear_line(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
-        TextSource(tmp_path / name, tokenizer=plain, max_tokens=9)
+        given(plain, tmp_path / name, max_tokens=9)
     assert "\n" not in str(caught.value)
 
 
@@ -406,22 +413,18 @@ def test_a_dataset_gives_the_rows_of_the_same_file(hub_cache: Path, tokenizer: A
     folder.mkdir()
     pd.DataFrame(records).to_parquet(folder / "train.parquet")
     path = lines_of(hub_cache / "talk.jsonl", records)
-    wanted = TextSource(path, tokenizer=tokenizer, max_tokens=90)
-    for given in (folder, path):
-        source = DatasetSource(str(given), tokenizer=tokenizer, max_tokens=90)
+    wanted = given(tokenizer, path)
+    for place in (folder, path):
+        source = given(tokenizer, place, kind="dataset")
         assert source.facts["sha256"] == wanted.facts["sha256"]
         assert same(source.rows(3), wanted.rows(3))
-    fewer = DatasetSource(str(folder), tokenizer=tokenizer, max_tokens=90, limit=9)
+    fewer = given(tokenizer, folder, kind="dataset", limit=9)
     assert fewer.facts["training_rows"] + fewer.facts["held_out_rows"] == 9
     with pytest.raises(ValueError, match="has no split 'dev'; it has train"):
-        DatasetSource(str(folder), tokenizer=tokenizer, max_tokens=90, split="dev")
+        given(tokenizer, folder, kind="dataset", split="dev")
+    columns = {"messages": "x", "turns": "talk"}
     with pytest.raises(ValueError, match="row 0: none of x, talk, text in it"):
-        DatasetSource(
-            str(folder),
-            tokenizer=tokenizer,
-            max_tokens=9,
-            columns={"messages": "x", "turns": "talk"},
-        )
+        given(tokenizer, folder, kind="dataset", max_tokens=9, columns=columns)
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(
@@ -431,7 +434,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
     with pytest.raises(
         ValueError, match=r"cannot reach the Hugging Face hub.*local copy$"
     ) as caught:
-        DatasetSource("nobody/never-cached-anything", tokenizer=tokenizer, max_tokens=9)
+        given(tokenizer, "nobody/never-cached-anything", kind="dataset", max_tokens=9)
     assert "\n" not in str(caught.value)
 
 
@@ -596,18 +599,13 @@ def test_an_on_policy_source_learns_completions_and_not_prompts(
     teacher: Teacher, tmp_path: Path
 ) -> None:
     prompts = [[1, 5, 6], [1, 7], [1] * 60]
-    source = OnPolicySource(
-        teacher,
-        tokenizer=ENDS,
-        plan=CompletionPlan(num_completions=20, max_new_tokens=8),
-        max_tokens=20,
-        folder=tmp_path,
-        prompts=prompts,
-    )
-    for row in source.rows(0) + source.held_out(4):
+    plan = CompletionPlan(num_completions=20, max_new_tokens=8)
+    rows, facts = sampled_rows(teacher, ENDS, plan, tmp_path, max_tokens=20, prompts=prompts)
+    assert len(rows) == 20
+    for row in rows:
         (prompt,) = [p for p in prompts if row.ids[: len(p)] == p]
         assert row.learn == [place >= len(prompt) for place in range(len(row.ids))]
-    assert source.facts["prompts_passed_over"] == 1
+    assert facts == {"prompts": 2, "prompts_passed_over": 1}
 
 
 # ---------------------------------------------------------------- recipes
@@ -656,18 +654,18 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
 ) -> None:
     seen: list[Any] = []
 
-    def record(teacher: Teacher, **options: Any) -> str:
-        seen.append(options)
-        return "made"
+    def record(*given: Any, **options: Any) -> Any:
+        seen.append({**options, "plan": given[2]})
+        return numbered(12), {}
 
-    monkeypatch.setattr("training.text.sources.OnPolicySource", record)
+    monkeypatch.setattr("training.text.sources.sampled_rows", record)
     teacher = Teacher(name="zoo", open=lambda: pytest.fail("opened"))
     prompts = {"kind": "zoo", "counts": {"qa": 2, "rag": 1}}
     made = build(tokenizer, tmp_path, teacher, kind="on-policy", prompts=prompts, num_completions=7)
-    assert made == "made"
-    given = seen[0]["prompts"]
-    assert len(given) == 9
-    assert {tokenizer.decode([ids[0], ids[-1]]) for ids in given} == {"<|user|><|assistant|>"}
+    assert made.facts["kind"] == "on-policy"
+    asked = seen[0]["prompts"]
+    assert len(asked) == 9
+    assert {tokenizer.decode([ids[0], ids[-1]]) for ids in asked} == {"<|user|><|assistant|>"}
     assert seen[0]["plan"] == CompletionPlan(num_completions=7)
     assert seen[0]["max_tokens"] == 64
 
@@ -756,7 +754,7 @@ def test_a_pretrained_model_writes_its_own_training_stories(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not (STORIES.is_dir() and QUESTIONS.is_file()), reason="../shared is not there")
 def test_real_questions_become_rows_of_a_real_tokenizer() -> None:
-    source = TextSource(QUESTIONS, tokenizer=load_tokenizer(STORIES), max_tokens=512)
+    source = given(load_tokenizer(STORIES), QUESTIONS, max_tokens=512)
     facts = source.facts
     assert facts["training_rows"] + facts["held_out_rows"] > 480
     assert 0.02 < facts["held_out_rows"] / facts["training_rows"] < 0.1

@@ -70,7 +70,7 @@ def test_the_chat_template_gives_the_training_format(family: str, tokenizer: Any
     for _ in range(20):
         example = next(examples)
         messages = []
-        for turn, response in zip(example.conversation.turns, example.responses, strict=True):
+        for turn, response in zip(example.turns, example.responses, strict=True):
             messages += [
                 {"role": "user", "content": turn},
                 {"role": "assistant", "content": response},

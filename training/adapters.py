@@ -1,0 +1,229 @@
+"""Jobs that train adapters of slots, and of what reads hidden states, each from one recipe.
+
+They are resumable: ``bench train ptp``, ``idlm``, ``medusa``, ``eagle``, ``drafter`` and ``exit``.
+A target that heads are trained for is frozen. Sources: Medusa-1 (Cai et al. 2024, arXiv
+2401.10774), EAGLE (Li et al., arXiv 2401.15077), LayerSkip (Elhoushi et al. 2024, arXiv
+2404.16710).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from torch import nn
+
+from decoders.core.adapter.config import MASKED_VARIANTS, AdapterConfig
+from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.heads import DraftHeads, ExitBlock
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
+from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.hf.checkpoint import weights_sha256
+from decoders.core.hf.model import HFModel, stop_ids
+from training.adapter.blocks import BlockRules, BlocksTable
+from training.adapter.job import AdapterJob
+from training.adapter.lean_job import LeanJob, LeanStudent
+from training.adapter.recipe import AdapterRecipe, AdapterTable
+from training.adapter.rehearsal import rehearse
+from training.adapter.student import Student, longest_row
+from training.adapter.windows import WindowSampling
+from training.heads.job import ExitJob, HeadsJob, HiddenJob
+from training.heads.layer_job import LayerJob
+from training.heads.parallel_job import ParallelJob
+from training.heads.recipe import HeadsRecipe, HeadsTable
+from training.loop import Best, TrainingProgress, fingerprint_of
+from training.run import (
+    BEST,
+    Locate,
+    Reporter,
+    TrainingOptions,
+    located,
+    open_checkpoint,
+    train_recipe,
+)
+from training.text.completions import Teacher
+from training.text.sources import Source, source_of
+
+_UNIFORM_SCALE = 0.1
+"""First size of the embedding of u, relative to a mask's vector, in the new adapter's scale."""
+_OF_STATES: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
+    "layer": (DraftLayer, LayerJob, {"unroll": "num_slots", "words": "num_words"}),
+    "drafter": (ParallelLayers, ParallelJob, {}),
+    "exit": (ExitBlock, ExitJob, {"after": "exit_layer"}),
+    "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
+}
+"""A recipe's table of what reads states, its adapter, its job, and keys that adapters call else."""
+_Made = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
+"""A fresh adapter, and how its job is made of a source."""
+
+
+def train_adapter(
+    tables: Mapping[str, Any],
+    output: Path,
+    *,
+    kind: str | None = None,
+    **options: Unpack[TrainingOptions],
+) -> TrainingProgress:
+    """Train the adapter of a recipe, as in ``training/recipes/ptp.toml``; see `train_recipe`.
+
+    A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
+    """
+    recipe = AdapterRecipe.of(tables)
+    variant = recipe.adapter.variant
+    own = variant if variant in MASKED_VARIANTS else "ptp"
+    if kind not in (None, own):
+        verb = "ptp" if own == "ptp" else f"idlm --objective {own}"
+        raise ValueError(f"the recipe trains {own}; use `bench train {verb}`")
+    return train_recipe("adapter", recipe, build_job, output, options)
+
+
+def train_heads(
+    tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
+) -> TrainingProgress:
+    """Train a recipe's heads, as in ``training/recipes/medusa.toml``; see `train_recipe`."""
+    return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
+
+
+def build_job(
+    recipe: AdapterRecipe | HeadsRecipe,
+    output: Path,
+    device: torch.device,
+    reporter: Reporter,
+    locate: Locate = str,
+) -> Any:
+    """Return the job of a recipe, an `AdapterJob` or a `HiddenJob`.
+
+    Raises:
+        ValueError: a model that cannot be loaded or trained on, or impossible data.
+    """
+
+    def opened(path: str) -> Any:
+        dtype = getattr(torch, recipe.model.dtype)
+        return open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
+
+    path = taught_by = located(recipe.model.path, locate)
+    model, state = HFModel(opened(path), grouped=False), output / ".training"
+    base = {
+        "architecture": type(model.module).__name__,
+        "weights_sha256": (sha256 := weights_sha256(path)),
+    }
+    if isinstance(recipe, HeadsRecipe):
+        room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")
+        adapter, make = _of_states(recipe, model, reporter)
+    else:
+        room, teacher = longest_row(model.architecture), None
+        if recipe.model.teacher is not None:
+            taught_by = located(recipe.model.teacher, locate)
+            teacher, base["teacher_sha256"] = opened(taught_by), weights_sha256(taught_by)
+        tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
+        adapter, make = _of_slots(recipe, model, tokenizer, teacher, reporter)
+    rehearse(model, adapter, make)
+    source = source_of(
+        recipe.data,
+        tokenizer=tokenizer,
+        max_length=room,
+        folder=state,
+        teacher=Teacher.at(taught_by, device),
+        tempered=adapter.config.variant == "shallow",
+    )
+    job = make(source)
+    job.base, job.fingerprint = base, fingerprint_of(recipe.decisive(), sha256, source.facts)
+    if recipe.run.choose == "best":
+        job.best = Best(state / BEST)
+    return job
+
+
+def _of_slots(
+    recipe: AdapterRecipe, model: HFModel, tokenizer: Any, teacher: Any, reporter: Reporter
+) -> _Made:
+    module, run, blocks = model.module, recipe.run, None
+    adapter = _fresh_slots(recipe.adapter, recipe.sampling, module).to(module.device)
+    if recipe.adapter.variant == "refine":
+        room, table = longest_row(model.architecture), recipe.blocks or BlocksTable()
+        blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **table.model_dump())
+
+    @functools.cache
+    def student() -> Student:  # it gives the module another attention
+        if run.lean:
+            return LeanStudent(module, adapter)
+        return Student(module, adapter, gated=recipe.adapter.gated, teacher=teacher)
+
+    def make(source: Source) -> AdapterJob:
+        kind, pad = LeanJob if run.lean else AdapterJob, tokenizer.pad_token_id or 0
+        return kind(student(), source, recipe.sampling, run, reporter, pad, blocks)
+
+    return adapter, make
+
+
+def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made:
+    module = model.module
+    if not model.architecture.reads_hidden:
+        raise ValueError(
+            f"{type(module).__name__} does more with its last hidden state than its head; heads "
+            "cannot be trained for it"
+        )
+    num_words, width = module.get_output_embeddings().weight.shape
+    name = next((name for name in _OF_STATES if getattr(recipe, name) is not None), "heads")
+    kind, job, names = _OF_STATES[name]
+    table: Any = getattr(recipe, name) or HeadsTable()
+    values = table.model_dump(exclude={"seed"}).items()
+    sizes = {"num_slots": 1, "code": "constant"} | {names.get(k, k): v for k, v in values}
+    if name == "layer" and sizes["num_words"] > num_words:
+        raise ValueError(
+            f"layer.words is {table.words}; the model has {num_words} words: give fewer, or 0"
+        )
+    if name == "drafter":
+        sizes["num_words"] = min(table.num_words, num_words) or num_words
+    config = AdapterConfig(variant=kind.variant, layers={}, width=width, **sizes)
+    heads = kind(config, table.seed).to(module.device)
+    return heads, lambda source: job(module, heads, source, recipe.run, reporter)
+
+
+def _fresh_slots(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAdapter:
+    tokens = module.get_input_embeddings().weight
+    config = AdapterConfig(
+        layers=layer_shapes(module, table.enter),
+        width=tokens.shape[1],
+        temperatures=sampling.temperatures,
+        top_ps=sampling.top_ps,
+        top_k=sampling.top_k,
+        greedy=sampling.greedy > 0,
+        **table.model_dump(exclude={"seed", "gated", "initial", "initial_scale"}),
+    )
+    adapter = SlotAdapter(config, table.seed)
+    adapter.embedding.match(tokens * table.initial_scale)
+    if table.initial is not None:
+        begin_from(adapter, SlotAdapter.load(table.initial))
+    return adapter
+
+
+@torch.no_grad()
+def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
+    """Copy what both adapters have: deltas, mask or blank vector, slot numbers and scales.
+
+    An adapter that embeds u begins with the vector of the initial one's masks for every u, plus a
+    small part that depends on it. Other layers or another rank raise `ValueError`.
+    """
+    mine, given = adapter.config, initial.config
+    for name in ("layers", "rank", "width", "enter"):
+        theirs, own = getattr(given, name), getattr(mine, name)
+        if own != theirs:
+            values = "" if name == "layers" else f": {theirs}, not {own}"
+            raise ValueError(f"adapter.initial has another {name}{values}; it must be the same")
+    state = adapter.state_dict()
+    for name, value in initial.state_dict().items():
+        if name.startswith("lora_b"):
+            value = value * (given.scale / mine.scale)
+        if name in state and state[name].shape == value.shape:
+            state[name].copy_(value)
+        elif name in ("numbers", "carried") and name in state:  # more slots begin as the last one
+            state[name].copy_(value[torch.arange(len(state[name])).clamp(max=len(value) - 1)])
+    net = adapter.embedding.net
+    last = net[-1] if isinstance(net, nn.Sequential) else net
+    if given.code == "constant" and isinstance(last, nn.Linear):
+        last.weight.mul_(_UNIFORM_SCALE)
+        last.bias.copy_(initial.embedding.blank)

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.records.vocabulary import Tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 NUM_TURNS = 560
 """Turns of the 480 questions: 80 have two."""
@@ -55,7 +55,7 @@ def vicuna(messages: Sequence[str]) -> str:
     return f"{text}ASSISTANT:"
 
 
-def recount(tokenizer: Tokenizer, text: str) -> int:
+def recount(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     """Return a baseline answer's length as Spec-Bench counts: tokenised again, less the BOS."""
     return len(tokenizer.encode(text, add_special_tokens=True, verbose=False)) - 1
 

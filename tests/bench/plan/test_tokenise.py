@@ -49,7 +49,7 @@ class Letters:
         return [0, *ids] if add_special_tokens and self.adds_bos else ids
 
 
-LETTERS: Any = LETTERS
+LETTERS: Any = Letters()
 
 
 def conversation(*turns: str, id: str = "c", system: str | None = None) -> Conversation:

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from bench.stats.limit import SHAPE
 from bench.stats.side import RunSnapshot
 
 _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
 """Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
 _WORK = ("reuse_prefix",)
 """Settings that decide how much of it is timed."""
-_SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""Facts that a run records of a model beside the hash of its weights."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 
 
@@ -82,7 +81,7 @@ class RunPair:
         if all(hashes):
             return [""] if hashes[0] != hashes[1] else []
         old, new = (
-            {"name": side.config.get("model")} | {fact: known.get(fact) for fact in _SHAPE}
+            {"name": side.config.get("model")} | {fact: known.get(fact) for fact in SHAPE}
             for side, known in zip(self.sides.values(), facts, strict=True)
         )
         return [

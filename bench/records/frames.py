@@ -20,14 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import InvalidRunError
-from bench.records.record import SampleRecord, StepColumns, fields_of
+from bench.records.record import NESTED_COLUMNS, REAL_COLUMNS, SampleRecord, StepColumns, fields_of
 
 _GROUP = 1024
 """Records in a group of rows."""
 _EVENTS = b"events"
 """Key of the metadata that holds the events."""
-_REAL_STEPS = ("overlap", "alpha", "ended_s")
-_NESTED_STEPS = ("source", "rejected", "decided")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "Kind": pa.string()}
 
 
@@ -98,8 +96,8 @@ def _schema(scores: Sequence[str]) -> Any:
         elif field.name not in ("steps", "scores"):
             columns.append((field.name, _TYPES[str(field.type).removesuffix(" | None")]))
     for field in dataclasses.fields(StepColumns):
-        kind = pa.float64() if field.name in _REAL_STEPS else pa.int64()
-        nested = pa.list_(kind) if field.name in _NESTED_STEPS else kind
+        kind = pa.float64() if field.name in REAL_COLUMNS else pa.int64()
+        nested = pa.list_(kind) if field.name in NESTED_COLUMNS else kind
         columns.append((f"steps_{field.name}", pa.list_(nested)))
     return pa.schema([*columns, *((f"score_{name}", pa.float64()) for name in scores)])
 

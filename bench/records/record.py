@@ -93,7 +93,7 @@ class StepColumns(_Holder):
             if name not in _INDEX:
                 raise AttributeError(f"steps have no {name}", name=name, obj=self)
             column = tuple(self._packed[_INDEX[name]])
-            if name in _LISTS:
+            if name in NESTED_COLUMNS:
                 ends = self._packed[_INDEX[f"ends of {name}"]]
                 column = tuple(column[a:b] for a, b in itertools.pairwise((0, *ends)))
             object.__setattr__(self, name, column)
@@ -278,27 +278,27 @@ _NAMES = (
 )
 """Strings that many records have in common."""
 _COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows")
-_REAL_COLUMNS = ("overlap", "alpha", "ended_s")
-_LISTS = ("source", "rejected", "decided")
+REAL_COLUMNS = ("overlap", "alpha", "ended_s")
+NESTED_COLUMNS = ("source", "rejected", "decided")
 _PARTS = ("tokens", "steps")
 """Fields that `SampleRecord.pack` moves."""
 _COLUMNS = tuple(field.name for field in dataclasses.fields(StepColumns))
-_PACKED = ("tokens", *_COLUMNS, *(f"ends of {name}" for name in _LISTS))
+_PACKED = ("tokens", *_COLUMNS, *(f"ends of {name}" for name in NESTED_COLUMNS))
 """Columns of a packed answer; of those of lists, all numbers and where each list ends."""
 _INDEX = {name: index for index, name in enumerate(_PACKED)}
 
 
 def _flat(steps: StepColumns) -> list[Sequence[Any]]:
     """Return the columns of steps in the order of `_PACKED`."""
-    lists = [getattr(steps, name) for name in _LISTS]
-    flat = {n: tuple(itertools.chain(*each)) for n, each in zip(_LISTS, lists, strict=True)}
+    lists = [getattr(steps, name) for name in NESTED_COLUMNS]
+    flat = {n: tuple(itertools.chain(*each)) for n, each in zip(NESTED_COLUMNS, lists, strict=True)}
     ends = [tuple(itertools.accumulate(map(len, each))) for each in lists]
     return [*(flat[n] if n in flat else getattr(steps, n) for n in _COLUMNS), *ends]
 
 
 def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:
     """Return a column in as few bytes a number as the largest needs, 8 at most."""
-    if column and name in _REAL_COLUMNS:
+    if column and name in REAL_COLUMNS:
         return array("d", column)
     for kind in (bytes, partial(array, "H"), partial(array, "i")):
         with contextlib.suppress(ValueError, OverflowError):  # too large, or below 0

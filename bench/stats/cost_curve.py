@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,17 +63,7 @@ class CostCurve:
 
     def seconds(self, rows: float, context: float, sequences: float = 1) -> float:
         """Return seconds of a call of `sequences` times `rows` rows after `context` tokens each."""
-
-        def at_sequences(count: int) -> float:
-            by_context = self._table[count]
-
-            def at_context(length: int) -> float:
-                by_rows = by_context[length]
-                return _interpolate(rows, by_rows, by_rows.__getitem__)
-
-            return _interpolate(context, by_context, at_context)
-
-        return _interpolate(sequences, self._table, at_sequences)
+        return _interpolate(self._table, sequences, context, rows)
 
     def relative(self, rows: float, context: float, sequences: float = 1) -> float:
         """Return the call's cost in calls of one row: tokens a step must emit for it to pay."""
@@ -100,9 +90,16 @@ class CostCurve:
         return max(0.0, (self.relative(most, context, sequences) - 1) / (most - 1))
 
 
-def _interpolate(at: float, knots: Iterable[int], value: Callable[[int], float]) -> float:
-    """Return the piecewise linear value at ascending knots; never falling beyond the last."""
-    axis = list(knots)
+def _interpolate(table: Mapping[int, Any], at: float, *inner: float) -> float:
+    """Return the piecewise linear value at ascending knots; never falling beyond the last.
+
+    Of a table of tables it is that of the values `inner`.
+    """
+
+    def value(knot: int) -> float:
+        return _interpolate(table[knot], *inner) if inner else float(table[knot])
+
+    axis = list(table)
     if at <= axis[0] or len(axis) == 1:
         return value(axis[0])
     upper = next((i for i, knot in enumerate(axis) if knot >= at), len(axis) - 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Self, TypeVar
 
-from bench.records.record import SampleRecord
+from bench.records.record import SampleRecord, StepColumns
 
 T = TypeVar("T")
 
@@ -25,6 +25,11 @@ def ratio(part: float, whole: float) -> float | None:
 def timed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     """Return the records of the timing pass that have no error."""
     return [r for r in records if r.kind == "timing" and r.error is None and r.has_steps]
+
+
+def timed_steps(records: Iterable[SampleRecord]) -> Iterator[StepColumns]:
+    """Yield the steps of timed answers, read one by one: no list of them is held."""
+    return (steps for record in timed(records) if (steps := record.steps) is not None)
 
 
 def group_by(
@@ -156,10 +161,9 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
     """
     pairs: Counter[tuple[int, int]] = Counter()
     lengths: Counter[int] = Counter()
-    for record in timed(records):
-        if (steps := record.steps) is not None:
-            pairs.update(zip(steps.depths, steps.accepted, strict=True))
-            lengths.update(steps.emitted[1:])
+    for steps in timed_steps(records):
+        pairs.update(zip(steps.depths, steps.accepted, strict=True))
+        lengths.update(steps.emitted[1:])
     rows: list[PositionCount] = []
     joint: float | None = 1.0
     deepest = max((depth for depth, _ in pairs), default=0)
@@ -191,9 +195,8 @@ def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
 def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
     """Count later steps by the tokens they emitted (the mean is `Tally.acceptance_length`)."""
     lengths: Counter[int] = Counter()
-    for record in timed(records):
-        if (steps := record.steps) is not None:
-            lengths.update(steps.emitted[1:])
+    for steps in timed_steps(records):
+        lengths.update(steps.emitted[1:])
     return dict(sorted(lengths.items()))
 
 

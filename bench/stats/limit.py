@@ -16,14 +16,14 @@ from bench.stats.cost_curve import Cost
 from bench.stats.counters import ratio, timed
 from bench.stats.project import later, with_steps
 
-_SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
+SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Facts that a call's cost follows from, beside dtype and machine: weights may be any."""
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
     """Say why a run's times cannot be held against a cost folder; None: they can."""
     facts = env.models.target or {}
-    for name in _SHAPE:
+    for name in SHAPE:
         ours, theirs = cost.facts.target.get(name), facts.get(name)
         if ours != theirs:
             return f"it is of another model ({name} is {ours}, the run's {theirs})"

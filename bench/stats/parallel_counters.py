@@ -10,12 +10,12 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.records.record import SampleRecord, StepColumns
-from bench.stats.counters import ratio, timed
+from bench.stats.counters import ratio, timed_steps
 from bench.stats.intervals import Estimate, jackknife
 
 LOOP_SHARE = 0.5
@@ -31,12 +31,11 @@ def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -
     """Return these columns of `SummaryRow` of one decoder's and the baseline's in one family."""
     repeated, texts = repeated_trigrams(records), [r.tokens or () for r in _answers(records)]
     trigrams = [each for t in texts for each in zip(t, t[1:], t[2:], strict=False)]
-    counted = timed(records)
     return {
-        **rounds_of(_steps(counted)),
-        "overlap": of_compared(_steps(counted), "overlap", "tested"),
-        "alpha_all": of_compared(_steps(counted), "alpha", "emitted"),
-        **passes_per_block(_steps(counted)),
+        **rounds_of(timed_steps(records)),
+        "overlap": of_compared(timed_steps(records), "overlap", "tested"),
+        "alpha_all": of_compared(timed_steps(records), "alpha", "emitted"),
+        **passes_per_block(timed_steps(records)),
         "repetition": repetition(records),
         "repeated_trigrams": repeated,
         "loops": loops(repeated, repeated_trigrams(baseline)),
@@ -47,11 +46,6 @@ def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -
         "base_entropy": per_token(records, "entropy"),
         **nll_over(records, baseline).columns("nll_over_ar"),
     }
-
-
-def _steps(records: Iterable[SampleRecord]) -> Iterator[StepColumns]:
-    """Yield the steps of answers, read one by one: no list of them is held."""
-    return (steps for record in records if (steps := record.steps) is not None)
 
 
 def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:

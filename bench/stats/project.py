@@ -21,7 +21,7 @@ from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord, StepColumns
 from bench.stats import counters
 from bench.stats.cost_curve import CostCurve
-from bench.stats.counters import ratio, timed
+from bench.stats.counters import ratio, timed, timed_steps
 from bench.stats.decompose import OVERHEAD, spent_s
 from bench.stats.intervals import DECODE_TIME, Estimate, paired_speedup
 from bench.stats.times import Unit, answer_unit, decode_time_per_token_s, units_of
@@ -46,7 +46,7 @@ class Terms:
 
     def can(self, records: Iterable[SampleRecord], decoder: str) -> bool:
         """Tell whether what a decoder drafts with has a cost."""
-        drafts = any(r.steps is not None and any(r.steps.draft_calls[1:]) for r in records)
+        drafts = any(any(steps.draft_calls[1:]) for steps in timed_steps(records))
         return not drafts or self.draft is not None or decoder in self.draft_share
 
 
@@ -99,7 +99,7 @@ def project(
         each = decode_time_per_token_s(units)
         if not base or each is None:
             continue
-        steps = [record.steps for record in mine if record.steps is not None]
+        steps = list(timed_steps(mine))
         base_there, there = real[BASELINE], real[decoder]
         both = base_there and there
         made.append(

@@ -106,20 +106,15 @@ def run_sweep(
                 failed[point.name] = reason
             if code == Exit.INTERRUPTED:
                 break
-        left_out = write_report(sweep, folder, failed)
+        paths = _existing(folder)
+        swept = [
+            Swept(name=p.name, values=p.values, path=paths.get(p.name), reason=failed.get(p.name))
+            for p in sweep.points
+        ]
+        left_out = write_sweep(folder, swept, sweep.axes)
         if worst == Exit.INTERRUPTED:
             progress.note("the sweep goes on where it was stopped by the same command")
         return SweepResult(folder=folder, exit_code=int(worst), left_out=tuple(left_out))
-
-
-def write_report(sweep: Sweep, folder: Path, failed: Mapping[str, str]) -> list[str]:
-    """Write summary, figures and page of a sweep folder; return the figures left out."""
-    paths = _existing(folder)
-    swept = [
-        Swept(name=p.name, values=p.values, path=paths.get(p.name), reason=failed.get(p.name))
-        for p in sweep.points
-    ]
-    return write_sweep(folder, swept, sweep.axes)
 
 
 def _measure(

@@ -50,6 +50,11 @@ def embedded_adapters(shelf: str = ZOO) -> tuple[str, ...]:
     return tuple(sorted(file.parent.name for file in (ROOT / shelf).glob("*/adapter.json")))
 
 
+def embedded_draft(shelf: str) -> str | None:
+    """Return the shelf itself where it holds a draft model."""
+    return shelf if (ROOT / shelf / "draft").is_dir() else None
+
+
 def adapter_folder(name: str, source: str) -> Path:
     """Return an adapter's folder; a shelf holds the embedded one (`UnavailableError`)."""
     folder = ROOT / source / name if is_shelf(source) else Path(source).expanduser()

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import decoders as built_in
 from bench.errors import UsageError
-from bench.machine.env import ROOT
-from bench.plan.adapters import embedded_adapters, how_to_get, shelf_of
+from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
 from bench.records.cost import read_choices
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, spec_of
@@ -74,7 +73,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     shelf = shelf_of(config.model)
     embedded = {} if shelf is None else dict.fromkeys(embedded_adapters(shelf), shelf)
     adapters = embedded | config.adapters
-    draft = config.draft or (shelf if shelf and (ROOT / shelf / "draft").is_dir() else None)
+    draft = config.draft or (shelf and embedded_draft(shelf))
     cells: dict[str, Mapping[str, str]] = {**(resolve_auto(config, note) or built_in_cells())}
     if SECOND_BASELINE in cells:
         raise UsageError(f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label")

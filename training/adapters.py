@@ -35,7 +35,8 @@ from training.heads.job import ExitJob, HeadsJob, HiddenJob
 from training.heads.layer_job import LayerJob
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
-from training.loop import Best, TrainingProgress, fingerprint_of
+from training.judged import Best
+from training.loop import TrainingProgress, fingerprint_of
 from training.run import (
     BEST,
     Locate,

@@ -26,7 +26,8 @@ from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.forward import fresh_llama, hidden_states
-from training.loop import Best, Piece, TrainingProgress, fingerprint_of, muon_and_adamw
+from training.judged import Best
+from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
 from training.recipe import (
     Count,
     LoopTable,

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -129,12 +129,12 @@ class Loop:
                 "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
                 "progress": asdict(self.progress),
             }
-            _replace(self.path, state)
+            write_state(self.path, state)
         give_memory_back()
         wait_for_all()
 
     def _load(self) -> None:
-        state = _read(self.path)
+        state = read_state(self.path)
         if state["fingerprint"] != self.job.fingerprint:
             raise ValueError(
                 f"{self.path}: the checkpoint was made by another recipe; delete it or use that "
@@ -147,80 +147,7 @@ class Loop:
         self._saved_step = self.progress.step
 
 
-class Best:
-    """The weights of the best evaluation so far, kept in one file beside the checkpoint.
-
-    Judged by accepted tokens, not by loss: the expected number of leading correct slots or drafts.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Go on from the file at `path` if there is one."""
-        self.path = path
-
-    def offer(self, step: int, score: float, trained: nn.Module) -> None:
-        """Keep these weights if their score is better than that of those kept."""
-        if self._kept_score() < score:
-            _replace(self.path, {"score": score, "step": step, "model": trained.state_dict()})
-
-    def better_than(self, score: float) -> dict[str, Tensor] | None:
-        """Return the weights kept, where their score was better than this one."""
-        return _read(self.path)["model"] if self._kept_score() > score else None
-
-    def _kept_score(self) -> float:
-        return float(_read(self.path)["score"]) if self.path.exists() else -1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Held-out figures; by its `score` the best are chosen, its `summary` is for the terminal."""
-
-    def measured(self) -> dict[str, Any]:
-        """Return the figures of this kind by name, as they are stored."""
-        fields = asdict(self).items()
-        return {
-            name: value for name, value in fields if value is not None or name.startswith("greedy_")
-        }
-
-
-class JudgedJob:
-    """A job that is judged by a report on held-out rows, and offers its weights to `best`, if set.
-
-    `base` is what is known of the model that is trained on.
-    """
-
-    fingerprint = ""
-    base: Mapping[str, Any] = {}
-    best: Best | None = None
-    report: Any = None
-    trained: Any
-    reporter: Reporter
-
-    def held_out(self) -> Any:
-        """Return the `Report` on held-out rows."""
-        raise NotImplementedError
-
-    def evaluate(self, progress: TrainingProgress) -> None:
-        """Report how good the module is on held-out rows (first worker only)."""
-        if worker()[0]:
-            return
-        report = self.report = self.held_out()
-        parameters = sum(parameter.numel() for parameter in self.trained.parameters())
-        record = {"held_out": report.measured(), "parameters": parameters}
-        self.reporter.evaluation(progress, report.summary(), record)
-        if self.best is not None:
-            self.best.offer(progress.step, report.score, self.trained)
-
-    def chosen(self) -> dict[str, Any]:
-        """Return the figures of the weights to write, which are now what is trained."""
-        report = self.report or self.held_out()
-        if self.best is not None and (better := self.best.better_than(report.score)) is not None:
-            self.trained.load_state_dict(better)
-            report = self.held_out()
-        measured: dict[str, Any] = report.measured()
-        return measured
-
-
-def _replace(path: Path, state: dict[str, Any]) -> None:
+def write_state(path: Path, state: dict[str, Any]) -> None:
     """Write a state in one atomic replacement."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
@@ -231,7 +158,8 @@ def _replace(path: Path, state: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def _read(path: Path) -> Any:
+def read_state(path: Path) -> Any:
+    """Return what `write_state` wrote, on the CPU."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -296,7 +224,7 @@ def fingerprint_of(*parts: Any) -> str:
 
 def saved_progress(path: Path) -> TrainingProgress:
     """Return the progress in a checkpoint; a fresh `TrainingProgress` if there is none."""
-    return TrainingProgress(**_read(path)["progress"]) if path.exists() else TrainingProgress()
+    return TrainingProgress(**read_state(path)["progress"]) if path.exists() else TrainingProgress()
 
 
 def _agreed_time() -> float:

@@ -21,7 +21,8 @@ from training.adapter.recipe import RunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
-from training.loop import JudgedJob, Piece, TrainingProgress, muon_and_adamw
+from training.judged import JudgedJob
+from training.loop import Piece, TrainingProgress, muon_and_adamw
 from training.run import Reporter
 from training.text.data import Row, groups, learnt, worker_groups
 from training.text.sources import Source

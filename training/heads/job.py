@@ -20,7 +20,8 @@ from torch import Tensor
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.hf.copies import early_exit
 from training.heads.recipe import RunTable
-from training.loop import JudgedJob, Piece, Report, TrainingProgress
+from training.judged import JudgedJob, Report
+from training.loop import Piece, TrainingProgress
 from training.run import Reporter
 from training.text.data import Row, groups, learnt, padded
 from training.text.sources import Source

@@ -25,7 +25,8 @@ from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
 from training.adapters import begin_from, build_job, train_adapter
-from training.loop import Best, TrainingProgress
+from training.judged import Best
+from training.loop import TrainingProgress
 from training.run import Reporter
 from training.text.completion_file import Completion, write_completions
 from training.text.data import PoolSource, prompt_hash

@@ -15,6 +15,7 @@ from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.counters import Tally
+from bench.stats.limit import SHAPE
 from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import family_order
@@ -23,8 +24,6 @@ _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_lengt
 """Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
 _WORK = ("reuse_prefix",)
 """Settings that decide how much of it is timed."""
-_SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""Facts that a run records of a model beside the hash of its weights."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
@@ -96,7 +95,7 @@ class RunPair:
         if all(hashes):
             return [""] if hashes[0] != hashes[1] else []
         old, new = (
-            {"name": side.config.get("model")} | {fact: known.get(fact) for fact in _SHAPE}
+            {"name": side.config.get("model")} | {fact: known.get(fact) for fact in SHAPE}
             for side, known in zip(self.sides.values(), facts, strict=True)
         )
         return [

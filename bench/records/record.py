@@ -221,8 +221,7 @@ class SampleRecord(_Holder):
         """Keep the answer in a tenth of its memory (`OverflowError`: integers above 8 bytes)."""
         if hasattr(self, "_packed") or self.tokens is None or self.steps is None:
             return
-        columns = dict(zip(_PACKED, (self.tokens, *_flat(self.steps)), strict=True))
-        object.__setattr__(self, "_packed", tuple(narrow(*each) for each in columns.items()))
+        object.__setattr__(self, "_packed", _packed(self.tokens, self.steps))
         for name in _PARTS:
             object.__delattr__(self, name)
 
@@ -282,18 +281,21 @@ REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 NESTED_COLUMNS = ("source", "rejected", "decided")
 _PARTS = ("tokens", "steps")
 """Fields that `SampleRecord.pack` moves."""
-_COLUMNS = tuple(field.name for field in dataclasses.fields(StepColumns))
-_PACKED = ("tokens", *_COLUMNS, *(f"ends of {name}" for name in NESTED_COLUMNS))
+_PACKED = (
+    *("tokens", *(field.name for field in dataclasses.fields(StepColumns))),
+    *(f"ends of {name}" for name in NESTED_COLUMNS),
+)
 """Columns of a packed answer; of those of lists, all numbers and where each list ends."""
 _INDEX = {name: index for index, name in enumerate(_PACKED)}
 
 
-def _flat(steps: StepColumns) -> list[Sequence[Any]]:
-    """Return the columns of steps in the order of `_PACKED`."""
-    lists = [getattr(steps, name) for name in NESTED_COLUMNS]
-    flat = {n: tuple(itertools.chain(*each)) for n, each in zip(NESTED_COLUMNS, lists, strict=True)}
-    ends = [tuple(itertools.accumulate(map(len, each))) for each in lists]
-    return [*(flat[n] if n in flat else getattr(steps, n) for n in _COLUMNS), *ends]
+def _packed(tokens: Sequence[int], steps: StepColumns) -> tuple[bytes | array[Any], ...]:
+    """Return the columns of `_PACKED`, each as narrow as it can be."""
+    columns = {"tokens": tokens, **fields_of(steps)}
+    for name in NESTED_COLUMNS:
+        columns[f"ends of {name}"] = tuple(itertools.accumulate(map(len, columns[name])))
+        columns[name] = tuple(itertools.chain(*columns[name]))
+    return tuple(narrow(name, columns[name]) for name in _PACKED)
 
 
 def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:

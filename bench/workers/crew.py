@@ -23,12 +23,8 @@ _DEATHS = 3
 class Executor(Protocol):
     """Starts workers and carries requests to them; a worker has one request at a time."""
 
-    def threads(self, num_workers: int) -> int:
-        """Return the CPU threads of each of so many workers, unless told otherwise.
-
-        Raises:
-            BenchError: exit 2 where there is no room for so many.
-        """
+    threads: int
+    """CPU threads of each worker."""
 
     def start(self, worker: str) -> None:
         """Begin a process or job called `worker`; it may take as long as it likes to come up."""

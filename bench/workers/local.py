@@ -70,21 +70,20 @@ _PATIENCE_S = 1.0
 class LocalExecutor(Links):
     """Processes of this machine (`bench.workers.crew.Executor`)."""
 
-    def __init__(self, threads: int | None = None) -> None:
-        """`threads` of each of them (None: the cores, shared out)."""
-        super().__init__()
-        self._threads = threads
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+    def __init__(self, num_workers: int, threads: int | None) -> None:
+        """Give each its `threads` (None: the cores, shared out).
 
-    def threads(self, num_workers: int) -> int:
-        """Share out the cores (raises as `Executor.threads`)."""
+        Raises:
+            BenchError: exit 2 where there is no room for so many.
+        """
+        super().__init__()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         have = len(cores()) or os.cpu_count() or 1
-        each = self._threads or max(1, have // num_workers)
-        if num_workers * each > have:
-            line = f"--workers {num_workers} of {each} thread(s) each need {num_workers * each}"
-            most = max(1, have // each)
+        self.threads = threads or max(1, have // num_workers)
+        if (need := num_workers * self.threads) > have:
+            line = f"--workers {num_workers} of {self.threads} thread(s) each need {need}"
+            most = max(1, have // self.threads)
             raise UsageError(f"{line} cores, here are {have}; at most --workers {most}")
-        return each
 
     def start(self, worker: str) -> None:
         """Begin a process."""

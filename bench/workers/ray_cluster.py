@@ -22,7 +22,7 @@ class RayExecutor:
     """Actors of the cluster at ``address``, or of one begun here."""
 
     def __init__(self, options: Mapping[str, str], num_workers: int, threads: int | None) -> None:
-        """Connect.
+        """Connect; without `threads` the cluster's cores are shared out.
 
         Raises:
             BenchError: Ray is not installed (exit 5), or an option is unknown (2).
@@ -33,7 +33,6 @@ class RayExecutor:
                 hint = did_you_mean(name, _OPTIONS)
                 raise UsageError(f"unknown executor option {name!r}; {hint}")
         self._wanted = {name: float(options[name]) for name in _NUMBERS if name in options}
-        self._threads = threads
         self._began = not self._ray.is_initialized()
         if self._began:
             address = options.get("address") or os.environ.get("RAY_ADDRESS")
@@ -45,18 +44,14 @@ class RayExecutor:
                 runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
                 **beginning,
             )
-        self._num_workers = num_workers
+        num_cores = int(self._ray.cluster_resources().get("CPU", 1))
+        self.threads = threads or max(1, num_cores // num_workers)
         self._actors: dict[str, Any] = {}
         self._asked: dict[Any, str] = {}
 
-    def threads(self, num_workers: int) -> int:
-        """Share out the cluster's cores."""
-        cores = int(self._ray.cluster_resources().get("CPU", 1))
-        return self._threads or max(1, cores // num_workers)
-
     def start(self, worker: str) -> None:
         """Ask for an actor; it begins once there is room for it."""
-        wanted = {"num_cpus": self.threads(self._num_workers), **self._wanted}
+        wanted = {"num_cpus": self.threads, **self._wanted}
         kind = self._ray.remote(Worker).options(max_restarts=0, max_task_retries=0, **wanted)
         self._actors[worker] = kind.remote()
 

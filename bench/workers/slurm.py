@@ -38,11 +38,11 @@ class SubmititExecutor(Links):
         given = dict(options)
         cluster = given.pop("cluster", None)
         folder = given.pop("folder", ".submitit")
-        self._threads = threads or 1
+        self.threads = threads or 1  # a node's cores are not known yet
         self._jobs_of = submitit.AutoExecutor(folder=folder, cluster=cluster)
         numbers = {key: int(v) if v.isdigit() else v for key, v in given.items()}
         self._jobs_of.update_parameters(
-            **{"name": "bench", "cpus_per_task": self._threads, "timeout_min": 24 * 60, **numbers}
+            **{"name": "bench", "cpus_per_task": self.threads, "timeout_min": 24 * 60, **numbers}
         )
         self._key = secrets.token_bytes(32)
         host = "127.0.0.1" if cluster in ("local", "debug") else socket.gethostname()
@@ -51,10 +51,6 @@ class SubmititExecutor(Links):
         self._kept: dict[str, Request] = {}
         self._called: SimpleQueue[tuple[str, Connection]] = SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
-
-    def threads(self, num_workers: int) -> int:
-        """Return the threads as given, or one: a node's cores are not known yet."""
-        return self._threads
 
     def start(self, worker: str) -> None:
         """Submit a job."""

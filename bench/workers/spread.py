@@ -33,27 +33,27 @@ class Team:
         """Workers use `opener`, and `threads` CPU threads each (None: what the executor says).
 
         Raises:
-            BenchError: what `open_executor` and `Executor.threads` do.
+            BenchError: what `open_executor` does.
         """
         self.spread, self.opener = spread, opener
         self.executor = None if spread.alone else open_executor(spread, threads)
-        self._threads = self.executor.threads(spread.workers) if self.executor else threads
 
     def shared_out(self, run: ResolvedRun) -> ResolvedRun:
         """Return the run with a worker's threads, which a resumed run uses too."""
-        return run if self.executor is None else run.with_values(threads=self._threads)
+        return run if self.executor is None else run.with_values(threads=self.executor.threads)
 
 
 def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
     """Open the executor that was asked for, whose workers use `threads` CPU threads each.
 
     Raises:
-        BenchError: its package is not installed (exit 5), or it does not know an option (2).
+        BenchError: its package is not installed (exit 5), or it does not know an option or has no
+            room for so many (2).
     """
     if spread.kind == "local":
         from bench.workers.local import LocalExecutor
 
-        return LocalExecutor(threads)
+        return LocalExecutor(spread.workers, threads)
     if spread.kind == "ray":
         from bench.workers.ray_cluster import RayExecutor
 

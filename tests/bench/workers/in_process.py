@@ -17,6 +17,8 @@ class InProcess:
     What is sent is pickled, as it is on the way to another process; no worker is pinned.
     """
 
+    threads = 1
+
     def __init__(self, dies: Callable[[str, int], bool] = lambda *_: False, node: str = "") -> None:
         self._dies, self._node = dies, node
         self._workers: dict[str, Worker] = {}
@@ -24,9 +26,6 @@ class InProcess:
         self._asked: deque[tuple[str, bytes]] = deque()
         self.stopped = 0
         self.works: list[Work] = []
-
-    def threads(self, num_workers: int) -> int:
-        return 1
 
     def start(self, worker: str) -> None:
         self._workers[worker], self._jobs[worker] = Worker(), 0

@@ -16,12 +16,11 @@ from bench.workers.messages import Answer, Done, Hello, Opening, Request, TimeBl
 class Scripted:
     """Workers on nodes by turns; those in `dead` are gone at their first job."""
 
+    threads = 1
+
     def __init__(self, nodes: list[str], dead: set[str], unborn: int = 0) -> None:
         self._nodes, self._dead, self._unborn = deque(nodes), dead, unborn
         self._asked: deque[tuple[str, Request]] = deque()
-
-    def threads(self, num_workers: int) -> int:
-        return 1
 
     def start(self, worker: str) -> None:
         pass

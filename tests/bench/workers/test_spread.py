@@ -280,7 +280,7 @@ def test_places_on_a_node_have_cores_of_their_own() -> None:
         (lambda: spread_of("local", 0, None), "--workers 0 is not allowed; use 1 or more"),
         (lambda: spread_of("ray", 1, ["address"]), "'address' is not KEY=VALUE"),
         (lambda: spread_of("local", 2, ["a=b"]), "--executor local has no options"),
-        (lambda: open_executor(WorkerConfig(workers=99), 1).threads(99), "at most --workers"),
+        (lambda: open_executor(WorkerConfig(workers=99), 1), "at most --workers"),
     ],
 )
 def test_what_cannot_be_spread_is_one_line(spread: Any, says: str) -> None:

@@ -20,7 +20,8 @@ from bench.records.frames import csv_bytes, write_samples
 from bench.records.plan import NO_GUARANTEE
 from bench.records.run_folder import is_stored, load_run
 from bench.report.findings import Findings
-from bench.report.page.render import render_markdown, render_page
+from bench.report.page.answers import viewer
+from bench.report.page.render import render
 from bench.report.tables.main import PER_STEP, entropy_sentence
 from bench.report.tables.table import TableCell
 from bench.stats.intervals import LEVEL
@@ -65,6 +66,8 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
         BenchError: where the folder is no run or there is no such reference (2), it is damaged
             (4) or cannot be written (1).
     """
+    from bench.report.figures import canvas, gallery  # matplotlib: only where something is drawn
+
     findings = _findings(run_dir, reference)
     # of a damaged run, what was written before may be the last that is left of it
     kept = [name for name in _NUMBERS if findings.verdict == DAMAGED and (run_dir / name).exists()]
@@ -73,13 +76,18 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
             write_samples(file, findings.run.records, findings.run.events)
     summary = {} if SUMMARY in kept else {SUMMARY: csv_bytes(findings.summary)}
     write_files(run_dir, summary | tables_of(findings))
-    inline, left_out, figures = _figures(findings)
-    drawn = {"figures": [(name, caption) for name, caption, _ in inline], "left_out": left_out}
-    texts = {
-        REPORT: render_markdown("report.md.j2", r=findings, **drawn).encode(),
-        "report.html": render_page(findings, inline, left_out).encode(),
-    }
-    write_files(run_dir, figures | texts)
+    made = gallery.draw_all(findings)
+    files: dict[str, bytes] = {}
+    for name, drawn in made.drawn.items():
+        files |= canvas.figure_files(name, drawn)
+    figures = [
+        (name, caption, files[f"figures/{name}.svg"].decode())
+        for name, caption in made.captions.items()
+    ]
+    context = {"r": findings, "figures": figures, "left_out": made.left_out}
+    files[REPORT] = render("report.md.j2", **context)
+    files["report.html"] = render("page.html.jinja", viewer=viewer(findings.run), **context)
+    write_files(run_dir, files)
     return findings
 
 
@@ -102,23 +110,6 @@ def tables_of(findings: Findings) -> dict[str, bytes]:
         "tables/acceptance_by_position.csv": csv_bytes(findings.acceptance),
         "tables/by_prompt.csv": csv_bytes(findings.by_prompt),
     }
-
-
-def _figures(
-    findings: Findings,
-) -> tuple[list[tuple[str, str, str]], Sequence[str], dict[str, bytes]]:
-    """Draw every figure: (name, caption, SVG) of each; those left out; every file."""
-    from bench.report.figures import canvas, gallery
-
-    made = gallery.draw_all(findings)
-    inline: list[tuple[str, str, str]] = []
-    files: dict[str, bytes] = {}
-    for name, (figure, data) in made.drawn.items():
-        kinds = canvas.render(figure)
-        inline.append((name, made.captions[name], kinds["svg"].decode()))
-        files |= {f"figures/{name}.{kind}": content for kind, content in kinds.items()}
-        files[f"figures/data/{name}.csv"] = csv_bytes(data)
-    return inline, made.left_out, files
 
 
 # ---------------------------------------------------------------- terminal

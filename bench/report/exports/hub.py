@@ -17,7 +17,7 @@ from bench.errors import BenchError, UnavailableError, optional
 from bench.records.frames import parquet_bytes
 from bench.report.exports.answers import answers
 from bench.report.findings import Findings
-from bench.report.page.render import render_markdown
+from bench.report.page.render import render
 from bench.text import portable
 
 _TABLES = (
@@ -42,7 +42,7 @@ def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[s
     frames = (findings.summary, frame, findings.by_prompt)
     tables = {file: parquet_bytes(each) for (_, file, _), each in zip(_TABLES, frames, strict=True)}
     figures = _figures(findings.run.path)
-    card = render_markdown(
+    card = render(
         "dataset_card.md.j2",
         r=findings,
         front=_front_matter(findings, len(frame), licence),
@@ -50,7 +50,7 @@ def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[s
         figures=sorted(figures),
         repo=repo or "OWNER/NAME",
     )
-    return {"README.md": card.encode(), **tables, **figures}
+    return {"README.md": card, **tables, **figures}
 
 
 def _front_matter(findings: Findings, num_rows: int, licence: str | None) -> str:

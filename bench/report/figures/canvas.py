@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from PIL import Image
 
+from bench.records.frames import csv_bytes
 from bench.report.figures.style import STYLE, Look, footnotes
 from bench.stats.summary import ALL, family_order
 
@@ -54,6 +55,13 @@ def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict
     if "png" in files:
         files["png"] = palette_png(files["png"])
     return files
+
+
+def figure_files(name: str, drawn: Drawn) -> dict[str, bytes]:
+    """Return a figure in every format, and its numbers, by their paths in a report's folder."""
+    figure, data = drawn
+    files = {f"figures/{name}.{kind}": content for kind, content in render(figure).items()}
+    return files | {f"figures/data/{name}.csv": csv_bytes(data)}
 
 
 def palette_png(png: bytes) -> bytes:

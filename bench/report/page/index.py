@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import UsageError
-from bench.records.files import write_bytes, write_text
+from bench.records.files import write_bytes
 from bench.records.frames import parquet_bytes
 from bench.records.plan import BASELINE
 from bench.report.page.history import HISTORY, gather
-from bench.report.page.render import render_index
+from bench.report.page.render import render
 from bench.stats.change_points import change_points
 from bench.stats.validity import VALID
 from bench.text import UNKNOWN, factor
@@ -40,11 +40,11 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
         line = f"{folder} holds no run; bench index takes the parent of run folders"
         raise UsageError(line)
     write_bytes(folder / HISTORY, parquet_bytes(history))
-    write_text(folder / INDEX, page_of(history, folder))
+    write_bytes(folder / INDEX, page_of(history, folder))
     return folder / INDEX, history
 
 
-def page_of(history: pd.DataFrame, folder: Path) -> str:
+def page_of(history: pd.DataFrame, folder: Path) -> bytes:
     """The HTML of a history; runs link to the reports that lie in `folder`."""
     runs = _runs(history)
     lines = [_line(run, history, folder) for run in reversed(runs)]
@@ -53,7 +53,8 @@ def page_of(history: pd.DataFrame, folder: Path) -> str:
         (branch, _line(run, history, folder))
         for branch, run in sorted(latest.items(), key=_by_name)
     ]
-    return render_index(
+    return render(
+        "index.html.jinja",
         title=f"Runs in {folder.resolve().name}",
         branches=branches,
         lines=lines,

@@ -22,7 +22,7 @@ from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
 from bench.report.figures.style import WIDTH, interval_of
-from bench.report.page.render import render_joint, render_markdown
+from bench.report.page.render import render
 from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion
@@ -58,20 +58,18 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
         "unlike": unlike(members),
         "alike": alike(members),
         "machines": _machines(members),
+        "figures": [],
     }
     made = {"summary.csv": csv_bytes(_frame(members))}
     for name, table in shown.items():
         made[f"tables/{name}.md"] = f"{table.to_markdown()}\n\n{markdown(table.note)}\n".encode()
         made[f"tables/{name}.tex"] = f"% {latex(table.note)}\n{table.to_latex()}".encode()
-    figure = None
     if drawn is not None:
-        rendered = canvas.render(drawn[0])
-        figure = (_caption(members), rendered["svg"].decode())
-        made |= {f"figures/speedup.{kind}": data for kind, data in rendered.items()}
-        made["figures/data/speedup.csv"] = csv_bytes(drawn[1])
-    caption = figure and figure[0]
-    made["report.md"] = render_markdown("joint.md.j2", caption=caption, **context).encode()
-    made["report.html"] = render_joint(figure, **context).encode()
+        made |= canvas.figure_files("speedup", drawn)
+        svg = made["figures/speedup.svg"].decode()
+        context["figures"] = [("speedup", _caption(members), svg)]
+    made["report.md"] = render("joint.md.j2", **context)
+    made["report.html"] = render("joint.html.jinja", **context)
     return write_files(folder, made)
 
 

@@ -9,19 +9,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from bench.report.figures.style import FAINT, INK, PAPER
-from bench.report.findings import Findings
-from bench.report.page.answers import viewer
 from bench.text import markdown
 
 _FOLDER = files("bench.report.page")
-_BASICS = ("page.js", "tables.js")
+_PAGES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "page.html.jinja": (
+        ("page.css", "viewer.css"),
+        ("chunks.js", "lanes.js", "race.js", "viewer.js"),
+    ),
+    "joint.html.jinja": (("page.css",), ()),
+    "index.html.jinja": (("page.css",), ("search.js",)),
+}
+"""Templates of pages, each with its style and, beside the code of all pages, its code."""
 _TITLES = {
     "families": "By family",
     "quality": "Quality",
@@ -31,61 +37,28 @@ _TITLES = {
 _NONE_OF = {"quality": "No quality was scored.", "acceptance": "No decoder drafted tokens."}
 
 
-def render_page(
-    findings: Findings, figures: Sequence[tuple[str, str, str]], left_out: Sequence[str]
-) -> str:
-    """Return the HTML of a run; `figures` are (name, caption, SVG), `left_out` names the others."""
-    return _fill(
-        "page.html.jinja",
-        ("page.css", "viewer.css"),
-        (*_BASICS, "chunks.js", "lanes.js", "race.js", "viewer.js", "open.js"),
-        r=findings,
-        figures=[(name, caption, inline_svg(svg, name)) for name, caption, svg in figures],
-        left_out=left_out,
-        viewer=viewer(findings.run),
-    )
+def render(template: str, **context: object) -> bytes:
+    """Return a page with its style and code, or a Markdown file, as its template has it.
 
-
-def render_joint(figure: tuple[str, str] | None, **context: object) -> str:
-    """Return the HTML of several runs; the figure is (caption, SVG)."""
-    shown = figure and (figure[0], inline_svg(figure[1], "speedup"))
-    styles, code = ("page.css",), (*_BASICS, "open.js")
-    return _fill("joint.html.jinja", styles, code, figure=shown, **context)
-
-
-def render_index(**context: object) -> str:
-    """Return the HTML of a folder of runs."""
-    return _fill("index.html.jinja", ("page.css",), (*_BASICS, "search.js", "open.js"), **context)
-
-
-def render_markdown(template: str, **context: object) -> str:
-    """Return a Markdown template filled in; its filter ``md`` makes text of records harmless."""
-    return _template(template, autoescape=False).render(**context)
-
-
-def _template(name: str, *, autoescape: bool) -> Template:
+    In Markdown the filter ``md`` makes text of records harmless; a page escapes it.
+    """
+    if template in _PAGES:
+        styles, code = _PAGES[template]
+        every = ("page.js", "tables.js", *code, "open.js")  # the order in which it is run
+        own = '"use strict";\n' + "\n".join(map(_text, every))
+        style = Markup("\n".join(map(_text, styles)))
+        context |= {"policy": _policy(own), "style": style, "code": Markup(own)}
     environment = Environment(
         loader=FunctionLoader(_text),
-        autoescape=autoescape,
+        autoescape=template in _PAGES,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["md"] = markdown
+    environment.filters |= {"md": markdown, "inline": inline_svg}
     environment.globals |= {"titles": _TITLES, "none_of": _NONE_OF}
-    return environment.get_template(name)
-
-
-def _fill(template: str, styles: Sequence[str], code: Sequence[str], **context: object) -> str:
-    """Fill a template with its style and, in the order in which it is run, its code."""
-    own = '"use strict";\n' + "\n".join(map(_text, code))
-    return _template(template, autoescape=True).render(
-        policy=_policy(own),
-        style=Markup("\n".join(map(_text, styles))),
-        code=Markup(own),
-        **context,
-    )
+    return environment.get_template(template).render(**context).encode()
 
 
 def inline_svg(svg: str, name: str) -> Markup:

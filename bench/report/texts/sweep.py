@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.errors import BenchError
 from bench.records.files import write_files
+from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell, speed
 from bench.report.together import summary_of
@@ -79,8 +80,7 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
     Raises:
         BenchError: it cannot be written (exit 1).
     """
-    from bench.records.frames import csv_bytes
-    from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
+    from bench.report.figures.canvas import figure_files  # matplotlib: only where it draws
     from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
 
     rows = frame(points)
@@ -93,8 +93,8 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
             left_out.append(f"{curve.name} ({curve.axis}: {why})")
             continue
         captions.append((curve.name, curve.caption))
-        made |= {f"figures/{curve.name}.{kind}": data for kind, data in render(drawn[0]).items()}
-        made[f"figures/data/{curve.name}.csv"] = csv_bytes(drawn[1].drop(columns="family"))
+        figure, data = drawn
+        made |= figure_files(curve.name, (figure, data.drop(columns="family")))
     done = f"{sum(point.path is not None for point in points)} of {len(points)} points have a run"
     lines = ["# A sweep", "", f"{done}, in `points/`. Numbers: [{SUMMARY}]({SUMMARY}).", ""]
     for name, caption in captions:

@@ -39,12 +39,12 @@ def gpu_handle(device: str) -> object:
         return None
     import torch
 
-    def opened(nvml: Any, uuid: object) -> object:
+    def opened(nvml: Any, _: object) -> object:
         nvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # indices may be remapped
         return nvml.nvmlDeviceGetHandleByUUID(uuid)
 
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # indices may be remapped
-    return nvml_reading(uuid, opened)
+    return nvml_reading(device, opened)
 
 
 def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:

@@ -110,7 +110,7 @@ def build_job(
     model, state = HFModel(opened(path), grouped=False), output / ".training"
     base = {
         "architecture": type(model.module).__name__,
-        "weights_sha256": (sha256 := weights_sha256(path)),
+        "weights_sha256": weights_sha256(path),
     }
     if isinstance(recipe, HeadsRecipe):
         room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")
@@ -132,7 +132,8 @@ def build_job(
         tempered=adapter.config.variant == "shallow",
     )
     job = make(source)
-    job.base, job.fingerprint = base, fingerprint_of(recipe.decisive(), sha256, source.facts)
+    job.base = base
+    job.fingerprint = fingerprint_of(recipe.decisive(), base["weights_sha256"], source.facts)
     if recipe.run.choose == "best":
         job.best = Best(state / BEST)
     return job

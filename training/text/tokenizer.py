@@ -45,11 +45,11 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
 
     Words seen at all become tokens. Same arguments, same tokenizer.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     counts: Counter[str] = Counter()
-    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
+    split, byte_level = _words_and_bytes()
     for family in FAMILIES:
         for example in itertools.islice(generate(family, "train", seed), num_examples):
             for text in (*example.turns, *example.responses):
@@ -57,7 +57,7 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
                 counts.update(word for word, _ in split.pre_tokenize_str(f" {text}"))
     vocab, merges = _vocabulary(counts, num_merges)
     core = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
-    core.pre_tokenizer = _pre_tokenizer()
+    core.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     core.decoder = decoders.ByteLevel()
     make: Any = PreTrainedTokenizerFast
     return make(
@@ -72,15 +72,12 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
     )
 
 
-def _pre_tokenizer() -> Any:
+def _words_and_bytes() -> tuple[Any, Any]:
+    """Return what cuts text into words, and what spells words in bytes."""
     from tokenizers import Regex, pre_tokenizers
 
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
+    return split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def _vocabulary(
@@ -89,11 +86,11 @@ def _vocabulary(
     """Return ids for specials, bytes, merge products and whole words (in byte-level spelling)."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    split, byte_level = _words_and_bytes()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     ordered = [word for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
     learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = _pre_tokenizer()
+    learner.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     trainer = trainers.BpeTrainer(
         vocab_size=len(alphabet) + num_merges,
         initial_alphabet=alphabet,

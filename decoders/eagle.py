@@ -8,12 +8,13 @@ states at the path that stands are what the layer is fed next.
 
 A draft call is a call of the layer; it is part of the decoder's own time, as heads are.
 
-Letters: N rows of a tree, D hidden width, V vocabulary.
+Letters: N rows of a tree, D hidden width, V vocabulary, W words that the layer may draft.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -92,6 +93,7 @@ class _Layer(StatesDrafter):
         super().__init__()
         self._options, self._request = options, request
         self._layer = functools.partial(request.target.drafter, options.adapter)
+        self._words: Sequence[int] | None = None
         self._draws = not options.verification.by_picks(request.sampling)
 
     def propose(self, text: Text, most: int) -> DraftTree:
@@ -101,7 +103,9 @@ class _Layer(StatesDrafter):
         if depth < 1:  # the answer's last call
             return tree
         states, tokens = self.unfed(text)
-        logits, after = self._layer(len(tokens)).feed(states, tokens)
+        layer = self._layer(len(tokens))
+        self._words = layer.words
+        logits, after = layer.feed(states, tokens)
         frontier = _Frontier([None], ROOT, logits, after)
         drafts: list[_Draft] = []
         drawn_from: dict[_Draft | None, Tensor] = {}
@@ -148,16 +152,25 @@ class _Layer(StatesDrafter):
         tokens: dict[int, list[int]] = {}
         for row in {row for row, *_ in ranked}:
             if self._draws:
-                drawn_from[frontier.drafts[row]] = probs[row]
+                q = drawn_from[frontier.drafts[row]] = self._of_vocabulary(probs[row])
                 num = sum(other == row for other, *_ in ranked)
-                tokens[row] = draw_candidates(probs[row], num, self._request.uniforms, output)
-            else:
+                tokens[row] = draw_candidates(q, num, self._request.uniforms, output)
+            elif self._words is None:
                 tokens[row] = candidates[row]
+            else:
+                tokens[row] = [self._words[candidate] for candidate in candidates[row]]
         return [
             _Draft(tokens[row][candidate], frontier.drafts[row], chance)
             for row, candidate, chance in ranked
             if candidate < len(tokens[row])
         ]
+
+    def _of_vocabulary(self, probs: Tensor) -> Tensor:
+        """Return a distribution ``[W]`` as one over the vocabulary, ``[V]``."""
+        if self._words is None:
+            return probs
+        whole = probs.new_zeros(self._request.target.model.vocab_size)
+        return whole.index_copy_(-1, upload(self._words, probs.device), probs)
 
     def _expanded(self, frontier: _Frontier, drafts: list[_Draft]) -> _Frontier:
         ranked = [frontier.drafts.index(draft.before) for draft in drafts]

@@ -137,7 +137,12 @@ class RunningLayer(Protocol):
 
     A row is the state behind a position and the token picked there; it gives the logits of the
     token after that one, and a state to go on from.
+
+    Attributes:
+        words: ids of the W words that the logits cover; None: the vocabulary.
     """
+
+    words: Sequence[int] | None
 
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Append text to model's states ``[N, D]``, forget drafts; return the last."""
@@ -145,7 +150,7 @@ class RunningLayer(Protocol):
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append drafts behind the text; logits ``[N, V]`` and states ``[N, D]`` of all.
+        """Append drafts behind the text; logits ``[N, W]`` and states ``[N, D]`` of all.
 
         `states` ``[N, D]`` are the layer's own; `parents` are rows of drafts since the last `feed`,
         or -1 for the last row of text.

@@ -34,14 +34,21 @@ WARM = Sampling(temperature=0.9, max_new_tokens=40, seed=2)
 class Recording(recording.Recording):
     """Remembers its calls, and what its draft layer is fed; the layer errs in a share of cases."""
 
-    def __init__(self, error: float = 0.2) -> None:
+    def __init__(self, error: float = 0.2, words: Sequence[int] | None = None) -> None:
         super().__init__(7, seed=1, scale=2.0)
         self.attach("eagle", error, "eagle")
         self.drafted_rows: list[int] = []
+        self._words = words
+
+    def drafter(self, name: str, capacity: int) -> Any:
+        drafter = super().drafter(name, capacity)
+        drafter.words = self._words
+        return drafter
 
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         self.drafted_rows.append(len(tokens))
-        return super().drafted(name, states, tokens)
+        logits, after = super().drafted(name, states, tokens)
+        return logits if self._words is None else logits[:, list(self._words)], after
 
 
 def answer_of(decoder: Eagle, sampling: Sampling, error: float = 0.2) -> Generation:
@@ -55,6 +62,19 @@ def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any])
     expected = generate(Autoregressive(), PROMPT, sampling, Models(target=Recording()))
     assert answer.tokens == expected.tokens
     assert sum(step.accepted for step in answer.steps) > 0
+
+
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
+def test_a_layer_of_few_words_drafts_those_alone(verify: Any) -> None:
+    words = (1, 4, 6)
+    model = Recording(0.0, words)
+    answer = generate(Eagle(verify=verify), PROMPT, WARM, Models(target=model))
+    drafts = {token for call in model.seen[1:] for token in call.tokens[1:]}
+    assert drafts == set(words)
+    assert sum(step.accepted for step in answer.steps) > 5
+    if verify == "coupled":
+        expected = generate(Autoregressive(), PROMPT, WARM, Models(target=Recording()))
+        assert answer.tokens == expected.tokens
 
 
 def test_a_step_is_one_target_call_and_its_draft_calls_are_counted() -> None:

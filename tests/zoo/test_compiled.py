@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from bench.plan.adapters import load_adapter
 from decoders.core.engine.models import Models
-from decoders.core.hf.compiled import Backend
-from decoders.core.hf.model import COMPILED_ROWS, HFModel
+from decoders.core.hf.compiled import COMPILED_PROMPT, COMPILED_ROWS, Backend
+from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
 from tests.zoo.answers import held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
@@ -129,11 +129,28 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2")) == made
 
 
-def test_prompts_are_not_compiled(zoo: Models) -> None:
-    made = opened(None, "export")
-    made.reserve(1, 256)
-    session = made.open()
-    made.forward([session.call(list(range(3, 4 + COMPILED_ROWS)))])
-    assert made.num_graphs == 0
+@pytest.mark.parametrize(
+    ("backend", "lone", "num_rows", "graphs"),
+    [
+        ("export", True, COMPILED_PROMPT, 1),
+        ("export", True, COMPILED_PROMPT + 1, 0),
+        ("export", False, COMPILED_ROWS, 1),
+        ("export", False, COMPILED_ROWS + 1, 0),  # several sequences
+        ("eager", True, COMPILED_ROWS, 1),
+        ("eager", True, COMPILED_ROWS + 1, 0),  # as CUDA graphs, each of one length
+    ],
+)
+def test_prompts_are_graphs_up_to_a_length(
+    backend: Backend, lone: bool, num_rows: int, graphs: int
+) -> None:
+    made, plain = opened(None, backend), opened(None, None)
+    found = []
+    for model in (made, plain):
+        model.reserve(2, COMPILED_PROMPT + 8)
+        prompt = [3 + row % 200 for row in range(num_rows)]
+        prompts = [prompt] if lone else [prompt, [5, 6]]
+        found.append(model.forward([model.open().call(each) for each in prompts]))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+    assert made.num_graphs == graphs
     assert made.facts["compiled"] is True
-    assert opened(None, None).facts["compiled"] is False
+    assert plain.facts["compiled"] is False

@@ -52,7 +52,8 @@ class LayerJob(HiddenJob):
     def _read(self, states: Tensor) -> Tensor:
         if not self.heads.config.num_words:
             return super()._read(states)
-        return self._short.short(states.to(self._short.weight.dtype)).float()
+        logits: Tensor = self._short(states.to(self._short.weight.dtype))
+        return logits.float()
 
     def _indices(self, targets: Tensor) -> Tensor:
         if not self.heads.config.num_words:

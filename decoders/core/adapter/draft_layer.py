@@ -114,7 +114,7 @@ class DraftLayer(Joined, Block):
 
 
 class ShortHead(nn.Module):
-    """A model's head for a draft layer's frequent words alone; others get no chance.
+    """A model's head for frequent words only: a draft layer proposes no others.
 
     Source: FR-Spec (arXiv 2502.14856).
     """
@@ -126,19 +126,14 @@ class ShortHead(nn.Module):
     def __init__(self, head: Any, words: Tensor) -> None:
         """Copy the rows of a linear head for `words` (int64 ``[W]``)."""
         super().__init__()
-        self._size, bias = len(head.weight), getattr(head, "bias", None)
+        bias = getattr(head, "bias", None)
         self.register_buffer("words", words)
         self.register_buffer("weight", head.weight.detach()[words])
         self.register_buffer("bias", None if bias is None else bias.detach()[words])
 
-    def short(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         """Return logits ``[..., W]`` of states ``[..., D]``."""
         return F.linear(states, self.weight, self.bias)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return logits ``[N, V]`` of states ``[N, D]``, minus infinity for words left out."""
-        logits = states.new_full((states.shape[0], self._size), float("-inf"))
-        return logits.index_copy_(-1, self.words, self.short(states))
 
 
 class DraftPass:
@@ -163,7 +158,7 @@ class DraftPass:
 
 
 class LayerPass(DraftPass):
-    """A pass of a draft layer: logits ``[R, V]`` and states ``[R, D]`` of the rows read."""
+    """A forward pass of a draft layer: logits ``[R, W]`` and states ``[R, D]`` of the rows read."""
 
     layers: DraftLayer
 
@@ -182,11 +177,23 @@ class LayerPass(DraftPass):
 class TextCache:
     """The keys and values of a text in draft layers, in one sequence."""
 
-    def __init__(self, run: Run, planes: Sequence[Tensor], *, bucketed: int = 0) -> None:
-        """Begin without a text, in `planes` of any content.
+    def __init__(
+        self,
+        run: Run,
+        planes: Sequence[Tensor],
+        *,
+        bucketed: int = 0,
+        words: Sequence[int] | None = None,
+    ) -> None:
+        """Begin an empty text; `planes` may hold anything.
 
-        Passes of up to `bucketed` rows are of few sizes.
+        Args:
+            run: runs a forward pass.
+            planes: memory for keys and values.
+            bucketed: passes of up to so many rows are padded to a power of two.
+            words: ids of the W words that logits are of; None: the vocabulary.
         """
+        self.words = words
         self._run, self._planes, self._bucketed = run, planes, bucketed
         self._device, self._length = planes[0].device, 0
 
@@ -215,7 +222,7 @@ class DraftCache(TextCache):
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text and forget drafts: logits ``[1, V]`` and state ``[1, D]`` of the last row."""
+        """Append text and drop drafts; return logits ``[1, W]`` and state ``[1, D]`` of its end."""
         self._parents = ()
         start, num_rows = self._length, len(tokens)
         self._length += num_rows
@@ -227,7 +234,7 @@ class DraftCache(TextCache):
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append drafts: logits ``[N, V]`` and states ``[N, D]``; parent -1: the text's end."""
+        """Append drafts; return logits ``[N, W]`` and states ``[N, D]``; parent -1: text's end."""
         first = len(self._parents)
         self._parents = [*self._parents, *parents]
         positions = [self._length + depth for depth in masks.depths(self._parents)[first:]]

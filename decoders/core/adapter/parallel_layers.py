@@ -154,7 +154,7 @@ class SlotPass(DraftPass):
         embedded = self.levels.index_select(0, inputs["levels"][0])
         slots = layers.slots(rows[0].index_select(0, last), embedded, inputs["warmth"])
         out = layers(slots, layers.turn(behind), attend)[0]
-        return (chain(layers, self.head.short(out).float(), ids.index_select(0, last)),)
+        return (chain(layers, self.head(out).float(), ids.index_select(0, last)),)
 
 
 class SlotCache(TextCache):

@@ -61,6 +61,12 @@ _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
 """Sizes to trace by."""
 _WARM = 3
 """Runs before a capture: kernels are chosen and workspaces allocated in them."""
+COMPILED_ROWS, COMPILED_PROMPT = 64, 512
+"""Most rows of a call in a graph, and of a lone sequence's call in machine code.
+
+Longer prompts run plainly: their time is arithmetic, and attention without a mask is faster. CUDA
+graphs would need one for each length.
+"""
 
 
 class Graphs:
@@ -81,6 +87,11 @@ class Graphs:
         self.fixed = self._on_gpu or backend == "eager"
         self._graphs: dict[Hashable, Callable[[list[Tensor]], Outputs]] = {}
         self.num_graphs = 0
+
+    def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
+        """Tell whether calls of up to `num_rows` rows run as graphs."""
+        lone = num_sequences == 1 and not self.fixed
+        return num_rows <= (COMPILED_PROMPT if lone else COMPILED_ROWS)
 
     def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run the graph of a name and of these shapes.

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
 from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
-from decoders.core.hf.compiled import Graphs, Outputs, tensors_of
-from decoders.core.hf.runner import COMPILED_ROWS, Runner
+from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, tensors_of
+from decoders.core.hf.runner import Runner
 
 
 class DraftRunner:
@@ -23,6 +23,8 @@ class DraftRunner:
         """Compile passes as `runner` compiles calls."""
         self._work, self._runner = work, runner
         self._like = next(work.layers.parameters())
+        head = work.head
+        self._words = head.words.tolist() if isinstance(head, ShortHead) else None
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
             backend = runner.graphs.backend
@@ -57,14 +59,14 @@ class DraftRunner:
         self._free.remove(number)
         bucketed = COMPILED_ROWS if self.graphs is not None and self.graphs.fixed else 0
         kind = SlotCache if isinstance(self._work, SlotPass) else DraftCache
-        cache = kind(self.run, self._planes[number], bucketed=bucketed)
+        cache = kind(self.run, self._planes[number], bucketed=bucketed, words=self._words)
         weakref.finalize(cache, self._free.append, number)
         return cache
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or plainly where it has many rows."""
         graphs = self.graphs if self._runner.compiling else None
-        if graphs is None or inputs["states"].shape[1] > COMPILED_ROWS:
+        if graphs is None or not graphs.serve(inputs["states"].shape[1]):
             return self._work(name, inputs, planes)
         return graphs(name, inputs, planes)
 

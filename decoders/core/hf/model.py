@@ -38,7 +38,6 @@ from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.local_layers import is_local, take_masks
 from decoders.core.hf.norms import fuse_norms
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
-from decoders.core.hf.runner import COMPILED_ROWS as COMPILED_ROWS
 from decoders.core.hf.runner import Runner
 from decoders.core.model import Model, Session
 from decoders.core.types import Call
@@ -76,7 +75,7 @@ class HFModel(Model):
 
         Args:
             module: a causal LM of transformers on its device, of its dtype.
-            compile: run calls of up to `COMPILED_ROWS` rows as graphs (`compiled`).
+            compile: run calls as graphs, but those of many rows (`compiled.Graphs.serve`).
             backend: of the graphs.
             grouped: run layers of one input as one product; None: unless they are packed.
             quantized: pack the weights of linear layers and head; none is grouped or merged then.

@@ -69,9 +69,23 @@ void block(const float* x, const T* w, T* out, int64_t width, int64_t stride) {
 }
 
 #ifdef DECODERS_BFLOAT16_PRODUCTS
+// Adds up four vectors each: their lanes as pairs, then fours, then the quarters of a vector.
+inline __m128 summed(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const auto doubles = [](__m512 x) { return _mm512_castps_pd(x); };
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d low = _mm512_unpacklo_pd(doubles(ab), doubles(cd));
+  const __m512d high = _mm512_unpackhi_pd(doubles(ab), doubles(cd));
+  const __m512 four = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+  const __m256 half = _mm256_add_ps(
+      _mm512_castps512_ps256(four),
+      _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(four), 1)));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
 // The same of rows in bfloat16, without widening: twice the products at a time.
 template <typename T, int R, int C>
-__attribute__((target("avx512bf16"))) void block(
+__attribute__((target("avx512bf16,avx512vl"))) void block(
     const at::BFloat16* x, const T* w, T* out, int64_t width, int64_t stride) {
   __m512 sums[R][C];
   for (int r = 0; r < R; r++)
@@ -87,8 +101,14 @@ __attribute__((target("avx512bf16"))) void block(
       for (int c = 0; c < C; c++) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], row, columns[c]);
     }
   }
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < C; c++) out[r * stride + c] = _mm512_reduce_add_ps(sums[r][c]);
+  for (int r = 0; r < R; r++) {
+    if constexpr (C == 4) {
+      const __m128 four = summed(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+      _mm_storeu_si64(out + r * stride, (__m128i)_mm_cvtneps_pbh(four));
+    } else {
+      for (int c = 0; c < C; c++) out[r * stride + c] = _mm512_reduce_add_ps(sums[r][c]);
+    }
+  }
 }
 
 bool multiplies_bfloat16() {

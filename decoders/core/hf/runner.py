@@ -25,9 +25,6 @@ from decoders.core.hf.layout import Layout, Pass
 from decoders.core.types import Call
 from decoders.core.upload import upload
 
-COMPILED_ROWS = 64
-"""Wider calls (prompts) run plainly: their time is arithmetic, and on a GPU their shapes many."""
-
 
 class Runner:
     """A module that runs passes; `adapters` are attached to it by name."""
@@ -76,7 +73,8 @@ class Runner:
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
         graphs = self.graphs if self.compiling else None
-        if graphs is not None and max(call.num_rows for call in calls) <= COMPILED_ROWS:
+        most = max(call.num_rows for call in calls)
+        if graphs is not None and graphs.serve(most, len(calls)):
             return self._run_graph(layout.framed(calls), graphs)
         if len(calls) == 1 and layout.fits_views(calls[0]):
             return self._run_lone(layout, layout.lone(calls[0]))

@@ -257,6 +257,8 @@ class _Early(TableModel):
 class TableDrafter:
     """A `RunningLayer` without a cache: its states are contexts, and rows follow their parents."""
 
+    words: Sequence[int] | None = None
+
     def __init__(self, model: TableModel, name: str) -> None:
         """Run a draft layer attached as `name`."""
         self._model, self._name = model, name

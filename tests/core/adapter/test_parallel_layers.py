@@ -71,7 +71,7 @@ class Made:
     def whole(self, states: Tensor, before: int) -> tuple[list[int], list[float]]:
         """Drafts of slots' states by all logits and all of the bias."""
         tokens, chances = [], []
-        for logits in self.head.short(states):
+        for logits in self.head(states):
             known = self.layers.words.tolist().index(before) if before in range(5, 55) else WORDS
             chance = (logits + self.layers.right @ self.layers.left[known]).softmax(-1)
             before = int(self.layers.words[chance.argmax()])

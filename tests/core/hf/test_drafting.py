@@ -13,8 +13,8 @@ from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
-from decoders.core.hf.compiled import Backend
-from decoders.core.hf.model import COMPILED_ROWS, HFModel
+from decoders.core.hf.compiled import COMPILED_PROMPT, Backend
+from decoders.core.hf.model import HFModel
 from decoders.core.types import MOST_DRAFTS
 from tests.tiny_models import VOCAB, WIDTH, fresh
 
@@ -137,8 +137,10 @@ def test_two_texts_at_once_have_planes_of_their_own() -> None:
 
 
 def test_long_texts_and_uncompiled_models_make_no_graph() -> None:
-    model = model_of(layers_of("shallow"), "export")
-    drafts(model, lengths=(COMPILED_ROWS + 1,))
+    model = model_of(layers_of("shallow"), "export", 2 * COMPILED_PROMPT)
+    cache = model.drafter("drafts", 2 * COMPILED_PROMPT)
+    num_rows = COMPILED_PROMPT + 1
+    cache.propose(noise(num_rows, WIDTH), [1] * num_rows, UNIFORMS, 0.7)
     with model.uncompiled():
         drafts(model)
     assert model.num_graphs == 0

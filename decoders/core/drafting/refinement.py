@@ -9,7 +9,7 @@
   (LLaDA-2.1). ``remask``: turn such a token into a mask again, which a later pass fills.
 
 Schedules only count positions up to the first stop token: later positions are easy and would use up
-the first passes. The last pass fills all masks, or leaves them to the next block (`tail`). With
+the first passes. The last pass fills the rest, or leaves it to the next block (`tail`). With
 prefix ``running`` (WeDLM commits prefixes likewise), tokens before the block's first mask are final
 once known, and are fed as tokens. With ``block``, no token is final before all of them are.
 

@@ -1,7 +1,7 @@
 """Sequential (autoregressive) decoding with a KV cache: the baseline of every comparison.
 
 A step is one target call of one row, and emits the token picked from the row's distribution.
-Without the cache (``cache=false``), every step feeds the whole text: the cost of keeping nothing.
+Without the cache (``cache=false``), every step feeds the whole text: this shows what a cache saves.
 """
 
 from __future__ import annotations

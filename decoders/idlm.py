@@ -40,7 +40,7 @@ _REVISE_READS = {"remask": ("edit_threshold",), "edit": ("edit_threshold",)}
 @register("idlm")
 @dataclass(frozen=True, kw_only=True)
 class Refinement(Decoder):
-    """Predict a block of masks repeatedly until its tokens are confident. Lossy.
+    """Predict a block of masks repeatedly until its tokens are certain enough. Lossy.
 
     Args:
         mode: `refine`; `isd` selects the decoder `isd`, which has its own options.
@@ -51,7 +51,7 @@ class Refinement(Decoder):
         threshold: confidence that a prediction needs to be kept (thresholds).
         revise: treatment of kept tokens that a later pass predicts differently.
         edit_threshold: confidence that the later prediction needs for a revision.
-        confidence: its measure: probability, lead over the next likeliest token, or exp(-H).
+        confidence: its measure: probability, lead over the likeliest other token, or exp(-H).
         early_exit: stop refining once nothing is left to do.
         prefix: `running`: the known beginning of a block is final at once, so that the target
             itself gives the token after it; `block`: no token is final before the whole block.

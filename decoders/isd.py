@@ -117,7 +117,7 @@ class _Masks(Drafter):
         return tree
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put masks after the last token fed and, with ``branches=all``, after each spec."""
+        """Put masks after the last row; with ``branches=all``, wherever verification may stop."""
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
         self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)

@@ -142,7 +142,7 @@ class Decoder:
         return ()
 
     def check_models(self, models: Models) -> None:
-        """Raise `ValueError` if the decoder cannot run on these models; none of them is missing."""
+        """Raise `ValueError` if the decoder cannot run on these models, which are all loaded."""
 
     def steps(self, request: Request) -> Steps:
         """Generate one answer: yield calls and emits forever (the scheduler cuts the answer)."""
@@ -161,7 +161,7 @@ class Answer(Protocol):
         """True once the answer reached a stop id or its budget; later emits are dropped."""
 
     def ran(self, role: Role, num_rows: int) -> None:
-        """Count a starting forward pass of one model over `num_rows` rows of this sequence."""
+        """Count a forward pass that begins: one model, `num_rows` rows of this sequence."""
 
     def passed(self) -> None:
         """Mark the end of that forward pass."""

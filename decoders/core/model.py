@@ -88,7 +88,7 @@ class Model(ABC):
         return self._open[-1]
 
     def close(self, session: Session) -> None:
-        """Release a session's row; the last row moves there, so that open ones keep 0..n-1."""
+        """Release a session's row and move the last row there: open sessions use rows 0..n-1."""
         assert self._owns(session), "closing a session that is not open here"
         last = self._open.pop()
         if last is not session:
@@ -140,7 +140,7 @@ class RunningLayer(Protocol):
     """
 
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text with the model's states ``[N, D]``, drop drafts; return the last row's."""
+        """Append text with states ``[N, D]``, drop drafts; return the last row's outputs."""
 
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
@@ -219,14 +219,14 @@ class Session:
             positions: sequence position of each row; by default tokens continue the committed
                 length, and the first slot has the position of the last token.
             mask: bool ``[N, N]``, row i sees row j; default causal.
-            slots: rows after the tokens that run through an adapter and leave the cache again.
+            slots: rows that follow the tokens, run through an adapter and are not cached.
             drafts: for ``output="acceptance"``: the K drafts that the K + 1 read rows verify.
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot.
             acceptance_rule: the rule that accepts a draft; any rule but the default is lossy.
             hidden: also return the last hidden states of the read rows.
 
         Raises:
-            ValueError: if the call cannot run: a decoder's error; the message says what to change.
+            ValueError: if the call cannot run (a decoder error); it says what to change.
         """
         num_tokens = len(tokens)
         num_rows = num_tokens + (0 if slots is None else len(slots.uniforms))

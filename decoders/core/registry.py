@@ -119,7 +119,7 @@ def build(spec: DecoderSpec) -> Decoder:
 
 
 def _is_another_modes(cls: type[Decoder], key: str, text: str) -> bool:
-    """Tell whether an option is another mode's, at its default (stored runs); or `ValueError`."""
+    """Tell whether this is another mode's default, as runs store it; its other values raise."""
     for mode, name in cls.modes.items():
         other = DecoderSpec(name=name)
         if key in (field.name for field in dataclasses.fields(resolve(other))):

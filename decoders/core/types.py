@@ -96,9 +96,9 @@ class Slots:
             distributions, and draws from them.
         warp: temperature and top-p for the uniforms.
         slot_tokens: token that each slot shows instead of its uniform, or `MASKED`; empty: none.
-        confidence: measure of a prediction's confidence: its probability; its lead over the
-            likeliest other token; or exp(-H), H the entropy in nats. It uses the unwarped
-            distribution for ``argmax``, the warped one for ``draws``.
+        confidence: measure of confidence: ``prob``, the prediction's probability; ``margin``, its
+            lead over the likeliest other token; ``neg_entropy``, exp(-H), H the entropy in nats. It
+            uses the unwarped distribution for ``argmax``, the warped one for ``draws``.
         barred: ids that these slots never predict (`slot_barred` is their mass).
     """
 
@@ -252,9 +252,9 @@ class StepEvent:
 
     Fields of `Emit` are clipped at the cut; drafts after it are in neither `rejected` nor
     `decided`. If the drafts' distributions were compared with the target's, `tested` counts the
-    drafts before which every draft was accepted, `overlap` is the sum of their overlaps, and
-    `alpha` sums min(1, target / draft) over the step's tokens (1 for a token that was no draft).
-    Otherwise these three are None.
+    drafts that follow only accepted drafts, `overlap` is the sum of their overlaps, and `alpha`
+    sums min(1, target / draft) over the step's tokens (1 for a token that was no draft). Otherwise
+    these three are None.
     """
 
     tokens: tuple[int, ...]
@@ -295,7 +295,7 @@ Outcome = Generation | Exception
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """All that rebuilds a decoder: its name or path, its label, and its options as text."""
+    """What is needed to rebuild a decoder: its name or path, label, and options as text."""
 
     name: str
     label: str | None = None

@@ -1,4 +1,4 @@
-"""Copies to a device without waiting on the host."""
+"""Copies to a device that do not block the host."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Drafts = Sequence[int] | DraftTree
 
 
 class Text:
-    """The committed text of one answer: `tokens`; the last token was not fed to the target yet."""
+    """The committed `tokens` of prompt and answer; the last has not been fed to the target yet."""
 
     def __init__(self, request: Request) -> None:
         """Begin with the prompt."""
@@ -97,7 +97,7 @@ class Drafter:
         hidden: number of the prompt's last hidden states that the drafter needs. Above 0, every
             verdict has `Verdict.states`.
         branches: trees may branch; if false, every call verifies a chain.
-        judges_prompt: draw the first token as the token after drafts is drawn, not as by AR.
+        judges_prompt: draw the first token by the verification rule, not as AR does.
     """
 
     hidden: int = 0
@@ -118,7 +118,7 @@ class Drafter:
         return {}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Learn from a verdict, also the prompt's; the text already has the new tokens."""
+        """Learn from a verdict (also the prompt's); the text already has the new tokens."""
 
 
 class StatesDrafter(Drafter):

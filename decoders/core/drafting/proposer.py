@@ -35,7 +35,7 @@ class Proposer:
         alone: slots are called without that row.
         num_unused_slots: slots at the head of a branch with a useless proposal. In O-PTP the first
             slot predicts a token that the row before it, if there is one, gives exactly.
-        survival: survival of proposals, measured on held-out text and adjusted to this answer.
+        survival: acceptance chances, measured on held-out text and adjusted to this answer.
         drafts: the last proposal.
         chances: calibrated acceptance chance of each draft.
     """
@@ -84,7 +84,7 @@ class Proposer:
         self.chances = [_calibrated(c, *self._calibration) for c in confidences]
 
     def observe(self, num_drafts: int, accepted: int) -> None:
-        """Adjust `survival` to this answer, where `accepted` of `num_drafts` were accepted."""
+        """Adjust `survival` to this answer: `accepted` of `num_drafts` drafts were accepted."""
         self._stood += accepted
         self._tested += accepted + (accepted < num_drafts)
         usual = min(self._usual.mean_chance, 0.99)

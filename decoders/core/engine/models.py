@@ -11,7 +11,7 @@ from decoders.core.decoder import Decoder
 from decoders.core.model import Model
 from decoders.core.types import MOST_DRAFTS
 
-_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rows dropped again
+_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rejected rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Models:
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Run compiled models by their plain modules; compile no graph."""
+        """Run the plain modules of compiled models; compile no graph."""
         with ExitStack() as stack:
             for model in self._loaded():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())

@@ -30,7 +30,7 @@ class Scripted:
     def __call__(
         self, logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
     ) -> Sequence[CallResult]:
-        """Replace `read_out`."""
+        """Return results as `read_out` does, with scripted verdicts."""
         results = read_out(logits, readouts, sampling)
         pairs = zip(readouts, results, strict=True)
         return [self._judged(each, result, logits.shape[-1]) for each, result in pairs]

@@ -1,7 +1,7 @@
-"""One decoder a file; `decoders.core` holds what they stand on.
+"""One decoder per file; `decoders.core` has their shared parts.
 
-A decoder imports `decoders.core` and torch, no other decoder. `transformers_generate` makes one of
-them a loop for ``model.generate(custom_generate=…)``.
+A decoder imports `decoders.core` and torch, but no other decoder. `transformers_generate` turns a
+decoder into a loop for ``model.generate(custom_generate=…)``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["transformers_generate"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load transformers when it is asked for."""
+    """Load transformers only when `transformers_generate` is used."""
     if name != "transformers_generate":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from decoders.core.hf.export import transformers_generate

@@ -1,7 +1,7 @@
 """Sequential (autoregressive) decoding with a KV cache: the baseline of every comparison.
 
-A step is one target call of one row, and emits the one token picked from its distribution. Without
-the cache (``cache=false``) a step feeds the whole text: what decoding costs where nothing is kept.
+A step is one target call of one row, and emits the token picked from the row's distribution.
+Without the cache (``cache=false``), every step feeds the whole text: this shows what a cache saves.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from decoders.core.types import Emit
 @register("ar")
 @dataclass(frozen=True, kw_only=True)
 class Autoregressive(Decoder):
-    """One token per target call, KV cache. Lossless by definition: it is what others equal.
+    """One token per target call, with a KV cache. Lossless by definition: the reference.
 
     Args:
-        cache: whether the keys and values of earlier tokens are kept. Without, every call feeds
-            prompt and answer so far anew, and all those rows are counted; the baseline itself
-            always has it, so give it a label: ``ar@nocache:cache=false``.
-        rows: rows of a call, of which the last is new: ``ar@rows5:rows=5`` feeds its last five
-            tokens again in every call, as a call that verifies four drafts does. Where its answers
-            leave those of the baseline, the shape of a call alone is the reason.
+        cache: keep the keys and values of earlier tokens. Without a cache, every call feeds the
+            prompt and the answer so far again, and all these rows count. The baseline itself
+            always has a cache, so give this variant a label: ``ar@nocache:cache=false``.
+        rows: rows of a call; only the last is new. ``ar@rows5:rows=5`` feeds the last five tokens
+            in every call, like a call that verifies four drafts. If its answers differ from the
+            baseline's, only the shape of the calls can be the reason.
     """
 
     cache: bool = True
@@ -40,7 +40,7 @@ class Autoregressive(Decoder):
     coupled = True
 
     def steps(self, request: Request) -> Steps:
-        """Prefill, then one new row per step; without a cache a prefill per step."""
+        """Run a prefill, then one new row per step; without a cache, a prefill in every step."""
         target, text = request.target, list(request.prompt_ids)
         result = yield target.call(text)
         while True:

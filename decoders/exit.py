@@ -1,12 +1,12 @@
 """Early exit: the target's own first layers draft (Elhoushi et al. 2024, LayerSkip, 2404.16710).
 
-A trained block reads the hidden state after the first layers and hands it to the target's own last
-norm and head: so these layers are a draft model that shares its weights with the target. A step is
-that of `spec`: up to K tokens drafted one by one, one call of the whole target that verifies them.
+A trained block maps the hidden state after the first layers to the input of the target's own final
+norm and head, so the first layers act as a draft model that shares its weights with the target.
+A step is as in `spec`: draft up to K tokens one by one, verify them in one call of the full target.
 
-The target's layers are not trained as in LayerSkip: answers are the target's own. The block beside
-them is what Kangaroo's adapter is (Liu et al. 2024, arXiv 2404.18911), without its attention. The
-first layers have a cache of their own for drafting, and do not hand it to the verifying call.
+The target's layers are not trained, unlike in LayerSkip, so answers are the target's own. The block
+is Kangaroo's adapter (Liu et al. 2024, arXiv 2404.18911) without its attention. For drafting, the
+first layers have their own cache, which the verifying call does not reuse.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class EarlyExit(DraftAndVerify):
     """Draft K tokens with the target's first layers, verify them in one target call. Lossless.
 
     Args:
-        k: most tokens drafted per step (fewer where the budget ends sooner).
-        stop: a draft less probable than this, at the exit, is the last of its step (as in Kangaroo,
-            by default at its threshold); 0: k tokens are drafted. It is verified like the others.
+        k: most tokens drafted per step (fewer if the budget ends sooner).
+        stop: a draft below this probability at the exit is the last of its step (as in Kangaroo,
+            whose threshold is the default); 0: draft k tokens. It is verified like the others.
         verify: acceptance rule above temperature 0 (greedy: both accept the target's argmax).
         adapter: name of the adapter that holds the exit, see ``--adapter``.
     """
@@ -48,5 +48,5 @@ class EarlyExit(DraftAndVerify):
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 
     def drafter(self, request: Request) -> Drafter:
-        """Draft in a session of the first layers."""
+        """Draft with the target's first layers."""
         return ModelDrafter(request, self.verification, self.k, self.stop)

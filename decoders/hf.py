@@ -1,9 +1,9 @@
 """The loops of transformers' own `generate()` (Wolf et al. 2020, arXiv 1910.03771) as decoders.
 
-What a reader would use instead of ours, in the same run: `generate` (one token per call),
-`assisted` (a draft model), `lookup` (prompt lookup), `early-exit` (the target's own first layers
-draft, LayerSkip, arXiv 2404.16710), or a `custom_generate` loop of anybody's. transformers runs the
-module as it made it, with its own cache, loop, warping and draws. A step is a turn of its loop.
+They let one run compare our decoders with their usual alternatives: `generate` (one token per
+call), `assisted` (a draft model), `lookup` (prompt lookup), `early-exit` (the target's first layers
+draft, LayerSkip, arXiv 2404.16710), or any `custom_generate` loop. transformers runs its own module
+with its own cache, loop, warping and sampling. A step is a turn of its loop.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _MATCHED = 3
 @register("hf")
 @dataclass(frozen=True, kw_only=True)
 class Transformers(SelfDriven):
-    """Answer by transformers' own generate() with its own cache. Lossless but for custom loops.
+    """Answer by transformers' own generate() and cache. Lossless except for custom loops.
 
     Args:
         kind: the loop: one token per call, a draft model, prompt lookup, or the target's own first
             layers as a draft.
-        k: tokens drafted per step; 0: as many as our own decoder of that kind drafts (4, and 5 for
-            lookup).
-        n: tokens that lookup matches at most; 0: 3, as our `lookup` does.
-        exit_layer: layers that draft; 0: those that the model's config names as trained for it.
+        k: tokens drafted per step; 0: 4, or 5 for lookup (the defaults of our `spec` and
+            `lookup`).
+        n: most tokens that lookup matches; 0: 3, as in our `lookup`.
+        exit_layer: number of first layers that draft; 0: the exit layer in the model's config.
         schedule: how transformers changes k from step to step (of one answer).
-        confidence: a draft below this probability ends its step's drafts; 0: none does.
+        confidence: a draft below this probability ends its step's drafts; 0: off.
         custom: a folder or Python file whose `custom_generate` loop runs; its code is executed.
         function: the loop's name in that file.
     """
@@ -70,22 +70,22 @@ class Transformers(SelfDriven):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Assisted generation has a draft model."""
+        """A draft model for assisted generation."""
         return ("draft",) if self.kind == "assisted" else ()
 
     @property
     def lossless(self) -> bool:
-        """False of a custom loop, of which nothing is known."""
+        """False for a custom loop, about which nothing is known."""
         return not self.custom
 
     @property
     def batches(self) -> bool:
-        """True of a plain loop: transformers drafts for one sequence at a time."""
+        """True for the plain loop only: transformers drafts for one sequence at a time."""
         return self.kind == "generate" and not self.custom
 
     @property
     def alike_in_batches(self) -> bool:
-        """False in a batch, whose sequences draw from one stream of numbers."""
+        """False for batches, whose sequences draw from one random stream."""
         return not self.batches
 
     @property
@@ -97,7 +97,7 @@ class Transformers(SelfDriven):
         return (self.custom,) if self.custom else ()
 
     def check_models(self, models: Models) -> None:
-        """Make ready what is not timed; `ValueError` for an exit layer or loop that cannot be."""
+        """Load modules before timing starts; `ValueError` for an unusable exit layer or loop."""
         for model in (models.target, models.draft):
             assert model is None or model.library_module is not None
         if self.custom:
@@ -106,8 +106,8 @@ class Transformers(SelfDriven):
             self._check_exit(models.target.library_module)
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """Run one `generate()` for all."""
-        from decoders.core.hf.generation import run_generate  # transformers takes a while to load
+        """Run one `generate()` for all answers."""
+        from decoders.core.hf.generation import run_generate  # transformers loads slowly
 
         target = answers[0].request.target.model.library_module
         assistant = {

@@ -1,10 +1,10 @@
-"""Two drafters in one decoder: n-grams beside a draft layer, heads, or a draft model.
+"""Two drafters in one decoder: e.g. n-grams with a draft layer, heads, or a draft model.
 
-A drafter that copies costs nothing and often has nothing to say; one that runs weights always has.
-`match` asks them in order and takes the first that has at least `least` drafts in a row; `merge`
-asks both and verifies what they say as branches of one tree (as SpecInfer merges its drafts,
-arXiv 2305.09781). Drafts are verified by the target's own picks, whoever made them: AR's tokens
-for the same seed. A step says whose drafts stood.
+A drafter that copies text costs nothing and often has no draft; a drafter that runs weights always
+has one. `match` runs the drafters in order and takes the first with at least `least` drafts in a
+row. `merge` runs both and verifies their drafts as branches of one tree (as SpecInfer merges its
+drafts, arXiv 2305.09781). All drafts are verified by the target's own picks, which gives AR's
+tokens for the same seed. A step records whose drafts were accepted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PART = "a decoder that drafts by itself: exit, eagle, jacobi, lookup, medusa, s
 @register("hybrid")
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(DraftAndVerify):
-    """Draft by two decoders' drafters, one in the other's place or both at once. Lossless, coupled.
+    """Draft with two decoders' drafters, the second as fallback or both. Lossless, coupled.
 
     Args:
-        first: a decoder with its options, `+` in the place of `:`, e.g. ``lookup+n=4+k=8``.
-        then: another one, likewise.
-        how: `match` (the first that has enough drafts) or `merge` (both in one tree).
-        least: of `match`: drafts in a row that are enough.
+        first: a decoder with its options, `+` in place of `:`, e.g. ``lookup+n=4+k=8``.
+        then: another decoder, written likewise.
+        how: `match` (the first drafter that has enough drafts) or `merge` (both in one tree).
+        least: for `match`: number of drafts in a row that is enough.
     """
 
     first: str = "lookup+shortest=3"
@@ -56,7 +56,7 @@ class Hybrid(DraftAndVerify):
 
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:
-        """Both decoders, verified by picks where they have a choice."""
+        """Both decoders, with coupled verification where they have the option."""
         parts = [build(parse_spec(text.replace("+", ":"))) for text in (self.first, self.then)]
         choice = {"verify": "coupled"}
         return tuple(
@@ -66,15 +66,15 @@ class Hybrid(DraftAndVerify):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The needs of its parts."""
+        """The needs of both parts."""
         return tuple(dict.fromkeys(need for part in self.parts for need in part.needs))
 
     @property
     def adapter_name(self) -> None:
-        """No adapter of its own."""
+        """None: only the parts have adapters."""
 
     def drafter(self, request: Request) -> Drafter:
-        """Begin the drafts of both."""
+        """Make the drafters of both parts and combine them."""
         texts = (self.first, self.then)
         names = [text.partition("+")[0] for text in texts]
         drafters = {}
@@ -86,16 +86,16 @@ class Hybrid(DraftAndVerify):
 
 
 class FirstMatch(Drafter):
-    """Drafts of the first of several drafters that has at least so many in a row."""
+    """Takes the drafts of the first drafter that has at least `least` in a row."""
 
     def __init__(self, drafters: Mapping[str, Drafter], least: int = 1) -> None:
-        """Ask drafters, by name, in this order; the last one is taken whatever it has."""
+        """Run named drafters in this order; the last one's drafts are taken in any case."""
         self._drafters, self._least = drafters, least
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         self.branches |= any(drafter.branches for drafter in drafters.values())
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Ask until one has enough."""
+        """Run drafters until one has enough drafts."""
         for name, drafter in self._drafters.items():
             tree = text.tree((yield from drafter.draft(text, most)))
             tree.sources = [name] * len(tree)
@@ -104,18 +104,18 @@ class FirstMatch(Drafter):
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Let all of them observe, whoever drafted."""
+        """Pass the verdict to all drafters."""
         for drafter in self._drafters.values():
             drafter.observe(text, verdict)
 
 
 class Merge(FirstMatch):
-    """Drafts of several drafters as branches of one tree; what they agree on is the first's."""
+    """Merges the drafts of several drafters into one tree; shared rows count as the first's."""
 
     branches = True
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Ask all of them, and leave out what the cache has no room for."""
+        """Run all drafters; drop drafts for which the cache has no room."""
         merged, sources = DraftTree(text.last), [""]
         for name, drafter in self._drafters.items():
             tree, rows = text.tree((yield from drafter.draft(text, most))), [0]

@@ -1,9 +1,9 @@
-"""I-DLM's name for refinement: a block of masks is predicted several times, then taken. Lossy.
+"""Iterative refinement: a block of masks is predicted several times, then emitted. Lossy.
 
-A block is predicted at once and predicted again with more of it filled in, two to five times, so
-that unsure positions see their neighbours. What is final of a block is fed as tokens by the next
-call that predicts, of this block or of the one after it. The other decoder of that name, strides
-that are verified (``mode=isd``), is `decoders/isd.py`.
+A block is predicted at once, then predicted again with more of it filled in, two to five times, so
+that unsure positions see their neighbours. The next predicting call, for this block or the one
+after it, feeds the final tokens of the block. The other decoder of this name, verified strides
+(``mode=isd``), is in `decoders/isd.py`.
 
 Letters: B tokens of a block, T passes.
 """
@@ -40,23 +40,23 @@ _REVISE_READS = {"remask": ("edit_threshold",), "edit": ("edit_threshold",)}
 @register("idlm")
 @dataclass(frozen=True, kw_only=True)
 class Refinement(Decoder):
-    """Predict a block of masks again and again until its tokens are sure. Lossy.
+    """Predict a block of masks repeatedly until its tokens are certain enough. Lossy.
 
     Args:
-        mode: `refine`; `isd` is the decoder `isd`, with options of its own.
-        block: B, tokens refined together.
-        max_passes: T; 0: as many as a block has tokens (for thresholds).
-        commit: which predictions a pass keeps, see `decoders.core.drafting.refinement`.
-        schedule: how many masks are left after each pass (`cmlm` and quotas).
-        threshold: how sure a prediction must be to be kept (thresholds).
-        revise: what happens to kept tokens that a later pass predicts otherwise.
-        edit_threshold: how sure it must be of that.
-        confidence: how sure a prediction is: its probability, its lead over the next, or exp(-H).
-        early_exit: stop refining once there is nothing left to do.
-        prefix: whether the beginning of a block is final once it is known (`running`), so that the
-            target itself says what comes after it, or not before the whole `block` is.
-        tail: what becomes of tokens the last pass is not sure of: it fills them in, or they are
-            deferred to the next block, which begins with them.
+        mode: `refine`; `isd` selects the decoder `isd`, which has its own options.
+        block: B, number of tokens refined together.
+        max_passes: T; 0: one less than the tokens of a block (for thresholds).
+        commit: rule by which a pass keeps predictions, see `decoders.core.drafting.refinement`.
+        schedule: number of masks left after each pass (`cmlm` and quotas).
+        threshold: confidence that a prediction needs to be kept (thresholds).
+        revise: treatment of kept tokens that a later pass predicts differently.
+        edit_threshold: confidence that the later prediction needs for a revision.
+        confidence: its measure: probability, lead over the likeliest other token, or exp(-H).
+        early_exit: stop refining once nothing is left to do.
+        prefix: `running`: the known beginning of a block is final at once, so that the target
+            itself gives the token after it; `block`: no token is final before the whole block.
+        tail: tokens of which the last pass is unsure: it fills them in (`fill`), or leaves them to
+            the next block, which begins with them (`defer`).
         adapter: name of the adapter, see ``--adapter``.
     """
 
@@ -91,7 +91,7 @@ class Refinement(Decoder):
         self.demand_read("revise", _REVISE_READS)
 
     def steps(self, request: Request) -> Steps:
-        """Refine block after block: up to T passes each, feeding what became final before."""
+        """Refine block after block with up to T passes each; every pass feeds new final tokens."""
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
@@ -114,7 +114,7 @@ class Refinement(Decoder):
                 if pending:
                     block.begin(result.picks[0])
                 block.take(result.slot_picks, result.slot_confidences)
-                # the first token is final at once, the others when the block's rules say so
+                # the first token is final at once, the others by the block's rules
                 fresh = block.tokens[emitted : max(1, block.start)]
                 yield Emit(
                     tokens=fresh,

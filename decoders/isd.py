@@ -1,10 +1,10 @@
 """Introspective strided decoding (Introspective Diffusion Language Models, arXiv 2604.11035).
 
-One call verifies the last stride with the target's own rows and proposes the next with masks behind
-it. After a rejection these masks followed a wrong token, so the next round only proposes (*cold*);
-with ``branches=all`` masks stand behind every spec, as in PTP's Partial Quadratic Decoding, and no
-round is. The adapter is gated: the target is the base model itself, and the output keeps its
-distribution. ``idlm:mode=isd`` is this decoder.
+One call verifies the last stride with the target's own rows and proposes the next with masks after
+it. After a rejection these masks followed a wrong token, so the next round only proposes (*cold*).
+With ``branches=all`` masks follow every spec, as in PTP's Partial Quadratic Decoding, and no round
+is cold. The adapter is gated: the target is the base model itself, and the output keeps its
+distribution. ``idlm:mode=isd`` is the same decoder.
 
 Letters: N the stride, K = N - 1 specs (proposed tokens).
 """
@@ -36,16 +36,16 @@ class StridedDecoding(DraftAndVerify):
     A run that names no decoders measures it as ``idlm@isd``.
 
     Args:
-        mode: `isd`; `refine` is the decoder `idlm`, with options of its own.
-        stride: N: at most N tokens a call, and no more than the adapter has slots and 1.
-        branches: where masks stand: behind the last spec (`end`, as published), or behind each, so
-            that there are proposals wherever verification stops (`all`; N times the masks).
-        verify: how the target decides, see `decoders.core.drafting.verification`: `rejection`
-            keeps the distribution, `coupled` gives AR's very tokens; `relaxed`, `topk` and `none`
-            are lossy.
-        proposal: specs are drawn from their distributions (`sample`), or the likeliest (`argmax`).
-        lenience: of `relaxed`.
-        top: of `topk`.
+        mode: `isd`; `refine` selects the decoder `idlm`, which has its own options.
+        stride: N, most tokens per call; at most the adapter's slots plus 1 are used.
+        branches: place of the masks: after the last spec (`end`, as published), or after each spec,
+            so that there are proposals wherever verification stops (`all`; N times the masks).
+        verify: verification rule, see `decoders.core.drafting.verification`: `rejection` keeps the
+            distribution, `coupled` gives exactly AR's tokens; `relaxed`, `topk` and `none` are
+            lossy.
+        proposal: draw specs from their distributions (`sample`), or take the likeliest (`argmax`).
+        lenience: lenience of `relaxed`.
+        top: number of likeliest tokens that `topk` always accepts.
         adapter: name of the adapter, see ``--adapter``.
     """
 
@@ -77,33 +77,33 @@ class StridedDecoding(DraftAndVerify):
 
     @property
     def verification(self) -> Verification:
-        """The rule, with the lenience of lossy ones."""
+        """The rule, with the parameters of lossy rules."""
         relaxed, top = AcceptanceRule(lenience=self.lenience), AcceptanceRule(top=self.top)
         rules = {"relaxed": relaxed, "topk": top}
         return Verification(rule=self.verify, acceptance_rule=rules.get(self.verify, EXACT))
 
     @property
     def lossless(self) -> bool:
-        """All but relaxed acceptance."""
+        """True for `rejection` and `coupled`."""
         return self.verify in ("rejection", "coupled")
 
     def drafter(self, request: Request) -> Drafter:
-        """Propose through masks in the verifying call."""
+        """Draft with masks in the verifying call."""
         return _Masks(self, request)
 
 
 class _Masks(Drafter):
-    """The specs of one answer, each proposed by a mask of the call before."""
+    """The specs of one answer; each was proposed by a mask of the previous call."""
 
     judges_prompt = True
 
     def __init__(self, options: StridedDecoding, request: Request) -> None:
         assert request.adapter is not None
         self._options, self._target = options, request.target
-        # an adapter guesses blindly beyond what it was trained for
+        # with more slots than in training, an adapter would guess blindly
         self._most_masks = min(options.stride - 1, request.adapter.num_slots)
         by_picks = options.verification.by_picks(request.sampling)
-        # drawn from the very distribution that they are verified with
+        # specs are drawn from the distributions that verification uses
         self._output: SlotOutput = "draws" if by_picks else "probs"
         if options.proposal == "argmax" or request.sampling.greedy:
             self._output = "argmax"
@@ -111,13 +111,13 @@ class _Masks(Drafter):
         self._probs: dict[int, Tensor] = {}
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Return the specs behind the tokens that stood; without any the round is cold."""
+        """Return the specs after the accepted tokens; without specs, the round is cold."""
         tree = DraftTree.chain(text.last, self._specs)
         tree.probs = self._probs
         return tree
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put masks behind the last token and, with ``branches=all``, behind each spec."""
+        """Put masks after the last row; with ``branches=all``, wherever verification may stop."""
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
         self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
@@ -132,7 +132,7 @@ class _Masks(Drafter):
         }
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Take the proposals of the masks behind the last token that stands."""
+        """Take the proposals of the masks after the last accepted token."""
         start, result = sum(self._sizes[: verdict.accepted]), verdict.result
         behind = slice(start, start + self._sizes[verdict.accepted])
         self._specs = result.slot_picks[behind]
@@ -140,7 +140,7 @@ class _Masks(Drafter):
         self._probs = dict(enumerate(probs))
 
     def _mask_counts(self, num_specs: int, left: int) -> list[int]:
-        # with m specs this call gives m + 1 tokens, and the call that verifies its own one more
+        # with m accepted specs this call emits m + 1 tokens, and the next call adds one itself
         counts = [max(0, min(self._most_masks, left - m - 2)) for m in range(num_specs + 1)]
         if self._options.branches == "end":
             counts[:-1] = [0] * num_specs

@@ -1,10 +1,10 @@
-"""Jacobi decoding (Santilli et al. 2023, arXiv 2305.10427): guesses that settle by themselves.
+"""Jacobi decoding (Santilli et al. 2023, arXiv 2305.10427): guesses that converge by themselves.
 
-A window of guesses follows the last token. One call picks what the target says after each of them:
-guesses that already were so are final, the others are replaced by these picks, and the window
-slides on. No draft model and no adapter; AR's tokens for the same seed, at any temperature.
+A window of guesses follows the last token. One call gives the target's pick after each of them.
+Leading guesses that equal these picks are accepted, the picks replace all other guesses, and the
+window slides on. No draft model and no adapter; AR's tokens for the same seed at any temperature.
 
-Letters: B rows of a call, the last token and B - 1 guesses.
+Letters: B rows of a call (the last token and B - 1 guesses).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from decoders.core.registry import register
 @register("jacobi")
 @dataclass(frozen=True, kw_only=True)
 class Jacobi(DraftAndVerify):
-    """Guess a window of tokens and replace it by the target's picks until it stands. Lossless.
+    """Guess a window of tokens; replace it by the target's picks until both agree. Lossless.
 
     Args:
-        block: B.
+        block: B, rows of a call: the last token and B - 1 guesses.
     """
 
     block: int = 16
@@ -35,7 +35,7 @@ class Jacobi(DraftAndVerify):
         self.demand(self.block >= 1, "block", "1 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Guess the target's last picks of each position."""
+        """Guess the target's last pick for each position."""
         return _Window(self.block)
 
 
@@ -47,10 +47,10 @@ class _Window(Drafter):
         self._later: Sequence[int] = ()
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Slide the window on; positions without a pick repeat the last guess."""
+        """Slide the window; positions without a pick repeat the last guess."""
         size = min(self._block - 1, most)
         return (*self._later, *[(text.last, *self._later)[-1]] * size)[:size]
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Replace guesses by the target's picks after them."""
+        """Guess the target's picks for the positions after the new text."""
         self._later = () if verdict.is_prompt else verdict.result.picks[len(verdict.path) :]

@@ -1,10 +1,10 @@
 """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): n-grams gathered from Jacobi iterations.
 
-Every call does two things at once. In a window of W columns the target goes on with guesses of
-itself: level l of a column stands one position after level l - 1, and what the target says after
-the last level ends an n-gram of N tokens. And n-grams gathered so far whose first token is the last
-one of the answer are verified. Both are branches of one tree of rows; of the tokens only those stay
-that the target itself picks. No draft model and no adapter; AR's tokens for the same seed.
+Every call does two things. First, it extends a window of W columns of the target's own guesses:
+level l of a column is one position after level l - 1, and the target's pick after the last level
+completes an n-gram of N tokens. Second, it verifies gathered n-grams that begin with the last token
+of the answer. Both are branches of one tree of rows; only tokens that the target itself picks are
+accepted. No draft model and no adapter; AR's tokens for the same seed.
 
 Letters: W columns of the window, N tokens of an n-gram, G n-grams kept for a first token.
 """
@@ -30,8 +30,8 @@ class Lookahead(DraftAndVerify):
     Args:
         window: W, columns of guesses ahead.
         n: N, tokens of an n-gram; N - 1 of them are verified.
-        candidates: G, n-grams kept for a first token, the latest; all are verified at once.
-        from_prompt: whether the prompt's n-grams count as gathered.
+        candidates: G, latest n-grams kept for each first token; all are verified at once.
+        from_prompt: gather the prompt's n-grams, too.
     """
 
     window: int = 5
@@ -51,12 +51,12 @@ class Lookahead(DraftAndVerify):
         self.demand(self.window <= most, "window", allowed)
 
     def drafter(self, request: Request) -> Drafter:
-        """Begin with guesses of the prompt's own tokens, and no n-gram."""
+        """Begin with the prompt's own tokens as guesses, and without n-grams."""
         return _Gatherer(self)
 
 
 class _Gatherer(Drafter):
-    """The window, and the n-grams that it gave."""
+    """The window, and the n-grams gathered from it."""
 
     branches = True
 
@@ -65,7 +65,7 @@ class _Gatherer(Drafter):
         self._pool, self._rows = _Pool(options.n, options.candidates), _Rows(0)
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Verify the n-grams known to follow the last token, and look ahead beside them."""
+        """Verify the n-grams that begin with the last token, and extend the window."""
         rows = self._rows = _Rows(text.last)
         for ngram in self._pool.after(text.last):
             rows.add(ngram[:most])
@@ -75,7 +75,7 @@ class _Gatherer(Drafter):
         return rows
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Gather the prompt's n-grams, then move the window on with every call that held it."""
+        """Gather the prompt's n-grams, then advance the window after every call that had it."""
         if verdict.is_prompt:
             prompt, window = text.tokens[: text.num_prompt], self._options.window
             self._levels = [(prompt * window)[-window:]]
@@ -85,9 +85,9 @@ class _Gatherer(Drafter):
             self._move_on(verdict.result.picks[1 + self._rows.num_drafts :])
 
     def _move_on(self, said: Sequence[int]) -> None:
-        """Make the target's picks the last level of all columns.
+        """Append the target's picks as the last level of all columns.
 
-        Once there are N - 1 levels, each column and what it ends in is an n-gram, and level 0 goes.
+        Once there are N levels, each column is stored as an n-gram, and level 0 is dropped.
         """
         self._levels.append(list(said))
         if len(self._levels) == self._options.n:
@@ -98,7 +98,7 @@ class _Gatherer(Drafter):
 
 @dataclass(slots=True)
 class _Pool:
-    """The latest G continuations of N - 1 tokens for each first token, the latest last."""
+    """The latest G continuations of N - 1 tokens for each first token, newest last."""
 
     n: int
     candidates: int

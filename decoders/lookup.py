@@ -1,13 +1,13 @@
 """Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding).
 
-Answers often repeat their prompt or themselves. Where the last tokens occurred before, what
-followed them there is proposed, and one target call verifies it. transformers has it as
-`prompt_lookup_num_tokens`. Like Saxena's, a longer match goes before a shorter one; unlike his, the
-latest of several occurrences counts, and no search goes through the text (see `_Index`).
+Answers often repeat their prompt or themselves. If the last tokens occurred before, the tokens that
+followed them there are proposed, and one target call verifies them. In transformers this is
+`prompt_lookup_num_tokens`. As in Saxena's code, longer matches come first. Unlike there, the latest
+of several occurrences counts, and no search runs through the text (see `_Index`).
 
-A proposal is certain, not drawn: speculative sampling lets such a draft stand with the target's
-probability of it, and so does the target's own pick. So verification goes by picks, loses nothing
-by it, and the answer has AR's very tokens at any temperature.
+A proposal is certain, not drawn. Speculative sampling accepts such a draft with the probability
+that the target gives it, and so does a comparison with the target's own pick. Verification by picks
+therefore loses nothing, and the answer has exactly AR's tokens at any temperature.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LONGEST = 16
 @register("lookup")
 @dataclass(frozen=True, kw_only=True)
 class PromptLookup(DraftAndVerify):
-    """Propose what followed the last tokens where they occurred before. Lossless, coupled.
+    """Propose what followed an earlier occurrence of the last tokens. Lossless, coupled.
 
     Args:
-        n: tokens that are matched; where they never occurred, the last n - 1, and so on to one.
-        k: tokens proposed per step (fewer where the text or the budget ends sooner).
-        shortest: tokens that must match at least; more leave the step to others in a `hybrid`.
+        n: most tokens to match; without a match, try the last n - 1, and so on to `shortest`.
+        k: tokens proposed per step (fewer if the text or the budget ends sooner).
+        shortest: fewest tokens to match; above 1, more steps are left to others in a `hybrid`.
     """
 
     n: int = 3
@@ -45,15 +45,15 @@ class PromptLookup(DraftAndVerify):
         self.demand(1 <= self.shortest <= self.n, "shortest", f"from 1 to n={self.n}")
 
     def drafter(self, request: Request) -> Drafter:
-        """Look up in the text of prompt and answer."""
+        """Look drafts up in prompt and answer."""
         return _Index(self.n, k=self.k, shortest=self.shortest)
 
 
 class _Index(Drafter):
-    """A text, and where each sequence of up to n of its tokens occurred last.
+    """A text, and the last occurrence of each sequence of up to n of its tokens.
 
-    An entry is made when the token after the sequence arrives, so the end of the text is looked up
-    among what came before it. A token costs n entries, a look-up at most n, however long the text.
+    A sequence is entered when the token after it arrives, so that looking up the end of the text
+    finds earlier occurrences only. A token costs n entries and a look-up at most n, at any length.
     """
 
     def __init__(self, n: int, tokens: Sequence[int] = (), k: int = 0, shortest: int = 1) -> None:
@@ -63,7 +63,7 @@ class _Index(Drafter):
         self.append(tokens)
 
     def propose(self, text: Text, most: int) -> tuple[int, ...]:
-        """Index the new tokens of the text, and look its end up."""
+        """Index the new tokens of the text, then look up its end."""
         self.append(text.tokens[len(self._text) :])
         return self.continuation(min(self._k, most))
 
@@ -75,7 +75,7 @@ class _Index(Drafter):
             self._text.append(token)
 
     def continuation(self, most: int) -> tuple[int, ...]:
-        """Return what followed the longest end of the text that occurred before."""
+        """Return what followed the earlier occurrence of the longest known end of the text."""
         for start in range(-min(self._n, len(self._text)), 1 - self._shortest):
             after = self._next.get(tuple(self._text[start:]))
             if after is not None:

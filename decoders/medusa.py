@@ -1,11 +1,11 @@
 """Medusa-1 (Cai et al. 2024, arXiv 2401.10774): heads on the target's last hidden state draft.
 
-Where the target has said its next token, heads on the hidden state behind it have said the ones
-after that: head h the token h + 2 positions on. Their likeliest candidates make a tree of drafts
-behind the token, which one call verifies; the path stands that the target follows itself, and the
-state at its end drafts the next tree. No draft model, no second cache, one call a step.
+The hidden state that predicts the target's next token also feeds trained heads for the tokens after
+it: head h predicts the token h + 2 positions on. The heads' likeliest candidates form a tree of
+drafts after the next token. One call verifies the tree, and the state at the end of the accepted
+path drafts the next tree. No draft model, no second cache, one call per step.
 
-The tree is made anew in every step, the likeliest rows first (the paper fixes one beforehand).
+Every step builds a new tree from the likeliest rows (the paper fixes one tree beforehand).
 
 Letters: H heads, N rows of a tree, V vocabulary.
 """
@@ -33,14 +33,14 @@ from decoders.core.types import MOST_DRAFTS
 @register("medusa")
 @dataclass(frozen=True, kw_only=True)
 class Medusa(DraftAndVerify):
-    """Draft a tree from the target's hidden state by trained heads, verify it at once. Lossless.
+    """Draft a tree by trained heads on the target's hidden state; verify it at once. Lossless.
 
     Args:
         nodes: most drafts of a tree.
         width: most candidates for the token after a row.
-        heads: most heads asked, hence the longest path; 0 is all that there are.
-        verify: `coupled` (the target's own picks, AR's very tokens) or `rejection` (drafts are
-            drawn, and rejected or not: AR's distribution; at temperature 0 it is the same).
+        heads: number of heads used, hence the longest path; 0: all heads.
+        verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
+            drawn, then accepted or rejected: AR's distribution; the same at temperature 0).
         adapter: name of the adapter that holds the heads, see ``--adapter``.
     """
 
@@ -60,12 +60,12 @@ class Medusa(DraftAndVerify):
         self.demand(self.heads >= 0, "heads", "0 (all there are) or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Draft from the state behind the last token."""
+        """Draft from the state that predicted the last token."""
         return _Heads(self, request)
 
 
 class _Heads(Drafter):
-    """Trees of one answer, each made of the last state that stands."""
+    """The trees of one answer, each made from the last accepted state."""
 
     hidden, branches = 1, True
 
@@ -78,7 +78,7 @@ class _Heads(Drafter):
         self._state: Tensor | None = None
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Make a tree behind the last token; drafts are drawn where rejection verifies them."""
+        """Make a tree after the last token; draw the drafts if they are verified by rejection."""
         options, sampling = self._options, self._request.sampling
         assert self._state is not None
         logits = self._request.target.propose(options.adapter, self._state)[0]
@@ -97,5 +97,5 @@ class _Heads(Drafter):
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the state behind the text's last token."""
+        """Keep the state that predicted the text's last token."""
         self._state = verdict.states[-1:]

@@ -1,9 +1,9 @@
-"""Naive non-autoregressive decoding: a block at once, every position on its own, unverified.
+"""Naive non-autoregressive decoding: a block per call, each position by itself, unverified.
 
-One call predicts a whole block: its first token is the target's own, the others are each read off
-their slot's distribution without knowledge of one another, so pieces of different answers mix and
-tokens repeat (Gu et al. 2018, arXiv 1711.02281). The next block's call commits the last one. It is
-I-DLM's refinement with one pass, and the honest lower end of quality against speed: lossy.
+One call predicts a whole block. The first token is the target's own. Every other token comes from
+its slot's distribution without knowledge of the others, so pieces of different answers mix and
+tokens repeat (Gu et al. 2018, arXiv 1711.02281). The next block's call commits the last block. This
+is refinement (`idlm`) with one pass, and the honest lower end of quality against speed: lossy.
 
 Letters: B tokens of a block.
 """
@@ -24,16 +24,16 @@ from decoders.core.types import MASKED, Call, CallResult, Emit
 @register("nar")
 @dataclass(frozen=True, kw_only=True)
 class NonAutoregressive(Decoder):
-    """Predict a block at once and take it as it is. Lossy.
+    """Predict a block at once and emit it unverified. Lossy.
 
     Args:
-        block: B.
-        length: where an answer ends: `eos`, at the first stop token among the predictions;
-            `predicted`, where a stop token is likeliest to come first, by the distributions of all
-            positions together; `oracle`, where AR's answer ends, which is generated first to know
-            it (an upper bound of quality whose speed means nothing).
-        picks: `law` draws as the run's sampling says (the likeliest at temperature 0),
-            `argmax` takes the likeliest token always.
+        block: B, tokens of a block.
+        length: end of an answer: `eos`, the first stop token among the predictions; `predicted`,
+            the position where a stop token most likely comes first, by the distributions of all
+            positions together; `oracle`, the end of AR's answer, which is generated first (an
+            upper bound of quality whose speed means nothing).
+        picks: `law` draws with the run's sampling settings (the likeliest at temperature 0);
+            `argmax` always takes the likeliest token.
         adapter: name of the adapter, see ``--adapter``.
     """
 
@@ -50,7 +50,7 @@ class NonAutoregressive(Decoder):
         self.demand(self.block >= 1, "block", "1 or above")
 
     def steps(self, request: Request) -> Steps:
-        """Predict a block a call."""
+        """Predict one block per call."""
         target, sampling = request.target, request.sampling
         pending: tuple[int, ...] = request.prompt_ids
         left, stop = sampling.max_new_tokens, None
@@ -74,17 +74,17 @@ class NonAutoregressive(Decoder):
                 pending = _ended(pending, result.slot_barred, min(sampling.stop_ids))
             elif stop is not None and size == left:
                 pending = (*pending[:-1], stop)
-            decided = (0, *[1] * (len(pending) - 1))  # the first is the target's own
+            decided = (0, *[1] * (len(pending) - 1))  # the first token is the target's
             yield Emit(tokens=pending, passes=1, decided=decided)
             left -= len(pending)
 
     def _answer_of_ar(
         self, request: Request
     ) -> Generator[Call | Emit, CallResult, tuple[int, int | None]]:
-        """Return the length of AR's answer and its stop token; feed all but the prompt's end."""
+        """Return length and stop token of AR's answer; leave the prompt less its last token fed."""
         target, sampling = request.target, request.sampling
         result = yield target.call(request.prompt_ids)
-        yield Emit()  # what follows are calls of decoding, not of the prompt
+        yield Emit()  # the next calls count as decoding, not as prefill
         length = 1
         while length < sampling.max_new_tokens and result.picks[0] not in sampling.stop_ids:
             result = yield target.call(result.picks)

@@ -1,16 +1,16 @@
 """Parallel Token Prediction (Draxler, Will et al. 2025, arXiv 2512.21323).
 
 Every output position has its uniform u before anything is generated, and sampling is a function of
-the text and u: ``token = pick(distribution, u)``. An adapter has learned that function for many
-positions at once, so one call over slots that carry the next uniforms proposes the next tokens
-together. A proposal stands if it is the target's own pick for that u: the output is AR's for the
-same seed, token for token. At temperature 0 slots carry no u and propose the greedy continuation.
+the text and u: ``token = pick(distribution, u)``. An adapter has learned this function for many
+positions at once: one call over slots that carry the next uniforms proposes the next tokens
+together. A proposal is accepted if it is the target's own pick for its u, so the output is AR's for
+the same seed, token for token. At temperature 0 slots carry no u and propose the greedy text.
 
 * `sequential`: one call proposes, one verifies.
 * `pqd` (Partial Quadratic Decoding): one call verifies the last proposals and makes the next ones,
-  from every row where verification may stop; slots are shared out over those branches.
+  in a branch of slots after every row where verification may stop; the branches share a budget.
 
-Letters: n drafts being verified, m of them that stand, p the last committed position.
+Letters: n drafts to verify, m of them accepted, p the last committed position.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ParallelTokenPrediction(DraftAndVerify):
 
     Args:
         mode: `sequential` (propose, then verify) or `pqd` (both in one call).
-        slots: most slots of a proposal; 0 is as many as the adapter was trained with.
-        budget: most slots of one `pqd` round, over all branches (the prefill has one branch, of
+        slots: most slots of a proposal; 0: as many as the adapter was trained with.
+        budget: most slots of one `pqd` round over all branches (the prefill has one branch, of
             `slots`).
-        row_cost: what one more row adds to a call, in calls of one row; 0 spends the budget.
+        row_cost: cost of one more row in a call, in calls of one row; 0 spends the budget.
         adapter: name of the adapter, see ``--adapter``.
     """
 
@@ -62,12 +62,12 @@ class ParallelTokenPrediction(DraftAndVerify):
         self.demand_read("mode", {"pqd": ("budget",)})
 
     def drafter(self, request: Request) -> Drafter:
-        """Propose as the mode says."""
+        """Make the drafter of this mode."""
         return _Quadratic(self, request) if self.mode == "pqd" else _Sequential(self, request)
 
 
 class _Slots(Drafter):
-    """Both modes: the prompt's call proposes, where slots may see its last token."""
+    """Base of both modes: the prompt's call proposes, if slots may see the prompt's last token."""
 
     def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
         self._options, self._target = options, request.target
@@ -75,20 +75,20 @@ class _Slots(Drafter):
         self._proposer = Proposer(request, options.adapter, options.slots, alone=alone)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put one branch of slots behind the prompt."""
+        """Put one branch of slots after the prompt."""
         if text.output or self._proposer.standalone:
             return {}
         return self._one_branch(text, num_tokens=text.num_prompt)
 
     def _one_branch(self, text: Text, num_tokens: int) -> dict[str, Any]:
-        # the verifying call's token, and this call's own, come on top of the proposal
+        # this call and the verifying call each add a token of their own to the proposal
         room = text.left - (2 if num_tokens else 1)
         slots = self._proposer.one_branch(room, text.last, text.output, self._options.row_cost)
         positions = self._proposer.positions(self._target.length, num_tokens, slots)
         return {"slots": slots, "positions": positions}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Take the proposal of the prompt's call; learn how a later call's drafts fared."""
+        """Take the proposal of the prompt's call; learn acceptance from later calls."""
         if verdict.is_prompt:
             self._proposer.take(verdict.result)
         else:
@@ -96,12 +96,12 @@ class _Slots(Drafter):
 
 
 class _Sequential(_Slots):
-    """A call of its own makes a proposal, and may give a token too."""
+    """Proposes in a separate call, which may also give a token."""
 
     _is_made = False
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Verify the proposal of the prompt's call, then those of calls of slots."""
+        """Return the proposal of the prompt's call first, then of one slot call per step."""
         first: tuple[int, ...] = ()
         if not self._is_made:
             tokens = () if self._proposer.standalone else (text.last,)
@@ -123,21 +123,21 @@ class _Sequential(_Slots):
 
 
 class _Quadratic(_Slots):
-    """The call that verifies n drafts proposes from all n + 1 positions where it may stop."""
+    """Proposes in the verifying call, after all n + 1 rows where verification may stop."""
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Verify the last call's proposal behind the drafts that stand."""
+        """Return the last call's proposal after the accepted drafts."""
         return self._proposer.drafts
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put a branch of slots behind every row, as long as it is likely to be of use."""
+        """Put a branch of slots after every row; likelier branches are longer."""
         if not text.output:
             return super().carry(text, tree)
         proposer, tokens = self._proposer, tree.tokens
         self._sizes = sizes = self._allocate(text, tree.num_drafts)
         if not any(sizes):
             return {}
-        # the slot that predicts position p stands at p - 1, in C-PTP as in O-PTP
+        # the slot that predicts position p has position p - 1, in C-PTP as in O-PTP
         start, shift = self._target.length, proposer.num_unused_slots
         return {
             "slots": proposer.branches(sizes, tokens, text.output),
@@ -146,7 +146,7 @@ class _Quadratic(_Slots):
         }
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Take the proposals of the branch behind the last row that stands."""
+        """Take the proposals of the branch after the last accepted row."""
         super().observe(text, verdict)
         if not verdict.is_prompt:
             read = [max(0, size - self._proposer.num_unused_slots) for size in self._sizes]
@@ -164,7 +164,7 @@ class _Quadratic(_Slots):
             num_unused_slots=proposer.num_unused_slots,
             row_cost=options.row_cost,
         )
-        # m + 1 tokens come out before branch m is verified, and that call adds one itself
+        # m + 1 tokens are emitted before branch m is verified, and that call adds one itself
         rooms = [text.left - m - 2 for m in range(len(sizes))]
         return [
             min(size, room + proposer.num_unused_slots) if room > 0 else 0

@@ -1,10 +1,10 @@
 """Speculative decoding with a parallel drafter: PTP (arXiv 2512.21323) on a small draft model.
 
 A step: one call of the draft model proposes the next tokens through slots that carry their
-uniforms; one target call verifies them all. Drafting k tokens costs one call instead of k, and none
-of it is the draft model's own distribution: the adapter learns the target's pick for a uniform best
-where it was trained on the target's uniforms (``[model] teacher`` in its recipe). A draft stands if
-it is the target's own pick, so the output is AR's for the same seed, token for token.
+uniforms; one target call verifies all of them. Drafting k tokens costs one call instead of k. The
+drafts do not follow the draft model's own distribution: its adapter predicts the target's pick for
+a uniform, best if trained on the target's uniforms (``[model] teacher`` in its recipe). A draft is
+accepted if it is the target's own pick, so the output is AR's for the same seed, token for token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from decoders.core.drafting.proposer import Proposer
 from decoders.core.registry import register
 from decoders.core.types import Call, CallResult
 
-_OWN_CHANCE = 0.75  # of the draft model's own next token to stand; only weighs rows
+_OWN_CHANCE = 0.75  # acceptance chance of the draft model's own next token; only weighs rows
 
 
 @register("ptp_spec")
@@ -29,8 +29,8 @@ class ParallelSpeculative(DraftAndVerify):
     """Draft many tokens in one call of a small model, verify them in one of the target. Lossless.
 
     Args:
-        slots: most slots of a proposal; 0 is as many as the adapter was trained with.
-        row_cost: what one more row adds to a target call, in calls of one row.
+        slots: most slots of a proposal; 0: as many as the adapter was trained with.
+        row_cost: cost of one more row in a target call, in calls of one row.
         adapter: name of the draft model's adapter, see ``--adapter``.
     """
 
@@ -48,12 +48,12 @@ class ParallelSpeculative(DraftAndVerify):
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Propose through slots of the draft model."""
+        """Draft with slots of the draft model."""
         return _Slots(self, request)
 
 
 class _Slots(Drafter):
-    """Proposals of one call of the draft model each, which feeds it the text it has not seen."""
+    """Proposals, each made by one draft model call that also feeds the model the new text."""
 
     def __init__(self, options: ParallelSpeculative, request: Request) -> None:
         assert request.adapter is not None
@@ -66,7 +66,7 @@ class _Slots(Drafter):
         self._guesses = request.adapter.variant == "c-ptp"
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Sequence[int]]:
-        """Propose in one call; verify as many tokens as pay."""
+        """Propose in one call; return as many tokens as pay."""
         proposer, row_cost, result = self._proposer, self._options.row_cost, CallResult()
         room = most - int(self._guesses)
         slots = proposer.one_branch(room, text.last, text.output, row_cost)
@@ -84,6 +84,6 @@ class _Slots(Drafter):
         return proposer.worthwhile(most, row_cost)
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Learn how the drafts fared."""
+        """Learn how many drafts are accepted."""
         if not verdict.is_prompt:
             self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)

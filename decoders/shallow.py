@@ -1,11 +1,11 @@
 """A shallow parallel drafter that knows u: a few layers on the target's hidden states.
 
-They draft K tokens in one pass, each from the very uniform that the target will pick it by: PTP's
-idea (arXiv 2512.21323) where a pass costs a fraction of the target's, in a body as DFlash's and
-with a bias as DSpark's (docs/decoders/shallow.md). One call verifies the drafts by the target's
-own picks.
+The layers draft K tokens in one pass, each from the uniform by which the target will pick it. This
+is PTP's idea (arXiv 2512.21323) at a fraction of the cost of a target pass, with a body like
+DFlash's and a bias like DSpark's (docs/decoders/shallow.md). One call verifies the drafts by the
+target's own picks.
 
-A draft call is a call of the layers; it is part of the decoder's own time, as heads are.
+A draft call is one run of the layers; its time counts as the decoder's own, as for heads.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from decoders.core.types import MOST_DRAFTS
 @register("shallow")
 @dataclass(frozen=True, kw_only=True)
 class Shallow(DraftAndVerify):
-    """Draft at once by shallow layers that know the uniforms of the target's picks. Lossless.
+    """Draft in one pass of layers that know the uniforms of the target's picks. Lossless.
 
     Args:
-        slots: most drafts; 0 is as many as were trained.
-        stop: the draft ends before the chance that all of it stands falls below.
+        slots: most drafts; 0: as many as the layers were trained for.
+        stop: drafting ends before the chance that all drafts are accepted falls below this.
         adapter: name of the adapter that holds the layers, see ``--adapter``.
     """
 
@@ -45,7 +45,7 @@ class Shallow(DraftAndVerify):
         self.demand(0 <= self.stop < 1, "stop", "0 or above, below 1")
 
     def drafter(self, request: Request) -> Drafter:
-        """Draft from the states behind the text's tokens."""
+        """Draft from the target's hidden states of the text."""
         return _Slots(self, request)
 
 
@@ -60,7 +60,7 @@ class _Slots(StatesDrafter):
         self._slots = min(options.slots or trained, trained)
 
     def propose(self, text: Text, most: int) -> list[int]:
-        """Draft tokens up to the first that is hardly reached; all slots run."""
+        """Run all slots; return the drafts up to the first that is unlikely to be reached."""
         request = self._request
         if most < 1:  # the answer's last call
             return []

@@ -1,9 +1,9 @@
 """Draft-model speculative decoding (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023).
 
-A step: the draft model proposes up to K tokens one by one, one target call over the last committed
-token and the drafts verifies them all, and the accepted ones plus one token of the target's own
-(recovered or bonus) are emitted. Lossless: `rejection` keeps the target's distribution, `coupled`
-accepts while the draft is the target's own pick for the same uniform and emits AR's very tokens.
+A step: the draft model proposes up to K tokens one by one; one target call over the last committed
+token and the drafts verifies all of them; the accepted drafts are emitted, then one token of the
+target's own (recovered or bonus). Lossless: `rejection` keeps the target's distribution; `coupled`
+accepts drafts that are the target's own picks for the same uniforms, and emits exactly AR's tokens.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Speculative(DraftAndVerify):
     """Draft K tokens with a small model, verify them in one target call. Lossless.
 
     Args:
-        k: most tokens drafted per step (fewer where the budget ends sooner).
-        stop: a draft less probable than this, in the draft model, is the last of its step; 0: k
-            tokens are drafted. It is verified like the others: to leave it out because of what it
-            is would change the distribution of answers.
+        k: most tokens drafted per step (fewer if the budget ends sooner).
+        stop: a draft below this probability in the draft model is the last of its step; 0: draft
+            k tokens. That draft is verified like the others: dropping a draft because of its
+            value would change the distribution of answers.
         verify: acceptance rule above temperature 0 (greedy: both accept the target's argmax).
     """
 
@@ -42,5 +42,5 @@ class Speculative(DraftAndVerify):
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 
     def drafter(self, request: Request) -> Drafter:
-        """Draft in a session of the draft model."""
+        """Draft with the draft model."""
         return ModelDrafter(request, self.verification, self.k, self.stop)

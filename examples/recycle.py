@@ -1,11 +1,11 @@
-"""A decoder in one file: drafts are what the target last said after each token.
+"""A decoder in one file: a draft is the target's latest pick after the token before it.
 
     bench run --decoders lookup,examples/recycle.py:Recycle:k=6
 
-A call says what the target puts after each of its rows, after drafts that fall as well. The latest
-such successor of every token is kept, and the chain of them that starts at the last token is
-proposed: one branch of the tree of Token Recycling (Luo et al. 2024, arXiv 2408.08696). One target
-call verifies it against the target's own picks, so the output is AR's for the same seed.
+A call gives the target's pick after each of its rows, even after rejected drafts. The decoder keeps
+the latest such successor of every token and proposes the chain of successors from the last token:
+one branch of the tree of Token Recycling (Luo et al. 2024, arXiv 2408.08696). One target call
+verifies the chain against the target's own picks, so the output is AR's for the same seed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Recycle(DraftAndVerify):
 
 
 class Successors(Drafter):
-    """Keep the token that the target last said after each token."""
+    """Keeps the target's latest pick after each token."""
 
     def __init__(self, k: int) -> None:
         self.k = k
         self.after: dict[int, int] = {}
 
     def propose(self, text: Text, most: int) -> list[int]:
-        """Up to k tokens, each the successor of the one before."""
+        """Propose up to k tokens, each the successor of the token before it."""
         chain = [text.last]
         while len(chain) <= self.k and chain[-1] in self.after:
             chain.append(self.after[chain[-1]])

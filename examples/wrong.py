@@ -1,10 +1,10 @@
-"""Negative controls: decoders that claim to be lossless and are not, each by one quiet error.
+"""Negative controls: decoders that claim to be lossless, each with one quiet error.
 
     bench verify --decoders examples/wrong.py:DropsBonus        # exit code 3
 
-A check that cannot fail proves nothing: `bench verify` catches every one of these. Each is `spec`
-or `ar` with the error a real implementation had, and most of them raise acceptance, so that they
-look *better* in a benchmark. `Unverified` says that it is lossy, and has its distance measured.
+A check that cannot fail proves nothing; `bench verify` catches each of these decoders. Each is
+`spec` or `ar` with an error of a real implementation. Most errors raise acceptance, so the decoder
+looks *better* in a benchmark. `Unverified` declares that it is lossy, so its distance is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from decoders.spec import Speculative
 
 @dataclass(frozen=True, kw_only=True)
 class Tampered(Speculative):
-    """`spec`, whose calls, results and emits pass through hooks; as it stands it is right."""
+    """`spec` with hooks for its calls, results and emits; correct unless a hook is overridden."""
 
     def steps(self, request: Request) -> Steps:
         steps, reply = super().steps(request), None
@@ -47,7 +47,7 @@ class Tampered(Speculative):
 
 @dataclass(frozen=True, kw_only=True)
 class DropsBonus(Tampered):
-    """Feed the bonus token after all drafts stood, and never emit it."""
+    """Feeds the bonus token after full acceptance, but never emits it."""
 
     def emitted(self, emit: Emit) -> Emit:
         full = emit.drafted and emit.accepted == emit.drafted
@@ -56,7 +56,7 @@ class DropsBonus(Tampered):
 
 @dataclass(frozen=True, kw_only=True)
 class WarpsDraft(Tampered):
-    """Drafts are drawn from one distribution, and another one is handed to verification: hotter."""
+    """Draws drafts from one distribution, but passes a hotter one to verification."""
 
     def heard(self, request: Request, call: Call, result: CallResult) -> CallResult:
         if call.session is not request.draft or result.probs is None:
@@ -67,7 +67,7 @@ class WarpsDraft(Tampered):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTest(Tampered):
-    """Rejection sampling by its own hand; as it stands it is right."""
+    """Implements rejection sampling itself; correct unless `test_at` is overridden."""
 
     def asked(self, call: Call) -> Call:
         return (
@@ -96,7 +96,7 @@ class OwnTest(Tampered):
 
 @dataclass(frozen=True, kw_only=True)
 class ReseedsAccept(OwnTest):
-    """The generator is seeded anew for the test: it replays the numbers that drew the drafts."""
+    """Reseeds the generator for the test, which replays the numbers that drew the drafts."""
 
     def test_at(self, request: Request, position: int) -> float:
         return request.uniforms.at("draw", position)
@@ -104,7 +104,7 @@ class ReseedsAccept(OwnTest):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptsAbove(OwnTest):
-    """A draft stands where the target gives it at least the draft's probability: no test at all."""
+    """Accepts a draft if the target gives it at least the draft's probability: no random test."""
 
     def test_at(self, request: Request, position: int) -> float:
         return math.nextafter(1, 0)
@@ -112,7 +112,7 @@ class AcceptsAbove(OwnTest):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaksCache(Autoregressive):
-    """The cache still holds the last prompt when the next one comes."""
+    """Leaves the last prompt in the cache when the next prompt comes."""
 
     def steps(self, request: Request) -> Steps:
         target, place = request.target, len(request.prompt_ids)
@@ -131,7 +131,7 @@ _LAST: list[int] = []
 
 @dataclass(frozen=True, kw_only=True)
 class Unverified(Decoder):
-    """Emits what the draft model says, unseen by the target: lossy, and labelled so."""
+    """Emits the draft model's tokens without verification: lossy, and declared so."""
 
     lossless = False
     needs = ("draft",)

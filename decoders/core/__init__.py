@@ -1,1 +1,1 @@
-"""The contract of decoders (these files keep their paths), and what stands behind it."""
+"""The decoder interface (its files keep their paths), and the engine behind it."""

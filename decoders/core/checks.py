@@ -1,10 +1,10 @@
-"""The contract every decoder must meet, as checks that a third party can import.
+"""The contract of every decoder, as checks that third parties can import.
 
     from decoders.core.checks import check_decoder
     check_decoder(MyDecoder(block=4))
 
-Class facts choose the checks. Each runs on `TableModel`, whose distributions are known, in well
-under a second (the distribution: a few).
+The decoder's properties select the checks. Each check runs on `TableModel`, whose distributions are
+known, in well under a second (`check_distribution`: a few seconds).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5]
 
 
 def check_decoder(decoder: Decoder) -> None:
-    """Run every check that applies; `AssertionError` says what was expected and what came."""
+    """Run every check that applies; `AssertionError` states what was expected and what came out."""
     for check in checks_for(decoder):
         check(decoder)
 
@@ -53,7 +53,7 @@ def check_drafter(begin: Callable[[Request], Drafter]) -> None:
 
 
 def checks_for(decoder: Decoder) -> list[Check]:
-    """Return the checks that a decoder's facts call for (parametrise a test over them)."""
+    """Return the checks that a decoder's properties select (parametrise a test over them)."""
     checks: list[Check] = [
         check_steps_concatenate,
         check_budget_and_eos,
@@ -71,7 +71,7 @@ def checks_for(decoder: Decoder) -> list[Check]:
 
 
 def equality_checks(decoder: Decoder) -> list[Check]:
-    """Return the checks that compare answers with each other, and with AR's where that is due."""
+    """Return the checks that compare answers with each other and, if promised, with AR's."""
     checks: list[Check] = [check_prompts_leave_no_trace, check_batch_equals_alone]
     if decoder.lossless:
         checks.append(check_greedy_equals_ar)
@@ -110,11 +110,11 @@ def _all(decoder: Decoder, num_seeds: int = 3) -> Iterator[tuple[list[int], Samp
 
 
 def check_steps_concatenate(decoder: Decoder) -> None:
-    """Steps' tokens concatenate to the answer and are accounted for; the first step emits.
+    """Check that steps' tokens and counts add up to the answer; the first step runs the target.
 
     Accepted <= depth <= drafted, and the target was fed all drafts. A step that verifies emits its
-    leading tokens, accepted drafts, and at most one token behind them. Rejected drafts are all that
-    fell (in a tree: one branch), and `decided` covers all tokens, where they are given.
+    leading tokens, accepted drafts, and at most one token after them. If given, `rejected` has all
+    rejected drafts (in a tree: of one branch), and `decided` covers all tokens.
     """
     for prompt, sampling, answer in _all(decoder):
         where = f"{decoder} on {prompt} with {sampling}"
@@ -140,7 +140,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
 
 
 def check_budget_and_eos(decoder: Decoder) -> None:
-    """Nothing is emitted past EOS or the budget, wherever they fall within a block."""
+    """Check that nothing is emitted past EOS or the budget, at any place within a block."""
     models = _models(decoder)
     for num_tokens in range(1, 12):
         for prompt in _PROMPTS[num_tokens % 2 :: 2]:
@@ -154,19 +154,19 @@ def check_budget_and_eos(decoder: Decoder) -> None:
 
 
 def check_shortest_inputs(decoder: Decoder) -> None:
-    """A prompt of one token and a budget of one token work."""
+    """Check that a prompt of one token and a budget of one token work."""
     answer = generate(decoder, [0], _sampling(num_tokens=1), _models(decoder))
     assert len(answer.tokens) == 1, f"{len(answer.tokens)} tokens for a budget of 1"
 
 
 def check_runs_repeat(decoder: Decoder) -> None:
-    """The same prompt and seed give the same answer, steps included."""
+    """Check that the same prompt and seed give the same answer, steps included."""
     first, second = list(_all(decoder, 1)), list(_all(decoder, 1))
     assert first == second, f"{decoder} gives another answer when run again"
 
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
-    """An answer does not depend on the prompts before it (no cache or heuristic leaks)."""
+    """Check that an answer does not depend on earlier prompts (no cache or heuristic leaks)."""
     sampling, models = _sampling(), _models(decoder)
     fresh = [generate(decoder, prompt, sampling, _models(decoder)) for prompt in _PROMPTS]
     for order in (range(len(_PROMPTS)), reversed(range(len(_PROMPTS)))):
@@ -176,7 +176,7 @@ def check_prompts_leave_no_trace(decoder: Decoder) -> None:
 
 
 def check_global_rng_is_untouched(decoder: Decoder) -> None:
-    """Randomness comes from the positional uniforms alone."""
+    """Check that randomness comes only from the positional uniforms."""
     before_torch, before_numpy = torch.get_rng_state(), _numpy_state()
     generate(decoder, _PROMPTS[0], _sampling(), _models(decoder))
     assert torch.equal(before_torch, torch.get_rng_state()), f"{decoder} uses torch's global RNG"
@@ -188,7 +188,7 @@ def _numpy_state() -> str:
 
 
 def check_batch_equals_alone(decoder: Decoder) -> None:
-    """A sequence's answer is the same alone and in a batch of any size, steps included."""
+    """Check that an answer is the same alone and in a batch of any size, steps included."""
     for temperature in (0.0, 0.9) if decoder.alike_in_batches else (0.0,):
         sampling, models = _sampling(temperature), _models(decoder)
         alone = [generate(decoder, prompt, sampling, models) for prompt in _PROMPTS]
@@ -198,7 +198,7 @@ def check_batch_equals_alone(decoder: Decoder) -> None:
 
 
 def check_stays_in_the_cache(decoder: Decoder) -> None:
-    """A prompt and budget that just fill the context are served; one token more is refused."""
+    """Check that prompt and budget may just fill the context; one more token is refused."""
     prompt = [1, 2, 3, 4, 5]
     models = _models(decoder, max_length=len(prompt) + 16)
     sampling = Sampling(temperature=0.9, max_new_tokens=16)
@@ -211,12 +211,12 @@ def check_stays_in_the_cache(decoder: Decoder) -> None:
 
 
 def check_greedy_equals_ar(decoder: Decoder) -> None:
-    """Lossless at temperature 0 means AR's very tokens."""
+    """Check that a lossless decoder gives exactly AR's tokens at temperature 0."""
     _check_equals_ar(decoder, [0.0])
 
 
 def check_coupled_equals_ar(decoder: Decoder) -> None:
-    """Coupled means AR's very tokens for the same seed, at any temperature."""
+    """Check that a coupled decoder gives exactly AR's tokens for a seed, at any temperature."""
     _check_equals_ar(decoder, [0.3, 0.7, 1.0])
 
 
@@ -236,7 +236,7 @@ def _ars_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
 
 
 def check_distribution(decoder: Decoder) -> None:
-    """Answers under many fixed seeds follow the exact distribution (at level 1e-4)."""
+    """Check that answers under many fixed seeds follow the exact distribution (level 1e-4)."""
     draws = table_draws(decoder, NUM_DISTRIBUTION_DRAWS)
     draws.draw(0, _BATCH)
     fit = draws.fit
@@ -247,7 +247,7 @@ def check_distribution(decoder: Decoder) -> None:
 
 
 def table_draws(decoder: Decoder, num_draws: int) -> Draws:
-    """Prepare draws of five-token answers over three tokens: few cells, several steps."""
+    """Prepare draws of five-token answers from three tokens: few cells, several steps."""
     target = TableModel(3, seed=1, scale=1.0)
     draft = TableModel(3, seed=2, scale=1.0, agree_with=target, agreement=0.6)
     models = _with_adapter(decoder, Models(target=target, draft=draft), error=0.4)
@@ -256,24 +256,24 @@ def table_draws(decoder: Decoder, num_draws: int) -> Draws:
 
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
-    """A draft equal to the target has every draft accepted (greedy, where slots carry no u)."""
+    """Check that drafts equal to the target are all accepted (slots without u: if greedy)."""
     blind = any(variant in MASKED_VARIANTS for part in decoder.parts for variant in part.variants)
     for temperature in (0.0,) if blind else (0.0, 0.9):
         sampling = _sampling(temperature)
         for prompt in _PROMPTS:
             answer = generate(decoder, prompt, sampling, _models(decoder, agreement=1.0))
-            # the last step may be cut among its accepted drafts
+            # the cut may fall among the last step's accepted drafts
             for step in answer.steps[:-1]:
-                # in a tree the branch that was verified may be shorter than the longest
+                # in a tree the accepted branch may be shorter than the longest branch
                 is_chain = step.longest == step.drafted
                 stood = step.accepted == step.drafted if is_chain else not step.rejected
                 assert stood, f"{decoder} rejected a perfect draft: {step}"
 
 
 def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:
-    """A draft that only proposes what the target never says has no draft accepted."""
+    """Check that drafts which the target never picks are never accepted."""
     target = _Half(low=True)
-    # the target's own adapter errs in every slot; the draft's says what the draft says
+    # the target's own adapter errs in every slot; the draft's adapter agrees with the draft
     error = float(decoder.adapter_of == "target")
     models = _with_adapter(decoder, Models(target=target, draft=_Half(low=False)), error)
     for temperature in (0.0, 0.9):
@@ -284,7 +284,7 @@ def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:
 
 
 class _Half(TableModel):
-    """A table that only ever says the lower, or only the upper, half of the vocabulary."""
+    """A table that only picks from the lower, or only from the upper, half of the vocabulary."""
 
     def __init__(self, *, low: bool) -> None:
         super().__init__(_VOCAB, seed=3)

@@ -1,8 +1,8 @@
-"""The `Decoder` interface: a coroutine written for one sequence.
+"""The `Decoder` interface: a coroutine that generates one sequence.
 
-A decoder's options are its dataclass fields and nothing else (numbers, names, paths), so that a
-spec of text rebuilds it. It never runs a model: it yields a `Call`, is sent the `CallResult`, and
-ends every step with an `Emit`. A `SelfDriven` one is the exception: a library's own loop.
+A decoder's options are exactly its dataclass fields (numbers, names, paths), so that a text spec
+can rebuild it. A decoder never runs a model: it yields a `Call`, receives the `CallResult`, and
+ends every step with an `Emit`. Only a `SelfDriven` decoder differs: it wraps a library's own loop.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Need = Literal["draft", "adapter"]
 Role = Literal["target", "draft"]
 
 INTERFACE = 1
-"""Version of what a decoder is given and may yield: `Decoder`, `Request`, sessions, calls, emits.
+"""Version of the interface of decoders: `Decoder`, `Request`, sessions, calls and emits.
 
-It rises when a decoder written for the version before might not run any more; what is added (a
-field with a default, a `output`) raises nothing. docs/adding-a-decoder.md has the promise.
+It rises when a decoder written for the previous version might no longer run. Additions (a field
+with a default, a new `output`) do not raise it. docs/adding-a-decoder.md has the promise.
 """
 OLDEST_INTERFACE = 1
-"""The oldest that still runs."""
+"""The oldest version that still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt for a decoder: ids, sampling, and an empty session per model.
 
-    `draft` and `adapter` are there where the decoder's `needs` names them; `adapters` has those of
-    all its parts, by name. `uniforms` are the sequence's own: a decoder may feed the ``draw``
-    stream to its slots, and never decides anything by it itself.
+    `draft` and `adapter` are set if the decoder needs them; `adapters` maps names to the adapters
+    of all its parts. `uniforms` belong to the sequence: a decoder may feed the ``draw`` stream to
+    its slots, but must not base decisions on it.
     """
 
     prompt_ids: tuple[int, ...]
@@ -54,16 +54,16 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """Base of every decoder. Class facts choose the contract checks and what the runner opens.
+    """Base of every decoder. Its properties select the contract checks and the models to open.
 
     Attributes:
-        name: set by `@register`.
-        adapter_of: the model that its adapter is attached to.
-        showcase: options by label: where no decoders are named, NAME@LABEL runs beside NAME.
-        by_default: it runs where no decoders are named.
-        interface: the version of this interface that it was written for; none means 1.
-        renamed: values of options that are spelled otherwise today: by option, old to new.
-        modes: decoders that the option ``mode`` names, by its value: files of their own.
+        name: the decoder's name, set by `@register`.
+        adapter_of: the model that the decoder's adapter is attached to.
+        showcase: options by label; a run that names no decoders also runs NAME@LABEL.
+        by_default: run this decoder if a run names no decoders.
+        interface: the version of this interface that the decoder was written for; default 1.
+        renamed: old spellings of option values: for each option, the old value and the new one.
+        modes: decoders (each in its own file) that the option ``mode`` selects, by its value.
     """
 
     name: ClassVar[str] = ""
@@ -76,41 +76,41 @@ class Decoder:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A draft model, or the adapter that the option ``adapter`` names."""
+        """What the decoder needs: a draft model, or the adapter that option ``adapter`` names."""
         return ()
 
     @property
     def parts(self) -> tuple[Decoder, ...]:
-        """The decoders whose adapters and models it runs: itself alone, as a rule."""
+        """The decoders whose adapters and models this decoder runs; usually only itself."""
         return (self,)
 
     @property
     def adapter_name(self) -> str | None:
-        """The name of its adapter; None if it needs none."""
+        """The name of the decoder's adapter; None if it needs none."""
         return str(vars(self)["adapter"]) if "adapter" in self.needs else None
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The kinds of adapter it can run, the usual one first; none: any."""
+        """The variants of adapter that the decoder can run, the usual one first; empty: any."""
         return ()
 
     @property
     def lossless(self) -> bool:
-        """True if outputs follow the target's own distribution (greedy: the very same tokens)."""
+        """True if outputs follow the target's own distribution (greedy: exactly its tokens)."""
         return True
 
     @property
     def coupled(self) -> bool:
-        """True if the same seed gives AR's very tokens at any temperature."""
+        """True if the same seed gives exactly AR's tokens at any temperature."""
         return False
 
     @property
     def alike_in_batches(self) -> bool:
-        """True if a sampled answer is the same alone and in a batch (a greedy one always is)."""
+        """True if sampled answers are the same alone and in a batch (greedy answers always are)."""
         return True
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
-        """Tell whether "identical to AR" is defined: greedy, or coupled at any temperature."""
+        """Tell whether "identical to AR" is defined: if greedy, or if coupled."""
         return sampling.greedy or self.coupled
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
@@ -119,10 +119,10 @@ class Decoder:
         demand(holds, what, getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
-        """Refuse options (`ValueError`) that the chosen value of `option` does not read.
+        """Raise `ValueError` about an option that the chosen value of `option` does not read.
 
-        `reads` has the options that some values of `option` read and others do not. One that has
-        its default does not count as given.
+        `reads` maps each value of `option` to the options that only some values read. An option
+        with its default value does not count as given.
         """
         chosen = getattr(self, option)
         own = reads.get(chosen, ())
@@ -138,19 +138,19 @@ class Decoder:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Files with code that its options name, and that it runs."""
+        """Files of code that the options name and the decoder runs."""
         return ()
 
     def check_models(self, models: Models) -> None:
-        """Raise `ValueError` where it cannot run on these models, all of which are present."""
+        """Raise `ValueError` if the decoder cannot run on these models, which are all loaded."""
 
     def steps(self, request: Request) -> Steps:
-        """Generate one answer: yield calls and emits, without end (the scheduler cuts)."""
+        """Generate one answer: yield calls and emits forever (the scheduler cuts the answer)."""
         raise NotImplementedError(f"{type(self).__name__} must define steps(request)")
 
 
 class Answer(Protocol):
-    """An answer in the making, as a `SelfDriven` decoder sees it."""
+    """An answer in progress, as a `SelfDriven` decoder sees it."""
 
     @property
     def request(self) -> Request:
@@ -158,23 +158,23 @@ class Answer(Protocol):
 
     @property
     def ended(self) -> bool:
-        """True once it met a stop id or its budget: later emits are dropped."""
+        """True once the answer reached a stop id or its budget; later emits are dropped."""
 
     def ran(self, role: Role, num_rows: int) -> None:
-        """Count a forward pass of one model over `num_rows` rows of this sequence, which begins."""
+        """Count a forward pass that begins: one model, `num_rows` rows of this sequence."""
 
     def passed(self) -> None:
-        """End that pass."""
+        """Mark the end of that forward pass."""
 
     def emit(self, emit: Emit) -> None:
-        """End a step, as a yielded `Emit` does; its time is that of this call."""
+        """End a step, as a yielded `Emit` does; the step's time is the time of this call."""
 
 
 class SelfDriven(Decoder):
-    """A decoder that runs its models itself, with a cache of its own, from prompt to end.
+    """A decoder that runs its models itself, with its own cache, from the prompt to the end.
 
-    It reports its forward passes and emits as it goes, which the same code as for all others cuts,
-    counts and times. `answer` has up to B sequences where it says `batches`, else one at a time.
+    It reports its forward passes and emits as they happen; the code that cuts, counts and times
+    them is the same for all decoders. `answer` gets up to B sequences if `batches`, else one.
     """
 
     @property
@@ -183,9 +183,9 @@ class SelfDriven(Decoder):
         return False
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """Give all answers; returning before EOS or budget is a failure."""
+        """Generate all answers; returning before EOS or the budget is a failure."""
         raise NotImplementedError(f"{type(self).__name__} must define answer(answers)")
 
     def steps(self, request: Request) -> Steps:
-        """Refuse: it runs by itself."""
+        """Raise `TypeError`: a self-driven decoder has no steps."""
         raise TypeError(f"{type(self).__name__} runs by itself and has no steps")

@@ -1,7 +1,7 @@
-"""Row-to-row masks as pure functions: which rows of one call see which.
+"""Row-to-row masks of one call, as pure functions.
 
 Each returns a bool tensor ``[N, N]`` for `Session.call(mask=…)`: entry (i, j) is True where row i
-sees row j. The committed cache is seen by every row and is no part of a mask.
+sees row j. Every row also sees the committed cache, which is not part of a mask.
 
 Letters: N rows of a call, S rows of a stem, K rows of a chain.
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 ROOT = -1
-"""The parent of a tree row that hangs directly from the committed cache."""
+"""The parent of a tree row that continues the committed cache directly."""
 
 
 def causal(num_rows: int) -> Tensor:
@@ -33,7 +33,7 @@ def causal(num_rows: int) -> Tensor:
 def tree(parents: Sequence[int]) -> Tensor:
     """Let every row see itself and its ancestors: bool ``[N, N]``.
 
-    `parents` has for each row the row it continues (an earlier one), or `ROOT`.
+    `parents` gives, for each row, the earlier row that it continues, or `ROOT`.
     """
     seen: list[list[bool]] = []
     for row, parent in enumerate(parents):
@@ -45,7 +45,7 @@ def tree(parents: Sequence[int]) -> Tensor:
 
 
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
-    """Count the rows above each row of a `tree`: its position is the committed length + this."""
+    """Count the ancestors of each row of a `tree`; its position is the committed length + depth."""
     depths: list[int] = []
     for parent in parents:
         depths.append(0 if parent == ROOT else depths[parent] + 1)
@@ -53,7 +53,7 @@ def depths(parents: Sequence[int]) -> tuple[int, ...]:
 
 
 def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
-    """Make a causal stem of S rows, then chains of K rows each that do not see one another.
+    """Make a causal stem of S rows, then chains of K rows each that do not see each other.
 
     Returns bool ``[N, N]`` with N = S + `num_chains` * K; chains follow the stem in order.
     """
@@ -66,14 +66,14 @@ def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
 def branches(sizes: Sequence[int], standalone: bool = False) -> Tensor:
     """Make a causal stem of ``len(sizes)`` tokens, and after each of them a branch of slots.
 
-    Branch m has ``sizes[m]`` rows (none is fine); each sees the tokens up to m (`standalone`: up to
-    the one before m, as the branch stands for token m itself) and the earlier rows of its own
-    branch. Branches follow the stem in order: bool ``[N, N]`` with N = ``len(sizes) + sum(sizes)``.
+    Branch m has ``sizes[m]`` rows (may be 0). Each row sees the tokens up to m (`standalone`: up to
+    m - 1, as the branch replaces token m itself) and the earlier rows of its own branch. Branches
+    follow the stem in order: bool ``[N, N]`` with N = ``len(sizes) + sum(sizes)``.
 
     Source: Partial Quadratic Decoding of PTP (arXiv 2512.21323).
     """
     stem, longest = len(sizes), max(sizes, default=0)
-    depth = 1 << max(longest - 1, 0).bit_length()  # few different templates
+    depth = 1 << max(longest - 1, 0).bit_length()  # rounded up, so that few templates exist
     width = 1 << max(stem - 1, 0).bit_length()
     rows = list(range(stem))
     for m, size in enumerate(sizes):
@@ -93,7 +93,7 @@ def _branch_template(stem: int, depth: int, standalone: bool) -> Tensor:
 
 
 def block(num_rows: int, stem: int = 0) -> Tensor:
-    """Make a causal stem of S rows, then a block whose rows all see each other and the stem.
+    """Make a causal stem of S rows, then a block whose rows see each other and the stem.
 
     Returns bool ``[N, N]`` with N = S + `num_rows`.
     """

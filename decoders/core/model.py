@@ -1,7 +1,7 @@
-"""Models and sessions: who owns the KV cache, and how a decoder speaks to it.
+"""Models and sessions: the owner of the KV cache, and a decoder's view of it.
 
-A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's row in it. Decoders
-make `Call`s of sessions and move the committed length; the scheduler hands calls to
+A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's cache row. Decoders
+make `Call`s with sessions and move the committed length; the scheduler passes calls to
 `Model.forward`, which runs them and commits their rows.
 
 Letters: B cache rows (sequences), N rows of a call, R rows read, V vocabulary, D hidden width,
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class Model(ABC):
     """A causal language model with a KV cache that any number of sessions share.
 
-    Open sessions are in its first cache rows; an exit has a cache of its own, with as many.
+    Open sessions use the first cache rows. An exit has its own cache with as many rows.
 
     Attributes:
         vocab_size: V, the number of next-token logits.
-        max_length: the longest sequence (prompt and answer) the model was made for.
-        device: where logits live.
+        max_length: the longest sequence (prompt and answer) that the model supports.
+        device: the device of the logits.
     """
 
     vocab_size: int
@@ -41,7 +41,7 @@ class Model(ABC):
     device: torch.device
 
     def __init__(self) -> None:
-        """Reserve no row yet."""
+        """Begin without a cache row; `reserve` allocates rows."""
         self._open: list[Session] = []
         self._size = (0, 0)
         self._exits: dict[str, Any] = {}
@@ -54,7 +54,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def adapters(self) -> Mapping[str, AdapterConfig]:
-        """Attached adapters by name; calls with slots name one of them."""
+        """Attached adapters by name; a call with slots names one of them."""
 
     @abstractmethod
     def adapter_bytes(self, name: str) -> int:
@@ -63,7 +63,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def library_module(self) -> Any:
-        """The same weights as a plain module of transformers, for loops that are not ours."""
+        """The same weights as a plain transformers module, for the loops of other libraries."""
 
     @abstractmethod
     def cache_bytes(self) -> int:
@@ -75,7 +75,7 @@ class Model(ABC):
         return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """Allocate just such a cache (no-op if it is there); no session may be open."""
+        """Allocate a cache of exactly this size (no-op if it exists); no session may be open."""
         assert not self._open, f"{len(self._open)} sessions are open; close them first"
         for early in self._exits.values():
             early.reserve(num_rows, capacity)
@@ -88,7 +88,7 @@ class Model(ABC):
         return self._open[-1]
 
     def close(self, session: Session) -> None:
-        """Give a session's row back; open ones keep rows 0..n-1 (the last moves)."""
+        """Release a session's row and move the last row there: open sessions use rows 0..n-1."""
         assert self._owns(session), "closing a session that is not open here"
         last = self._open.pop()
         if last is not session:
@@ -106,37 +106,37 @@ class Model(ABC):
 
     @abstractmethod
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        """Run calls of distinct sessions as one merged pass: float32 logits ``[sum R, V]``.
+        """Run calls of distinct sessions as one merged pass; return float32 logits ``[sum R, V]``.
 
-        They are those of the read tokens and then the read slots of the first call, then of the
-        next, and so on. Calls are committed, with the states of those that ask for `hidden`.
+        The logits are ordered by call; within a call, read tokens come before read slots. Calls are
+        committed, with the hidden states of those that set `hidden`.
         """
 
     @abstractmethod
     def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """Return float32 logits ``[R, H, V]`` of an adapter's heads on states ``[R, D]``.
+        """Return float32 logits ``[R, H, V]`` of an adapter's heads for states ``[R, D]``.
 
         Head h of H (from 0) predicts the token h + 2 positions after the row.
         """
 
     @abstractmethod
     def drafter(self, name: str, capacity: int) -> RunningLayer | RunningSlots:
-        """Begin an attached draft layer for one sequence, with a cache of `capacity` rows."""
+        """Start an attached draft layer for one sequence, with a cache of `capacity` rows."""
 
     def early(self, name: str) -> Any:
-        """Return the model of an attached exit: these weights, a cache of its own."""
+        """Return the model of an attached exit: the same weights, its own cache."""
         return self._exits[name]
 
     @abstractmethod
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
-        """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, … ."""
+        """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, …."""
 
 
 class RunningLayer(Protocol):
-    """A draft layer at work on one sequence, on the last hidden states of its model.
+    """A draft layer that runs for one sequence on the last hidden states of its model.
 
-    A row is the state behind a position and the token picked there; it gives the logits of the
-    token after that one, and a state to go on from.
+    An input row is the hidden state of a position and the token picked there. Its outputs are the
+    logits of the token after that token, and a state from which the layer can continue.
 
     Attributes:
         words: ids of the W words that the logits cover; None: the vocabulary.
@@ -145,12 +145,12 @@ class RunningLayer(Protocol):
     words: Sequence[int] | None
 
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text to model's states ``[N, D]``, forget drafts; return the last."""
+        """Append text with states ``[N, D]``, drop drafts; return the last row's outputs."""
 
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append drafts behind the text; logits ``[N, W]`` and states ``[N, D]`` of all.
+        """Append drafts after the text; return their logits ``[N, W]`` and states ``[N, D]``.
 
         `states` ``[N, D]`` are the layer's own; `parents` are rows of drafts since the last `feed`,
         or -1 for the last row of text.
@@ -158,21 +158,21 @@ class RunningLayer(Protocol):
 
 
 class RunningSlots(Protocol):
-    """Layers that draft in one pass, at work on one sequence (`SlotCache`)."""
+    """Layers that draft several tokens in one pass, for one sequence (`SlotCache`)."""
 
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """Append text to model's states ``[N, D]``; a draft and its chance for each uniform."""
+        """Append text with states ``[N, D]``; return a draft and its chance per uniform."""
 
 
 class Session:
     """One sequence of one model: committed length and work counters.
 
-    `length` tokens are in the cache; `calls` and `rows` count the work done, padding excluded, and
-    `draft_calls` and `draft_rows` that of a draft layer. `hidden` are the states ``[R, D]`` of the
-    last call's read rows where it asked for them. `kept` are tokens of an earlier text whose
-    entries are still in the cache of an empty session (`engine.forward`).
+    `length` tokens are in the cache. `calls` and `rows` count the work done (padding excluded);
+    `draft_calls` and `draft_rows` count the work of a draft layer. `hidden` has the states
+    ``[R, D]`` of the last call's read rows, if that call set `hidden`. `kept` are tokens of an
+    earlier text whose entries are still in the cache of an empty session (`engine.forward`).
     """
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
@@ -184,7 +184,7 @@ class Session:
 
     @property
     def room(self) -> int:
-        """Rows that the next call may have."""
+        """Most rows that the next call may have."""
         return self.capacity - self.length
 
     def reset(self) -> None:
@@ -196,7 +196,7 @@ class Session:
         self._layers: dict[str, Any] = {}
 
     def keep_text(self, tokens: Sequence[int]) -> None:
-        """Be empty again, to decoders and counters; the entries of `tokens`, just fed, stay."""
+        """Empty the session for decoders and counters, but keep the cache entries of `tokens`."""
         self.reset()
         self.kept = tuple(tokens)
 
@@ -218,20 +218,20 @@ class Session:
         """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
 
         Args:
-            tokens: ids of the token rows, appended to the cache in order; none only with slots.
+            tokens: ids of the token rows, appended to the cache in order; empty only with slots.
             output: the form of the result (see `CallResult`).
-            read: token rows to read, ascending; negative counts from the end; default the last.
-            positions: sequence position of each row; default continues the committed length, the
-                first slot standing where the last token does.
+            read: token rows to read, ascending; negative counts from the end; default: the last.
+            positions: sequence position of each row; by default tokens continue the committed
+                length, and the first slot has the position of the last token.
             mask: bool ``[N, N]``, row i sees row j; default causal.
-            slots: rows that follow the tokens, run through an adapter and leave nothing behind.
+            slots: rows that follow the tokens, run through an adapter and are not cached.
             drafts: for ``output="acceptance"``: the K drafts that the K + 1 read rows verify.
-            draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot ones.
-            acceptance_rule: when a draft stands; anything but the default is lossy.
-            hidden: whether the result holds the last hidden states of the read rows, too.
+            draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot.
+            acceptance_rule: the rule that accepts a draft; any rule but the default is lossy.
+            hidden: also return the last hidden states of the read rows.
 
         Raises:
-            ValueError: for what cannot run: it is the decoder's, and says what to change.
+            ValueError: if the call cannot run (a decoder error); it says what to change.
         """
         num_tokens = len(tokens)
         num_rows = num_tokens + (0 if slots is None else len(slots.uniforms))
@@ -269,11 +269,11 @@ class Session:
         )
 
     def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """Return logits ``[R, H, V]`` of an adapter's heads (`Model.propose`); no call is made."""
+        """Return logits ``[R, H, V]`` of an adapter's heads (`Model.propose`), without a call."""
         return self.model.propose(name, hidden)
 
     def drafter(self, name: str, num_rows: int) -> Any:
-        """Return a draft layer at work here (`Model.drafter`), for a draft call of `num_rows`."""
+        """Return this sequence's draft layer (`Model.drafter`); count a call of `num_rows` rows."""
         if name not in self._layers:
             self._layers[name] = self.model.drafter(name, self.capacity)
         self.draft_calls += 1
@@ -281,16 +281,16 @@ class Session:
         return self._layers[name]
 
     def committed(self, call: Call, hidden: Tensor | None = None) -> None:
-        """Count the token rows of a call that ran as cached; `hidden` are its states."""
+        """Commit the token rows of a call that ran; `hidden` are its hidden states."""
         self.hidden = hidden
-        self.kept = ()  # from here on entries may be written over
+        self.kept = ()  # from now on these entries may be overwritten
         self.base = self.length
         self.length += len(call.tokens)
         self.calls += 1
         self.rows += call.num_rows
 
     def truncate(self, length: int) -> None:
-        """Roll back to the first `length` tokens (`ValueError` where there are fewer)."""
+        """Roll back to the first `length` tokens (`ValueError` if there are fewer)."""
         if not 0 <= length <= self.length:
             raise ValueError(
                 f"truncate({length}) of a session that holds {self.length} tokens; give 0 to "
@@ -300,7 +300,7 @@ class Session:
         self.length = length
 
     def select_rows(self, rows: Sequence[int]) -> None:
-        """Keep only `rows` (ascending) of the last call, e.g. a tree path; or `ValueError`."""
+        """Keep only `rows` (ascending) of the last call, e.g. a tree path, else `ValueError`."""
         num_rows = self.length - self.base
         ascending = all(a < b for a, b in itertools.pairwise(rows))
         if not ascending or (rows and not 0 <= rows[0] <= rows[-1] < num_rows):
@@ -313,4 +313,4 @@ class Session:
         self.length = self.base + len(rows)
 
     keep = select_rows
-    """The method's name in decoders written before 0.1.0."""
+    """Name of `select_rows` in decoders written before 0.1.0."""

@@ -11,7 +11,7 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 def accept_old_names(**renamed: str) -> Callable[[_T], _T]:
-    """Make a function or dataclass take keywords by their old names (old=new), with a warning."""
+    """Let a function or dataclass accept keywords by old names (old=new), with a warning."""
 
     def decorate(target: _T) -> _T:
         called: Any = vars(target)["__init__"] if isinstance(target, type) else target

@@ -1,4 +1,4 @@
-"""From a decoder's name to its class: file name -> entry point -> ``path.py:Class``, lazily."""
+"""Find a decoder's class by name: built-in file, entry point, or ``path.py:Class``; lazily."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
 _MOST = 1_000_000_000
-"""The largest number of an option: a larger one was not meant, and would not end."""
+"""The largest number of an option; a larger number is a mistake and would never finish."""
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
 
 
 def register(name: str) -> Callable[[D], D]:
-    """Give a decoder its name; a file `name.py` registers `name`."""
+    """Set a decoder's name; a file `name.py` must register `name`."""
 
     def give_name(cls: D) -> D:
         cls.name = name
@@ -35,14 +35,14 @@ def register(name: str) -> Callable[[D], D]:
 
 
 def names() -> tuple[str, ...]:
-    """Name the built-in decoders and those of installed packages."""
+    """Return the names of built-in decoders and of decoders in installed packages."""
     built_in = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__")
     plugged = sorted(point.name for point in _plugins() if point.name not in built_in)
     return (*built_in, *plugged)
 
 
 def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
-    """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``; or `ValueError`."""
+    """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``; else `ValueError`."""
     return tuple(parse_spec(part) for part in text.split(",") if part.strip())
 
 
@@ -71,7 +71,7 @@ def parse_spec(text: str) -> DecoderSpec:
 
 
 def resolve(spec: DecoderSpec) -> type[Decoder]:
-    """Return the class a spec names; `ValueError` with the nearest name."""
+    """Return the class that a spec names, else `ValueError` with the nearest name."""
     path, colon, class_name = spec.name.rpartition(":")
     if colon:
         module, origin = _load_file(Path(path)), path
@@ -94,7 +94,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
 
 
 def build(spec: DecoderSpec) -> Decoder:
-    """Make the decoder a spec describes, its option texts converted to the fields' types."""
+    """Make the decoder of a spec; convert option texts to the types of the fields."""
     cls = resolve(spec)
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
@@ -119,7 +119,7 @@ def build(spec: DecoderSpec) -> Decoder:
 
 
 def _is_another_modes(cls: type[Decoder], key: str, text: str) -> bool:
-    """Tell whether an option is another mode's default, as runs store it."""
+    """Tell whether this is another mode's default, as runs store it; its other values raise."""
     for mode, name in cls.modes.items():
         other = DecoderSpec(name=name)
         if key in (field.name for field in dataclasses.fields(resolve(other))):
@@ -157,7 +157,7 @@ def _convert(text: str, kind: Any, what: str) -> Any:
             number = kind(text)
         except ValueError:
             raise ValueError(f"{what} is {text!r}; it must be of type {kind.__name__}") from None
-        if not abs(number) <= _MOST:  # so that NaN is refused as well
+        if not abs(number) <= _MOST:  # also refuses NaN
             raise ValueError(f"{what} is {text!r}; it must be a number up to {_MOST:,}")
         return number
     return text
@@ -168,12 +168,12 @@ def _plugins() -> tuple[EntryPoint, ...]:
 
 
 def import_file(path: Path, name: str) -> ModuleType:
-    """Import a Python file under a name; whatever it raises is raised."""
+    """Import a Python file under a name; pass on whatever it raises."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -187,7 +187,7 @@ def _load_file(path: Path) -> ModuleType:
         raise ValueError(f"decoder file {str(path)!r} does not exist; give path.py:Class")
     try:
         return import_file(path, f"bench_decoder_{path.stem}")
-    except (Exception, SystemExit) as error:  # the file is somebody's: it may raise anything
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
         line = f"decoder file {str(path)!r} cannot be imported: {type(error).__name__}: {error}"
         raise ValueError(line) from error
 

@@ -1,11 +1,11 @@
 """The frozen data that decoders, scheduler and records exchange.
 
-Words (one meaning everywhere): a *call* is one forward pass of one model for one sequence; a *row*
-is one query position fed in a call; a *slot* is a row without a token of its own, which runs
-through an adapter; a *step* is one turn of a decoder's loop and ends with an `Emit`; *drafted*
-tokens were proposed, *accepted* ones were confirmed by the target, and the *bonus* token that the
-verifying call adds itself is never counted as accepted. Drafts of one step may form a tree: its
-*depth* is the length of its longest path, the most that could have been accepted.
+Terms (one meaning everywhere): a *call* is one forward pass of one model for one sequence. A *row*
+is one query position in a call. A *slot* is a row without a token of its own, which runs through
+an adapter. A *step* is one turn of a decoder's loop and ends with an `Emit`. *Drafted* tokens were
+proposed; *accepted* tokens were confirmed by the target. The *bonus* token, which the verifying
+call adds itself, never counts as accepted. Drafts of one step may form a tree; its *depth* is the
+length of its longest path, which is the most drafts that could have been accepted.
 
 Letters: N rows of a call, S slots among them, R rows read, K drafts, V vocabulary.
 """
@@ -29,28 +29,28 @@ Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
 
 NO_UNIFORM = -1.0
-"""Marks a slot without a uniform: the adapter's learned vector stands in its place."""
+"""Marks a slot without a uniform, which carries the adapter's learned vector instead."""
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
-"""Below, logits over the temperature overflow; above, every distribution is nearly uniform."""
+"""Below, logits / temperature overflow; above, every distribution is nearly uniform."""
 
 MASKED = -1
-"""Marks a masked slot: it shows no token."""
+"""Marks a masked slot, which shows no token."""
 
 BLANK, HIDDEN = NO_UNIFORM, MASKED
-"""The two marks' names in decoders written before 0.1.0."""
+"""Names of these two marks in decoders written before 0.1.0."""
 
 MOST_DRAFTS = 120
-"""Rows of drafts that one verifying call may have: every cache has room for them, and for the row
-before them, behind the longest prompt and answer."""
+"""Most rows of drafts in one verifying call. After the longest prompt and answer, every cache has
+room for these rows and for the row before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Settings of drawing: temperature, cuts, budget, stops; `ValueError` out of range.
+    """Sampling settings: temperature, top-k, top-p, budget, stop ids; `ValueError` out of range.
 
     The warp order is temperature -> top-k -> top-p (transformers' order); ``temperature=0`` is
-    greedy, ``top_k=0`` and ``top_p=1`` are off.
+    greedy; ``top_k=0`` and ``top_p=1`` are off.
     """
 
     temperature: float = 0.0
@@ -70,7 +70,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """True where every distribution is one-hot, so that no uniform is ever consulted."""
+        """True if every distribution is one-hot, so that no uniform is ever used."""
         return self.temperature == 0
 
 
@@ -83,23 +83,22 @@ def demand(holds: bool, what: str, value: object, allowed: str) -> None:
 @accept_old_names(want="output", shown="slot_tokens")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The slot rows of a call: they follow its token rows and never stay in the cache.
+    """The slot rows of a call; they follow its token rows and never stay in the cache.
 
     Attributes:
-        adapter: name of the adapter they run through.
-        uniforms: what each of the S slots carries, u in [0, 1) or `NO_UNIFORM`.
-        sizes: slots of each branch, in order; a branch continues the text behind one token.
+        adapter: name of the adapter that the slots run through.
+        uniforms: input of each of the S slots, u in [0, 1) or `NO_UNIFORM`.
+        sizes: number of slots of each branch, in order; a branch continues the text after a token.
         anchors: the token before each branch.
-        read: which slots are read (0 is the first slot), ascending.
-        output: ``argmax``, or ``draws`` from the slot's warped distribution with the uniform of the
-            position it predicts, both with confidences; ``probs``: the warped distributions, and
-            draws from them.
-        warp: temperature and top-p that the uniforms belong to.
-        slot_tokens: token that each slot shows instead of its uniform, or `MASKED`; empty: none
-            does.
-        confidence: of a prediction: its probability; its lead over the likeliest other token; or
-            exp(-H), H the distribution's entropy in nats. Of the unwarped distribution for
-            ``argmax``, of the warped one for ``draws``.
+        read: indices of the slots that are read (0 is the first slot), ascending.
+        output: ``argmax``: likeliest tokens; ``draws``: draws from the warped distributions with
+            the uniforms of the predicted positions. Both have confidences. ``probs``: the warped
+            distributions, and draws from them.
+        warp: temperature and top-p for the uniforms.
+        slot_tokens: token that each slot shows instead of its uniform, or `MASKED`; empty: none.
+        confidence: measure of confidence: ``prob``, the prediction's probability; ``margin``, its
+            lead over the likeliest other token; ``neg_entropy``, exp(-H), H the entropy in nats. It
+            uses the unwarped distribution for ``argmax``, the warped one for ``draws``.
         barred: ids that these slots never predict (`slot_barred` is their mass).
     """
 
@@ -117,12 +116,12 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceRule:
-    """When a verified draft stands; the default keeps the target's distribution.
+    """The rule that accepts a verified draft; the default keeps the target's distribution.
 
     Attributes:
-        lenience: a draft stands with probability min(1, target / (lenience * draft)): 1 is exact,
-            less accepts more.
-        top: a draft among so many likeliest tokens of the target stands anyway.
+        lenience: a draft is accepted with probability min(1, target / (lenience * draft)); 1 is
+            exact, less accepts more.
+        top: a draft among the target's `top` likeliest tokens is always accepted.
     """
 
     lenience: float = 1.0
@@ -134,14 +133,14 @@ EXACT = AcceptanceRule()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """One forward pass asked for by a decoder; made by `Session.call`, never by hand.
+    """One forward pass that a decoder requests; made by `Session.call`, never by hand.
 
     Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
-    `row_positions`). `mask[i, j]` says whether row i sees row j (None: causal); every row sees the
-    whole committed cache. `read` lists the token rows whose prediction is wanted, in `output`'s
-    form, with `hidden` their last hidden states too. With ``output="acceptance"`` they verify
-    `drafts` by `acceptance_rule`; these were drawn from `draft_probs`, one ``[V]`` each (None:
-    one-hot).
+    `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
+    whole committed cache. `read` lists the token rows whose predictions are returned, in the form
+    `output`; if `hidden`, their last hidden states are returned too. With ``output="acceptance"``
+    these rows verify `drafts` by `acceptance_rule`; `draft_probs` are the distributions that the
+    drafts were drawn from, one ``[V]`` each (None: one-hot).
     """
 
     session: Session
@@ -158,11 +157,11 @@ class Call:
 
     @property
     def num_rows(self) -> int:
-        """N, tokens and slots."""
+        """N, the number of tokens and slots."""
         return len(self.tokens) + (0 if self.slots is None else len(self.slots.uniforms))
 
     def row_positions(self) -> tuple[int, ...]:
-        """Return the positions of all rows: the first slot shares the last token's."""
+        """Return the positions of all rows; by default the first slot has the last token's."""
         if self.positions is not None:
             return self.positions
         start, num_tokens = self.session.length, len(self.tokens)
@@ -173,10 +172,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The outcome of verifying K drafts: how many stand, and the token that follows them.
+    """The outcome of verifying K drafts: the number accepted, and the token that follows them.
 
-    Where distributions were compared, each draft x has `ratios` min(1, target(x) / draft(x)) and
-    `overlaps`, the sum over the vocabulary of min(target, draft).
+    If distributions were compared, each draft x has a value in `ratios`, min(1, target(x) /
+    draft(x)), and one in `overlaps`, the sum over the vocabulary of min(target, draft).
     """
 
     accepted: int
@@ -187,7 +186,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """The result of a call for its read rows; only the fields its `output` names are set.
+    """The result of a call for its read rows; `output` determines the fields that are set.
 
     ==========  ====================================================================
     picks       `picks`: R tokens drawn from the warped distributions with the positional uniforms
@@ -197,9 +196,9 @@ class CallResult:
     acceptance  `acceptance`: rejection sampling of `Call.drafts`
     ==========  ====================================================================
 
-    Read slots give `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
-    ``[R, V]`` as `slot_probs` instead. `slot_barred` is the mass of barred ids in each slot's own
-    distribution. A call with `hidden` gives `hidden` ``[R, D]`` as well (on the device).
+    Read slots set `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
+    `slot_probs` ``[R, V]`` replace the confidences. `slot_barred` is the mass of barred ids in each
+    slot's unwarped distribution. A call with `hidden` also gives `hidden` ``[R, D]`` (on device).
     """
 
     picks: tuple[int, ...] = ()
@@ -220,18 +219,19 @@ class Emit:
     """The end of a step: final tokens only (empty for a pass that commits nothing).
 
     Attributes:
-        tokens: committed to the output.
-        drafted: tokens that this step verified, those of all branches.
-        accepted: how many of them stood, one after another from the first on.
-        num_leading: how many of `tokens` come before the drafts and never were any.
-        acceptance: what verified them, where it compared their distributions with the target's.
-        passes: how many times the block was predicted that this step finishes; 0: it finishes none.
-        rejected: the drafts that fell, in order, or nothing. Of a tree: the first branch that goes
-            on where verification stopped.
-        decided: for each of `tokens` the pass of its block that decided it (0: the target itself
-            gave it); or nothing.
-        depth: drafts on the longest path of a tree; None: they were one chain of `drafted`.
-        sources: name of the drafter of each accepted draft, where several drafted; or nothing.
+        tokens: tokens committed to the output.
+        drafted: number of drafts that this step verified, in all branches.
+        accepted: number of accepted drafts, counted from the first without a gap.
+        num_leading: number of `tokens` that come before the drafts and never were drafts.
+        acceptance: result of the verification, if it compared the drafts' distributions with the
+            target's.
+        passes: number of passes over the block that this step finishes; 0 if it finishes none.
+        rejected: the rejected drafts, in order, or empty. For a tree: the first branch that
+            continues from the row at which verification stopped.
+        decided: for each of `tokens`, the pass of its block that decided it (0: the target itself
+            gave it); or empty.
+        depth: number of drafts on the longest path of a tree; None for a chain of `drafted`.
+        sources: name of the drafter of each accepted draft if there are several; or empty.
     """
 
     tokens: tuple[int, ...] = ()
@@ -248,13 +248,13 @@ class Emit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvent:
-    """One step after the cut at EOS and budget, with the work its calls cost (padding excluded).
+    """One step after the cut at EOS and budget, with the work of its calls (padding excluded).
 
     Fields of `Emit` are clipped at the cut; drafts after it are in neither `rejected` nor
-    `decided`. Where the drafts' distributions were compared with the target's: `tested` drafts
-    followed drafts that all stood, `overlap` is the sum of their overlaps, and `alpha` the sum over
-    the step's tokens of min(1, target / draft), 1 for a token that was no draft. Elsewhere they are
-    None.
+    `decided`. If the drafts' distributions were compared with the target's, `tested` counts the
+    drafts that follow only accepted drafts, `overlap` is the sum of their overlaps, and `alpha`
+    sums min(1, target / draft) over the step's tokens (1 for a token that was no draft). Otherwise
+    these three are None.
     """
 
     tokens: tuple[int, ...]
@@ -276,7 +276,7 @@ class StepEvent:
 
     @property
     def longest(self) -> int:
-        """Drafts on the longest path: all of a chain."""
+        """Number of drafts on the longest path; in a chain, all drafts."""
         return self.drafted if self.depth is None else self.depth
 
 
@@ -290,12 +290,12 @@ class Generation:
 
 
 Outcome = Generation | Exception
-"""An answer to a prompt, or the exception of its decoder or its call."""
+"""The answer to a prompt, or the exception raised by its decoder or call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """Enough to rebuild a decoder: where it comes from, its label, and its options as text."""
+    """What is needed to rebuild a decoder: its name or path, label, and options as text."""
 
     name: str
     label: str | None = None
@@ -303,5 +303,5 @@ class DecoderSpec:
 
     @property
     def cell(self) -> str:
-        """The name of its row in every table: NAME or NAME@LABEL."""
+        """The name of the decoder's row in every table: NAME or NAME@LABEL."""
         return f"{self.name}@{self.label}" if self.label else self.name

@@ -1,4 +1,4 @@
-"""Copies to a device that the host does not wait for."""
+"""Copies to a device that do not block the host."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Return numbers, or a tensor of the host in its own dtype, as a tensor on a device.
+    """Return numbers, or a host tensor (in its own dtype), as a tensor on a device.
 
-    To a GPU they go through pinned memory, so that the copy runs behind the kernels before it.
+    Copies to a GPU use pinned memory, so that they are queued after earlier kernels.
     """
     on_host = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     if device.type == "cpu":

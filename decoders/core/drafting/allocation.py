@@ -1,7 +1,7 @@
 """Allot slots to the branches of a propose-and-verify call (Partial Quadratic Decoding).
 
-A call verifies n drafts and proposes behind n + 1 rows at once: branch m counts if exactly the
-first m drafts stand. Slots are rows, rows cost time, and one branch will be used.
+A call verifies n drafts and proposes after n + 1 rows at once: branch m is used if exactly the
+first m drafts are accepted. Slots are rows, rows cost time, and only one branch will be used.
 Source: PTP (arXiv 2512.21323); the value of b slots is E[min(G, b)], see `Survival`.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """P(the first g proposals of a branch stand) for g = 1, 2, …, non-increasing.
+    """P(the first g proposals of a branch are accepted) for g = 1, 2, …, non-increasing.
 
-    E[min(G, b)], the expected leading proposals that stand out of b, is the sum of the first b of
-    them: `values[b]`.
+    E[min(G, b)], the expected number of accepted leading proposals out of b, is the sum of the
+    first b chances: `values[b]`.
     """
 
     chances: tuple[float, ...]
@@ -27,20 +27,20 @@ class Survival:
 
     @classmethod
     def of(cls, chances: Sequence[float]) -> Survival:
-        """Make probabilities non-increasing where an estimate was noisy."""
+        """Make probabilities non-increasing, as estimates may be noisy."""
         falling = tuple(itertools.accumulate((min(1.0, max(0.0, c)) for c in chances), min))
         return cls(falling, (0.0, *itertools.accumulate(falling)))
 
     def scaled(self, power: float) -> Survival:
-        """Let proposals stand more rarely (above 1) or more often (below 1) than usual."""
-        # g proposals that always stood so far may fall too
+        """Make acceptance rarer (`power` above 1) or more frequent (below 1) than usual."""
+        # g proposals that were always accepted so far may be rejected too
         return Survival.of(
             [min(chance, 0.995**g) ** power for g, chance in enumerate(self.chances, 1)]
         )
 
     @property
     def mean_chance(self) -> float:
-        """Chance that a proposal stands whose predecessors stood."""
+        """Chance that a proposal is accepted after all its predecessors were accepted."""
         if not self.chances:
             return 0.0
         return self.values[-1] / (1.0 + self.values[-1] - self.chances[-1])
@@ -49,10 +49,10 @@ class Survival:
 def best_length(
     survival: Survival, longest: int, num_unused_slots: int, row_cost: float, given: int = 2
 ) -> int:
-    """Choose the slots of a proposal that a call of its own verifies: most tokens per cost.
+    """Choose the number of slots of a proposal verified by a second call: most tokens per cost.
 
-    A round of two calls gives `given` tokens and the proposals that stand; every slot is a row, and
-    every proposal a row of the verifying call. `num_unused_slots` if none pays.
+    A round of two calls gives `given` tokens and the accepted proposals. Every slot is a row, and
+    every proposal a row of the verifying call. Returns `num_unused_slots` if no proposal pays.
     """
     most = max(num_unused_slots, min(longest, len(survival.chances) + num_unused_slots))
     return max(
@@ -65,7 +65,7 @@ def best_length(
 
 
 def branch_chances(confidences: Sequence[float]) -> list[float]:
-    """Return P(exactly the first m drafts stand) for m = 0 … n, by each draft's own chance."""
+    """Return P(exactly the first m drafts are accepted) for m = 0 … n, from the drafts' chances."""
     chances, stand = [], 1.0
     for confidence in confidences:
         chances.append(stand * (1 - confidence))
@@ -82,13 +82,13 @@ def allocate(
     num_unused_slots: int,
     row_cost: float,
 ) -> list[int]:
-    """Allot slots to branches: the most expected proposals that stand per unit of call cost.
+    """Allot slots to branches: maximise expected accepted proposals per unit of call cost.
 
-    Slots are bought one after another, the best expected return per row first, up to the point
-    where ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` is highest or the budget
-    is spent. As the `num_unused_slots` at the head of a branch (1 in O-PTP) return nothing, a
-    branch is judged by its best average (the concave envelope of its value), so that whole branches
-    are bought in order; the last one may be cut short by the budget.
+    Slots are bought one by one, the best expected return per row first, until
+    ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` is highest or the budget is
+    spent. The `num_unused_slots` at the head of a branch (1 in O-PTP) return nothing, so a branch
+    is judged by its best average (the concave envelope of its value). Branches are therefore
+    bought whole and in order; the budget may cut the last branch short.
     """
     num_branches, most = len(chances), min(longest - num_unused_slots, len(survival.chances))
     if most <= 0:

@@ -1,4 +1,4 @@
-"""Draft tokens one by one in a session of a model: what `spec` and `exit` share.
+"""Draft tokens one by one in a session of a draft model, for `spec` and `exit`.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 """
@@ -18,10 +18,10 @@ from decoders.core.types import Call, CallResult, Output
 
 
 class ModelDrafter(Drafter):
-    """Drafts of `Request.draft`, whose cache is rolled back with the target's."""
+    """Drafts with the session `Request.draft`, whose cache is rolled back with the target's."""
 
     def __init__(self, request: Request, rule: Verification, k: int, stop: float) -> None:
-        """Draft up to `k` tokens; one less probable than `stop` is the last of its step."""
+        """Draft up to `k` tokens per step; stop after a draft less probable than `stop`."""
         assert request.draft is not None
         self._session, self._k, self._stop = request.draft, k, stop
         self._keeps_probs = not rule.by_picks(request.sampling)
@@ -31,10 +31,9 @@ class ModelDrafter(Drafter):
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Draft tokens with their distributions, after the text that the draft's cache lacks.
+        """Feed the text that the draft model's cache lacks, then draft token by token.
 
-        The last draft is never fed: after full acceptance it is caught up together with the bonus
-        token.
+        The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
         drafts, probs = list[int](), dict[int, Tensor]()
         while len(drafts) < min(self._k, most):
@@ -53,7 +52,7 @@ class ModelDrafter(Drafter):
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Forget drafts that are not the text's own; the cache may lack some at its end."""
+        """Roll back rejected drafts; the cache may lack tokens at the end of the text."""
         start = len(text.tokens) - len(verdict.tokens)
         pairs = zip(self._drafts, verdict.tokens[:-1], strict=False)
         stood = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

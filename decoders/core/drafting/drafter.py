@@ -1,6 +1,6 @@
 """`Drafter`: proposes tokens that may follow one answer, and observes the target's verdict.
 
-A drafter that runs no model defines `propose`; one that does defines `draft`, which yields calls.
+A drafter that yields no calls defines `propose`; a drafter that yields calls defines `draft`.
 Letters: N rows, D hidden width.
 """
 
@@ -19,14 +19,14 @@ from decoders.core.types import Call, CallResult
 from decoders.core.upload import upload
 
 Drafts = Sequence[int] | DraftTree
-"""A chain of tokens, or a tree of them behind the text's last token."""
+"""A chain of tokens, or a tree of tokens after the text's last token."""
 
 
 class Text:
-    """The committed text of one answer: `tokens`, of which the last was not fed to the target."""
+    """The committed `tokens` of prompt and answer; the last has not been fed to the target yet."""
 
     def __init__(self, request: Request) -> None:
-        """Begin with the prompt alone."""
+        """Begin with the prompt."""
         self.tokens, self.num_prompt = list(request.prompt_ids), len(request.prompt_ids)
         self._budget = request.sampling.max_new_tokens
 
@@ -42,11 +42,11 @@ class Text:
 
     @property
     def left(self) -> int:
-        """Tokens that the budget still holds."""
+        """Number of tokens left in the budget."""
         return self._budget - self.output
 
     def tree(self, drafts: Drafts) -> DraftTree:
-        """Make a tree of a chain of tokens, as many as the budget still holds."""
+        """Turn a chain of tokens into a tree, cut to the budget; leave a tree unchanged."""
         if isinstance(drafts, DraftTree):
             return drafts
         return DraftTree.chain(self.last, drafts[: max(0, self.left - 1)])
@@ -57,11 +57,11 @@ class Verdict:
     """The outcome of a verifying call.
 
     Attributes:
-        tree: the drafts; none in the prompt's call.
-        path: its rows that stand, from row 0 on.
-        token: the target's own, behind them.
-        result: the call's.
-        is_prompt: it is the prompt's call.
+        tree: the drafts; the prompt's call has none.
+        path: accepted rows of the tree, starting with row 0.
+        token: the target's own token after the accepted drafts.
+        result: the call's result.
+        is_prompt: this is the prompt's call.
     """
 
     tree: DraftTree
@@ -72,17 +72,17 @@ class Verdict:
 
     @property
     def accepted(self) -> int:
-        """Number of drafts that stand."""
+        """Number of accepted drafts."""
         return len(self.path) - 1
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens that became final: accepted drafts, and the target's own behind them."""
+        """The tokens that became final: accepted drafts, then the target's own token."""
         return (*(self.tree.tokens[row] for row in self.path[1:]), self.token)
 
     @property
     def states(self) -> Tensor:
-        """Hidden states ``[N, D]`` behind the last N tokens of the text, where asked for."""
+        """Hidden states ``[N, D]`` that predicted the text's last N tokens, if requested."""
         hidden = self.result.hidden
         assert hidden is not None
         return (
@@ -91,13 +91,13 @@ class Verdict:
 
 
 class Drafter:
-    """The drafts of one answer; a subclass defines `propose` or `draft`.
+    """Drafts the tokens of one answer; a subclass defines `propose` or `draft`.
 
     Attributes:
-        hidden: how many of the prompt's last hidden states it asks for; above 0 `Verdict.states`
-            are given in every turn.
-        branches: its trees may branch; if not, a call verifies a chain.
-        judges_prompt: the first token is drawn as the token behind drafts is, not as AR draws it.
+        hidden: number of the prompt's last hidden states that the drafter needs. Above 0, every
+            verdict has `Verdict.states`.
+        branches: trees may branch; if false, every call verifies a chain.
+        judges_prompt: draw the first token by the verification rule, not as AR does.
     """
 
     hidden: int = 0
@@ -105,40 +105,40 @@ class Drafter:
     judges_prompt: bool = False
 
     def propose(self, text: Text, most: int) -> Drafts:
-        """Propose tokens that may follow the text, of which `most` in a row can be of use."""
+        """Propose tokens that may follow the text; a chain longer than `most` is of no use."""
         raise NotImplementedError(f"{type(self).__name__} must define propose or draft")
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Drafts]:
-        """Propose with the help of calls, of the draft model as a rule; see `propose`."""
+        """Propose like `propose`, but yield calls, usually calls of the draft model."""
         yield from ()
         return self.propose(text, most)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Add arguments to the call that verifies `tree`: slots that make the next drafts."""
+        """Return extra arguments for the verifying call: slots that make the next drafts."""
         return {}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Learn what stood, of the prompt's call too; the text has the new tokens already."""
+        """Learn from a verdict (also the prompt's); the text already has the new tokens."""
 
 
 class StatesDrafter(Drafter):
-    """A drafter that feeds layers of its own the target's states behind the text, each once.
+    """A drafter that feeds the target's hidden states of the text, each once, to its own layers.
 
-    Of a prompt it is the last ones: each costs the target's head a row.
+    Only a prompt's last states are read, because the target's head runs on each of them.
     """
 
     hidden = 256
 
     def __init__(self) -> None:
-        """Begin without a state."""
+        """Begin without states."""
         self._unfed: list[Tensor] = []
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the states behind the text's new tokens."""
+        """Keep the states that predicted the text's new tokens."""
         self._unfed.append(verdict.states)
 
     def unfed(self, text: Text) -> tuple[Tensor, list[int]]:
-        """Take the new states ``[N, D]``, and the tokens after them, the text's last N."""
+        """Return and forget the new states ``[N, D]``, with the text's last N tokens after them."""
         states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
         self._unfed = []
         return states, text.tokens[-len(states) :]

@@ -1,6 +1,6 @@
-"""The one loop of all decoders whose drafts the target verifies: draft, verify, commit, emit.
+"""The loop shared by all decoders whose drafts the target verifies: draft, verify, commit, emit.
 
-A turn is one call of the target over the last committed token and the drafts behind it; the
+A turn is one call of the target over the last committed token and the drafts after it; the
 prompt's call is a turn without drafts.
 Source: Leviathan et al. 2023 (arXiv 2211.17192); trees of drafts: SpecInfer (arXiv 2305.09781).
 """
@@ -18,39 +18,39 @@ from decoders.core.types import Call, Emit
 
 
 class DraftAndVerify(Decoder):
-    """A decoder that is a `Drafter` and a rule of verification; a subclass defines `drafter`.
+    """A decoder made of a `Drafter` and a verification rule; a subclass defines `drafter`.
 
     Attributes:
-        combines: its drafter can draft beside another's (`decoders/hybrid.py`): it carries no slots
-            in the verifying call, and not all of its drafts need be verified.
+        combines: the drafter can be combined with another (`decoders/hybrid.py`): it carries no
+            slots in the verifying call, and works if only some of its drafts are verified.
     """
 
     combines: ClassVar[bool] = True
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {"verify": {"strict": "rejection"}}
 
     def drafter(self, request: Request) -> Drafter:
-        """Begin the drafts of one answer."""
+        """Make the drafter of one answer."""
         raise NotImplementedError(f"{type(self).__name__} must define drafter(request)")
 
     @property
     def verification(self) -> Verification:
-        """The rule that verifies drafts: the option ``verify``, else `coupled`."""
+        """The rule that verifies drafts: the option ``verify`` if there is one, else `coupled`."""
         return Verification(rule=vars(self).get("verify", "coupled"))
 
     @property
     def coupled(self) -> bool:
-        """Coupled verification emits AR's tokens for the same seed."""
+        """True with coupled verification, which emits AR's tokens for the same seed."""
         return self.verification.rule == "coupled"
 
     def steps(self, request: Request) -> Steps:
-        """Verify a draft in every turn, the first of which feeds the prompt."""
+        """Feed the prompt in the first turn, then verify drafts in every turn."""
         drafter, rule = self.drafter(request), self.verification
         target, text = request.target, Text(request)
         tree = DraftTree(text.last)
         while True:
             result = yield _verifying(request, drafter, rule, tree, text)
             path, token = rule.decide(tree, result, request.uniforms, text.output)
-            if path[-1] == len(path) - 1:  # the first rows of the call stand
+            if path[-1] == len(path) - 1:  # accepted rows come first in the call
                 target.truncate(target.length - len(tree) + len(path))
             else:
                 target.select_rows(path)
@@ -58,7 +58,7 @@ class DraftAndVerify(Decoder):
             text.tokens += verdict.tokens
             drafter.observe(text, verdict)
             yield _emit(verdict, drafter.branches)
-            # the verifying call adds one token itself: draft at most what the budget still holds
+            # the verifying call adds one token itself, so at most left - 1 drafts are of use
             tree = text.tree((yield from drafter.draft(text, text.left - 1)))
             if tree.first and (text.left <= 0 or text.last in request.sampling.stop_ids):
                 yield Emit(tokens=tree.first)

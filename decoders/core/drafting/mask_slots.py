@@ -1,7 +1,7 @@
-"""Slots that carry a mask, or a token that is not final: naive NAR and I-DLM.
+"""Slots that carry a mask, or a token that is not final, for naive NAR and I-DLM.
 
-A slot stands at the position of the token it masks and predicts the token after it, so that the
-last token row predicts what the first slot stands for:
+A slot has the position of the token that it masks, and predicts the token after it. The last token
+row therefore predicts the token that the first slot masks:
 
     rows        ... last token | slot 0 | slot 1 | ... | slot K-1
     position        s - 1      |   s    | s + 1  |     | s + K - 1
@@ -30,10 +30,10 @@ def mask_slots(
     confidence: Confidence = "prob",
     barred: frozenset[int] = frozenset(),
 ) -> Slots | None:
-    """Make branches of slots, each after its anchor; None where none is or none is read.
+    """Make branches of slots, each after its anchor; None if no slot would be read.
 
-    `slot_tokens` has a token or `MASKED` for every slot; a branch has one of `sizes` (None: there
-    is one branch). The first `read` slots are read (None: all).
+    `slot_tokens` has a token or `MASKED` for every slot; `sizes` has the number of slots of each
+    branch (None: one branch). The first `read` slots are read (None: all).
     """
     count = len(slot_tokens) if read is None else read
     if not count:
@@ -54,9 +54,9 @@ def mask_slots(
 def branch_positions(
     start: int, num_tokens: int, sizes: Sequence[int], shift: int = 0
 ) -> tuple[int, ...]:
-    """Return positions of tokens from `start` on, with a branch behind each of the last of them.
+    """Return positions of tokens from `start` on, then of a branch for each of the last tokens.
 
-    A branch begins one position after its token, or `shift` positions before that.
+    A branch begins one position after its token, minus `shift`.
     """
     positions = [*range(start, start + num_tokens)]
     first = start + num_tokens - len(sizes) + 1 - shift
@@ -66,9 +66,9 @@ def branch_positions(
 
 
 def block_call(target: Session, tokens: Sequence[int], slots: Slots | None) -> Call:
-    """Commit `tokens`, draw the token after them, and predict the block of slots it begins.
+    """Commit `tokens`, draw the token after them, and predict the block that this token begins.
 
-    The slots see one another both ways. Without tokens the block is predicted again.
+    The slots see each other in both directions. Without tokens, the block is predicted again.
     """
     if slots is None:
         return target.call(tokens)

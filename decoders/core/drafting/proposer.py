@@ -1,4 +1,4 @@
-"""Make the slots of a call and weigh their proposals, for decoders that verify them (PTP).
+"""Make the slots of a call and choose which of their proposals to verify (PTP).
 
 Source: PTP (arXiv 2512.21323). Letters: B_m slots of branch m, n drafts.
 """
@@ -14,30 +14,30 @@ from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.types import NO_UNIFORM, CallResult, Slots
 
 NOT_GREEDY = 0.5
-"""Uniform of slots at temperature 0 if the adapter was never trained on greedy text."""
+"""Uniform of slots at temperature 0 if the adapter was not trained on greedy text."""
 
 _MOST_SLOTS = 64
-"""Most slots of a branch: it must fit behind the longest answer in the cache."""
+"""Most slots of a branch: the branch must fit into the cache after the longest answer."""
 
 _PRIOR_TESTS = 12.0
-"""Weight of the usual survival of proposals, in tests of an answer's own."""
+"""Weight of the usual survival against an answer's own, as a number of tested proposals."""
 
 _NOT_CALIBRATED = (1.0, 0.0)
-_GUESS = 0.85  # chance of a further proposal to stand where none was measured
+_GUESS = 0.85  # acceptance chance of each further proposal if none was measured
 
 
 class Proposer:
-    """One answer's proposals.
+    """The proposals of one answer.
 
     Attributes:
         longest: most slots of a branch.
-        standalone: slots do without the base row of the token before them; `alone`: they are
-            called so.
-        num_unused_slots: slots at the head of a branch that propose nothing of use. In O-PTP the
-            first slot predicts the token that the row before it gives exactly, where there is one.
-        survival: of proposals: as measured on held-out text, drawn towards this answer's own.
+        standalone: slots can run without the base row of the token before them.
+        alone: slots are called without that row.
+        num_unused_slots: slots at the head of a branch with a useless proposal. In O-PTP the first
+            slot predicts a token that the row before it, if there is one, gives exactly.
+        survival: acceptance chances, measured on held-out text and adjusted to this answer.
         drafts: the last proposal.
-        chances: each draft's own chance to stand, calibrated.
+        chances: calibrated acceptance chance of each draft.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Proposer:
         alone: bool = False,
         exact_row: bool = True,
     ) -> None:
-        """Prepare proposals for a request, of `num_slots` at most (0: as the adapter was trained).
+        """Prepare proposals of at most `num_slots` slots (0: as many as the adapter has).
 
-        `alone` calls a standalone adapter's slots without the token before them; `exact_row` means
-        that this token's row gives the next token exactly, where a draft model's only guesses it.
+        `alone`: call a standalone adapter's slots without the token before them. `exact_row`: this
+        token's row gives the next token exactly (the row of a draft model only guesses it).
         """
         assert request.adapter is not None
         config, sampling = request.adapter, request.sampling
@@ -78,13 +78,13 @@ class Proposer:
         self.chances: list[float] = []
 
     def take(self, result: CallResult, branch: slice = slice(None)) -> None:
-        """Make the predictions of some read slots the new proposal."""
+        """Make the predictions of read slots (those of one `branch`) the new proposal."""
         self.drafts = result.slot_picks[branch]
         confidences = result.slot_confidences[branch]
         self.chances = [_calibrated(c, *self._calibration) for c in confidences]
 
     def observe(self, num_drafts: int, accepted: int) -> None:
-        """Let the next proposals fare like these drafts, of which `accepted` stood."""
+        """Adjust `survival` to this answer: `accepted` of `num_drafts` drafts were accepted."""
         self._stood += accepted
         self._tested += accepted + (accepted < num_drafts)
         usual = min(self._usual.mean_chance, 0.99)
@@ -92,7 +92,7 @@ class Proposer:
         self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
 
     def worthwhile(self, most: int, row_cost: float) -> tuple[int, ...]:
-        """Return the drafts to verify: while one more row gains more than it costs."""
+        """Return the drafts to verify: as many as gain more than their row costs."""
         stand, gain = 1.0, 1.0
         for count, chance in enumerate(self.chances[:most]):
             stand *= chance
@@ -102,7 +102,7 @@ class Proposer:
         return self.drafts[: max(0, most)]
 
     def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
-        """Make as many slots after `anchor` as pay, `room` of use; None where none pays."""
+        """Make the slots after `anchor` that pay, for up to `room` proposals; None if none pays."""
         best = best_length(
             self.survival, self.longest, self.num_unused_slots, row_cost, self._given
         )
@@ -110,7 +110,7 @@ class Proposer:
         return self.branches([count], [anchor], output) if count > self.num_unused_slots else None
 
     def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
-        """Make branches of slots, one output position after another, the first at `output`."""
+        """Make branches of slots; branch m starts at output position `output` + m."""
         uniforms: list[float] = []
         read: list[int] = []
         for m, size in enumerate(sizes):
@@ -130,9 +130,9 @@ class Proposer:
         )
 
     def positions(self, start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
-        """Return positions of `num_tokens` tokens at `start` and one branch behind them.
+        """Return positions of `num_tokens` tokens from `start` on and one branch after them.
 
-        None in O-PTP, whose slots stand where a call puts them anyway, unless they are alone.
+        None for O-PTP slots that are not `alone`: they have a call's default positions.
         """
         if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None

@@ -1,17 +1,17 @@
-"""Fill a block of masks over several passes: which predictions are kept, which revised.
+"""Fill a block of masks over several passes: rules that keep or revise predictions.
 
-* commit ``cmlm``: fill every mask, then mask the least sure of *all* positions again, so many as
-  the schedule leaves (mask-predict, Ghazvininejad et al. 2019, arXiv 1904.09324). ``quota``: fill
-  the surest masks, so many that the schedule's number is left (LLaDA, arXiv 2502.09992).
-  ``threshold``: fill masks at least so sure, and the surest in any case (Fast-dLLM, arXiv
-  2505.22618). ``threshold+quota``: fill what either would.
-* revise ``edit``: a token that the pass would replace, and is sure enough to, is replaced
-  (LLaDA-2.1); ``remask``: it becomes a mask again, to be filled by a later pass.
+* commit ``cmlm``: fill every mask, then mask the least confident of *all* positions again, as many
+  as the schedule says (mask-predict, Ghazvininejad et al. 2019, arXiv 1904.09324). ``quota``: fill
+  the most confident masks until the schedule's number is left (LLaDA, arXiv 2502.09992).
+  ``threshold``: fill masks with at least this confidence (Fast-dLLM, arXiv 2505.22618).
+  ``threshold+quota``: fill what either would. With prefix ``block`` they always fill at least one.
+* revise ``edit``: replace a token if the pass predicts another one with enough confidence
+  (LLaDA-2.1). ``remask``: turn such a token into a mask again, which a later pass fills.
 
-Schedules count positions up to the first stop token alone: later ones are easy and would use up the
-first passes. The last pass fills what is left, or leaves it to the next block (`tail`). With prefix
-``running`` (as WeDLM commits prefixes) tokens up to the block's first mask are final as soon as
-they are known and fed as tokens; with ``block`` none is final before all are.
+Schedules only count positions up to the first stop token: later positions are easy and would use up
+the first passes. The last pass fills the rest, or leaves it to the next block (`tail`). With
+prefix ``running`` (WeDLM commits prefixes likewise), tokens before the block's first mask are final
+once known, and are fed as tokens. With ``block``, no token is final before all of them are.
 
 Letters: B positions of a block, T passes.
 """
@@ -49,10 +49,10 @@ class Rules:
 
 
 def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
-    """Return how many of `num` positions are masks after `done` of T = `passes` passes.
+    """Return the number of masks among `num` positions after `done` of T = `passes` passes.
 
-    ``linear``: num (T - t) / T; ``cosine``: num cos(pi t / 2T), which fills few at first (MaskGIT);
-    both rounded down.
+    ``linear``: num (T - t) / T; ``cosine``: num cos(pi t / 2T), which fills few at first (MaskGIT).
+    Both are rounded down.
     """
     if schedule == "linear":
         return num * (passes - done) // passes
@@ -60,39 +60,39 @@ def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
 
 
 class MaskBlock:
-    """A block on its way: B positions, of which the first is never predicted by a slot.
+    """A block under refinement: B positions; no slot ever predicts the first position.
 
     Attributes:
         slot_tokens: the token of every position, or `MASKED`.
-        start: how many positions are final and of no concern to the next pass.
-        passes: how many there were.
-        decided: the pass that gave every position its token (0: the target itself, or none).
-        finished: there will be no more passes.
+        start: number of final positions, which the next pass skips.
+        passes: number of passes so far.
+        decided: pass that gave each position its token (0: the target itself, or no token yet).
+        finished: no more passes will follow.
     """
 
     def __init__(self, size: int, rules: Rules, stop_ids: Collection[int] = ()) -> None:
-        """Begin with B = `size` masks; tokens after one of `stop_ids` are of no use."""
+        """Begin with B = `size` masks; tokens after one of `stop_ids` are useless."""
         self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size
         self.finished = False
         self._rules, self._stop_ids = rules, stop_ids
-        # a single position is not predicted at all
+        # a single position is never predicted by a slot
         self._most = 1 if size == 1 else rules.max_passes or size - 1
         self._sureness = [0.0] * size
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens from the first position on up to the first mask."""
+        """The tokens before the first mask."""
         return tuple(itertools.takewhile(lambda token: token != MASKED, self.slot_tokens))
 
     def begin(self, token: int) -> None:
-        """Set the first position that is not final yet to its exact token."""
+        """Set the first position that is not final to the target's own token."""
         self.slot_tokens[self.start] = token
         self.decided[self.start] = 0
 
     def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
-        """Take a pass's predictions of all positions after the first it was about."""
+        """Apply a pass's predictions of the positions after `start`."""
         self.passes += 1
         read = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
         open_indices = [index for index in read if self.slot_tokens[index] == MASKED]

@@ -1,4 +1,4 @@
-"""Rules by which the target decides on drafts, exactly or with lenience."""
+"""Rules by which the target accepts or rejects drafts, exact or lenient."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Exact = Literal["rejection", "coupled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The rule by which the verifying call decides on drafts (p is the target's, q the draft's).
+    """The rule by which a call verifies drafts (p: the target's probability, q: the draft's).
 
     Attributes:
-        rule: ``rejection``: speculative sampling, the target's distribution (greedy: its very
-            tokens); ``coupled``: the target's own picks, AR's very tokens for the same seed.
-            Lossy: ``relaxed``: a draft stands with probability min(1, p / (lenience q)); ``topk``:
-            it stands among the target's `top` likeliest; ``none``: it stands.
-        acceptance_rule: of ``relaxed`` and ``topk``.
+        rule: ``rejection``: speculative sampling, keeps the target's distribution (greedy: exactly
+            its tokens); ``coupled``: accepts the target's own picks, exactly AR's tokens for the
+            same seed. Lossy: ``relaxed``: accepts with probability min(1, p / (lenience q));
+            ``topk``: always accepts the target's `top` likeliest tokens; ``none``: accepts all.
+        acceptance_rule: parameters of ``relaxed`` and ``topk``.
     """
 
     rule: Verify = "rejection"
     acceptance_rule: AcceptanceRule = EXACT
 
     def __post_init__(self) -> None:
-        """Read `strict`, the old name of `rejection`."""
+        """Accept `strict`, the old name of `rejection`."""
         if self.rule == "strict":  # type: ignore[comparison-overlap]
             object.__setattr__(self, "rule", "rejection")
 
     def by_picks(self, sampling: Sampling) -> bool:
-        """Tell whether the target's picks alone decide, so that no distribution has to be kept."""
+        """Tell whether the target's picks suffice, so that no distribution has to be kept."""
         greedy = self.rule == "rejection" and sampling.greedy
         return greedy or self.rule in ("coupled", "none")
 
     def output(self, sampling: Sampling, *, branches: bool = False) -> Output:
-        """Return the form in which the verifying call's rows are read."""
+        """Return the output form of the verifying call's rows."""
         if self.by_picks(sampling):
             return "picks"
         return "probs" if branches else "acceptance"
@@ -48,7 +48,7 @@ class Verification:
     def decide(
         self, tree: DraftTree, result: CallResult, uniforms: Uniforms, output: int
     ) -> tuple[Sequence[int], int]:
-        """Read off a call which rows of a tree stand, and the token that follows them.
+        """Return the accepted rows of a tree, and the token that follows them.
 
         `output` is the output position of the first drafts.
         """

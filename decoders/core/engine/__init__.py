@@ -1,1 +1,1 @@
-"""Drives decoders: merges calls, reads logits out, cuts and counts."""
+"""Drives decoders: merges their calls, turns logits into results, cuts and counts answers."""

@@ -1,4 +1,4 @@
-"""Verify the drafts of merged calls by speculative sampling, and compare the distributions.
+"""Verify the drafts of merged calls by speculative sampling, and compare distributions.
 
 Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabulary.
 """
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 def read_acceptances(
     logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, ask: bool
 ) -> Read:
-    """Verify merged calls' drafts by the logits ``[sum R, V]`` of their K + 1 read rows each.
+    """Verify the drafts of merged calls by the logits ``[sum R, V]`` of K + 1 read rows each.
 
-    Sequences are verified in parts, as many as bound the memory beside the logits (`in_parts`).
+    Sequences are verified in parts to bound the memory needed besides the logits (see `in_parts`).
     """
     sizes = [len(readout.outputs) for readout in readouts]
     counts = [size - 1 for size in sizes]
     most = max(counts)
-    if most == 0:  # nothing drafted anywhere: the bonus token alone
+    if most == 0:  # no drafts anywhere: only bonus tokens
         uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
         return picks, lambda found: [
@@ -74,7 +74,7 @@ def _acceptance(numbers: Sequence[float], count: int) -> Acceptance:
 def _verified(
     logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, most: int, ask: bool
 ) -> Tensor:
-    """Return by sequence accepted drafts, the token after, ratios, overlaps: ``[B, 2 + 2 K]``."""
+    """Return accepted count, next token, ratios and overlaps per sequence: ``[B, 2 + 2 K]``."""
     distribution, device = warp(logits, sampling, ask=ask), logits.device
     sizes = [len(readout.outputs) for readout in readouts]
     drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]

@@ -1,8 +1,8 @@
-"""The time limit of answers, by the clock of whoever has one.
+"""The time limit of answers, by a clock that the caller provides.
 
-No clock is read on the way of a call: a timer raises the flag `Deadline.due`
-(`bench.machine.deadline`), and only then running answers are looked at. A decoder that never comes
-back between two yields is interrupted by `OutOfTime`, which no `except Exception` swallows.
+No clock is read during calls: a timer sets the flag `Deadline.due` (`bench.machine.deadline`), and
+only then running answers are checked. A decoder that never returns to its next yield is
+interrupted by `OutOfTime`, which no `except Exception` catches.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from decoders.core.engine.sequence import RunningSequence
 
 MOST_TIMEOUTS = 3
-"""A decoder that is out of time so many answers in a row is not asked again."""
+"""After this many timeouts in a row, a decoder gets no further prompts."""
 _Ts = TypeVarTuple("_Ts")
 
 
 class OutOfTime(BaseException):
-    """Raised inside a decoder that is out of time and does not come back by itself."""
+    """Raised inside a decoder that is out of time and does not yield by itself."""
 
 
 class Deadline:
-    """When each running answer began, and whether it is out of time.
+    """The start of each running answer, and whether its time is over.
 
-    `inside` is the start of the answer whose decoder runs at this moment, None between decoders.
+    `inside` is the start of the answer whose decoder is running now; None between decoders.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Deadline:
         *,
         always_due: bool = False,
     ) -> None:
-        """Limit answers by `now`, in seconds; `always_due` where no timer raises the flag."""
+        """Limit answers by the clock `now` in seconds; `always_due` if no timer sets the flag."""
         self.limit_s = limit_s
         self.due = self._always_due = always_due
         self.inside: float | None = None
@@ -45,7 +45,7 @@ class Deadline:
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
-        """Run a turn of a job's decoder, the first of which begins its time."""
+        """Run a turn of a job's decoder; the first turn starts the job's time."""
         began = self._began.get(job)
         if began is None:
             began = self._began[job] = self._now()
@@ -59,9 +59,9 @@ class Deadline:
             self.inside = None
 
     def stop_the_latest(self, active: Sequence[RunningSequence]) -> None:
-        """End one answer that is out of time, if any: that of most calls since its last token.
+        """Fail one answer that is out of time, if any: that with most calls since its last token.
 
-        The others may only have waited for it: when it has `ended` their time starts anew.
+        Other answers may only have waited for it, so their time restarts when it has `ended`.
         """
         self.due = self._always_due
         now_s = self._now()
@@ -71,7 +71,7 @@ class Deadline:
             max(late, key=lambda job: job.idle_calls).fail(self._error())
 
     def ended(self, job: RunningSequence) -> None:
-        """Forget a job, and count the answers in a row that had no end."""
+        """Forget a job; count a timeout, and then restart the time of all other jobs."""
         self._began.pop(job, None)
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0
@@ -80,13 +80,13 @@ class Deadline:
         self._began = dict.fromkeys(self._began, self._now())
 
     def refuses(self) -> TimeoutError | None:
-        """Explain why no further answer should be begun, if so (`MOST_TIMEOUTS`)."""
+        """Return why no further answer may start (after `MOST_TIMEOUTS` in a row), else None."""
         if self._in_a_row < MOST_TIMEOUTS:
             return None
         return TimeoutError(f"not asked: {self._in_a_row} answers before had no end either")
 
     def forget(self) -> None:
-        """Start the count of answers without an end anew."""
+        """Reset the count of timeouts in a row."""
         self._in_a_row = 0
 
     def _error(self) -> TimeoutError:

@@ -1,4 +1,4 @@
-"""Forward passes of calls of any length: a long prompt runs in chunks, and counts as one call."""
+"""Forward passes of calls of any length; a long prompt runs in chunks but counts as one call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from decoders.core import masks
 from decoders.core.model import Model
 from decoders.core.types import Call
 
-PREFILL_CHUNK = 512  # rows a prompt is fed at a time
+PREFILL_CHUNK = 512  # rows of a prompt in one forward pass
 
 
 def forward(calls: Sequence[Call]) -> Tensor:
-    """Return logits ``[sum R, V]``; what a session kept of an earlier text is not run again."""
+    """Return logits ``[sum R, V]``; skip tokens that a session has cached from an earlier text."""
     model: Model = calls[0].session.model
     if any(call.session.kept for call in calls):
         starts = [(call.session, call.session.length) for call in calls]
@@ -35,7 +35,7 @@ def forward(calls: Sequence[Call]) -> Tensor:
 
 
 def _without_kept(call: Call) -> Call:
-    """Skip the first tokens that the session kept in the cache; one row is left, and all reads."""
+    """Skip leading tokens that are cached already; keep at least one row and all read rows."""
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
@@ -66,7 +66,7 @@ def _is_causal(call: Call, fed: int) -> bool:
 
 
 def _feed_head(call: Call) -> Call:
-    """Feed all but the last chunk of a long call, whose mask must be causal there."""
+    """Feed a long call except for its last chunk; the fed rows must have a causal mask."""
     tokens, positions = call.tokens, call.positions
     first_read = min(call.read, default=len(tokens) - 1)
     fed = 0

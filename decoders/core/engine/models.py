@@ -1,4 +1,4 @@
-"""The models that decoders run on, and what a decoder needs of them."""
+"""The models that decoders run on, and checks that they fit a decoder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from decoders.core.decoder import Decoder
 from decoders.core.model import Model
 from decoders.core.types import MOST_DRAFTS
 
-_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rows dropped again
+_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rejected rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """The target and, where a decoder asks for one, the draft model."""
+    """The target and, if a decoder needs one, the draft model."""
 
     target: Model
     draft: Model | None = None
@@ -27,13 +27,13 @@ class Models:
             model.reserve(num_rows, num_tokens + _SLACK_ROWS)
 
     def ensure(self, num_rows: int, num_tokens: int) -> None:
-        """Allocate caches for `num_rows` sequences of `num_tokens` where they are too small."""
+        """Allocate caches for `num_rows` sequences of `num_tokens` if they are too small."""
         for model in self._loaded():
             if not model.holds(num_rows, num_tokens + _SLACK_ROWS):
                 model.reserve(num_rows, num_tokens + _SLACK_ROWS)
 
     def drafting(self, decoder: Decoder) -> Model | None:
-        """Return the model that a decoder drafts in: the draft, or the target up to an exit."""
+        """Return the model that a decoder drafts with: the draft model, or the target's exit."""
         for part in decoder.parts:
             if "draft" in part.needs:
                 return self.draft
@@ -44,12 +44,12 @@ class Models:
 
     @property
     def num_graphs(self) -> int:
-        """Graphs that were compiled of the models so far."""
+        """Number of graphs compiled from the models so far."""
         return sum(getattr(model, "num_graphs", 0) for model in self._loaded())
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Run the plain modules of compiled models, and make no graph."""
+        """Run the plain modules of compiled models; compile no graph."""
         with ExitStack() as stack:
             for model in self._loaded():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())
@@ -60,7 +60,7 @@ class Models:
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
-    """Return a decoder's adapters by name; `ValueError` where models will not do."""
+    """Return a decoder's adapters by name; `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
         if "draft" in part.needs:
@@ -72,7 +72,7 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
 
 
 def check_draft(name: str, models: Models) -> None:
-    """Raise `ValueError` unless there is a draft model of the target's vocabulary."""
+    """Raise `ValueError` unless there is a draft model with the target's vocabulary."""
     if models.draft is None:
         raise ValueError(f"decoder {name!r} needs a draft model and none was given; pass --draft")
     if models.draft.vocab_size != models.target.vocab_size:
@@ -83,7 +83,7 @@ def check_draft(name: str, models: Models) -> None:
 
 
 def find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
-    """Return a decoder's adapter; `ValueError` where its model has none of that name."""
+    """Return a decoder's adapter; `ValueError` if its model has no adapter of that name."""
     model = models.target if decoder.adapter_of == "target" else models.draft
     attached = {} if model is None else model.adapters
     if name not in attached:

@@ -1,7 +1,7 @@
 """Drive decoders, one sequence at a time (latency) or many (throughput).
 
-Pending calls of the same model and width bucket are merged into one forward pass, all merged rows
-warped, picked and verified at once, and the results sent back. Alone, a call runs at once.
+Pending calls of the same model and width bucket are merged into one forward pass; all merged rows
+are warped, picked and verified together, and the results sent back. A single call runs at once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 class Scheduler:
     """Runs one decoder over prompts, at most `batch_size` at a time.
 
-    A sequence's tokens do not depend on what it is batched with, up to the rounding of differently
-    shaped kernels: uniforms are positional, and distributions functions of the sequence alone.
+    A sequence's tokens do not depend on the rest of its batch, up to the rounding of differently
+    shaped kernels: uniforms are positional, and distributions depend on the sequence only.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Scheduler:
     ) -> None:
         """Check that the models fit the decoder; no session is opened before `run`.
 
-        `steps`, `forward`, `read_out` and `answer` run in the place of the decoder's or the
-        engine's own, so that an instrument may stand around each. `ValueError` for a missing or
-        unfit model or adapter.
+        `steps`, `forward`, `read_out` and `answer` replace the decoder's or the engine's own
+        functions, so that instruments can wrap them. `ValueError` for a missing or unfit model or
+        adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
@@ -65,9 +65,9 @@ class Scheduler:
             self._batches = decoder.batches
 
     def prefill_prefix(self, prompt: Sequence[int], num_tokens: int) -> None:
-        """Fill caches with a prompt's first tokens, untimed, as the turn before it left them there.
+        """Fill caches with a prompt's first tokens, untimed, as the previous turn left them.
 
-        The next `run`, of that prompt alone, does not run them again where the decoder's first call
+        The next `run`, with only that prompt, skips these tokens if the decoder's first call
         begins with them.
         """
         if self._answer is not None or not num_tokens:
@@ -77,7 +77,7 @@ class Scheduler:
         opened = self._open()
         for session in opened:
             if session is not None:
-                forward([session.call(tokens, read=())])  # no instrument looks: it is not timed
+                forward([session.call(tokens, read=())])  # not timed: no instrument
                 session.keep_text(tokens)
         self._kept = opened
 
@@ -96,13 +96,13 @@ class Scheduler:
         on_emit: Callable[[int, int], None] | None = None,
         on_finish: Callable[[int, Outcome], None] | None = None,
     ) -> list[Outcome]:
-        """Answer every prompt; outcomes are in the prompts' order, whatever one of them does.
+        """Answer every prompt; return outcomes in the prompts' order, failed ones included.
 
         Args:
-            prompts: token ids, at least one each.
-            seeds: a seed for each prompt; None: the sampling's for all.
+            prompts: token ids, at least one per prompt.
+            seeds: a seed for each prompt; None: the seed of the sampling settings for all.
             on_emit: called with a prompt's index and the step's number (from 0) at every `Emit`.
-            on_finish: called with a prompt's index and outcome when it ended.
+            on_finish: called with a prompt's index and outcome when its answer ends.
         """
         if self._kept is None:
             num_rows = min(self._batch_size, max(len(prompts), 1))
@@ -184,7 +184,7 @@ class Scheduler:
             self._deadline.ended(job)
 
     def _execute(self, group: Sequence[RunningSequence]) -> None:
-        """Run calls as one pass; where it fails, one by one, so that the innocent go on."""
+        """Run calls as one pass; if it fails, one by one, so that only the faulty call fails."""
         calls = [job.pending for job in group if job.pending is not None]
         before = [_state(call.session) for call in calls] if len(calls) > 1 else []
         try:
@@ -220,7 +220,7 @@ class Scheduler:
 def generate(
     decoder: Decoder, prompt_ids: Sequence[int], sampling: Sampling, models: Models
 ) -> Generation:
-    """Generate one answer, alone; exceptions of the decoder are raised."""
+    """Generate one answer, unbatched; raise the decoder's exceptions."""
     (outcome,) = Scheduler(decoder, models, sampling).run([prompt_ids])
     if isinstance(outcome, Exception):
         raise outcome
@@ -233,7 +233,7 @@ def width_bucket(num_rows: int) -> int:
 
 
 def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Choose prompts first, then the fullest group, aged: other phases fall into step."""
+    """Choose prefills first, then the largest group (waiting counts), so that phases align."""
     groups: dict[tuple[bool, int, int], list[RunningSequence]] = {}
     for job in active:
         call = job.pending
@@ -268,7 +268,7 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
 
 
 def _answer_group(ask: _Ask, group: Sequence[RunningSequence], deadline: Deadline) -> None:
-    """Give every sequence of a group its outcome; the time of the first is that of all."""
+    """Give every sequence of a group its outcome; all share the first one's time limit."""
     first = group[0]
     deadline.guard(first, _answer_all, ask, group)
     for job in group:
@@ -278,7 +278,7 @@ def _answer_group(ask: _Ask, group: Sequence[RunningSequence], deadline: Deadlin
 
 
 def _answer_all(ask: _Ask, group: Sequence[RunningSequence]) -> None:
-    """Ask once for all; where that fails, those without an answer are asked one by one."""
+    """Answer all at once; if that fails, answer the unanswered sequences one by one."""
     try:
         ask(group)
     except (Exception, SystemExit) as error:

@@ -1,7 +1,7 @@
-"""One sequence on its way: its coroutine, the call it waits for, and its counted emits.
+"""One sequence in progress: its coroutine, its pending call, and its counted emits.
 
-To a `SelfDriven` decoder it is the `Answer`, and has no coroutine. Whatever a decoder yields or
-raises ends its own answer at most.
+For a `SelfDriven` decoder it is the `Answer` and has no coroutine. Whatever a decoder yields or
+raises can end only its own answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from decoders.core.types import (
 )
 
 _MAX_EMPTY_EMITS = 1000
-_MAX_IDLE_CALLS = 100_000  # without a token; every honest decoder is far below
+_MAX_IDLE_CALLS = 100_000  # calls without a token; correct decoders stay far below
 
 
 class RunningSequence:
@@ -43,9 +43,9 @@ class RunningSequence:
         adapters: Mapping[str, AdapterConfig],
         on_emit: Callable[[int, int], None] | None,
     ) -> None:
-        """Take an empty session of every model.
+        """Begin with an empty session of every model.
 
-        `steps` begins the coroutine of the decoder; `index` is the prompt's.
+        `steps` starts the decoder's coroutine; `index` is the prompt's index.
         """
         self.index = index
         self.uniforms = Uniforms(sampling.seed, prompt)
@@ -70,7 +70,7 @@ class RunningSequence:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was emitted and counted; nothing has been fed to a session."""
+        """Forget emits and counts; no session has been fed yet."""
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
         self._counted = (0, 0, 0, 0)
@@ -79,7 +79,7 @@ class RunningSequence:
 
     @property
     def ended(self) -> bool:
-        """True once it has an outcome."""
+        """True once there is an outcome."""
         return self.outcome is not None
 
     def ran(self, role: Role, num_rows: int) -> None:
@@ -90,7 +90,7 @@ class RunningSequence:
             self._ran[index + 1] += num_rows
 
     def passed(self) -> None:
-        """See `Answer.passed`; instruments of passes stand here."""
+        """See `Answer.passed`; does nothing, but instruments can wrap it."""
 
     def emit(self, emit: Emit) -> None:
         """See `Answer.emit`."""
@@ -98,7 +98,7 @@ class RunningSequence:
             self._record(emit)
 
     def advance(self, result: CallResult | None) -> None:
-        """Send a result and run the coroutine up to its next call, or to its end."""
+        """Send a result and run the coroutine to its next call or its end."""
         self.pending = None
         try:
             if self._steps is None:
@@ -117,7 +117,7 @@ class RunningSequence:
             self.fail(as_exception(error))
 
     def take(self, result: CallResult) -> None:
-        """Go on with the result of the pending call, unless its logits were no numbers."""
+        """Continue with the result of the pending call; fail if its logits were NaN or infinite."""
         if not_a_number(result, self._vocab_size):
             assert self.pending is not None
             role = "target" if self.pending.session is self._target else "draft"
@@ -131,11 +131,11 @@ class RunningSequence:
             self.advance(result)
 
     def fail(self, error: Exception) -> None:
-        """End the answer without one; the error's traceback begins where the decoder stands."""
+        """End the answer with an error, whose traceback starts at the decoder's current line."""
         self.pending, self.outcome = None, _standing(self._steps, error)
 
     def end(self) -> None:
-        """End the coroutine; a decoder that fails while it ends has failed."""
+        """Close the coroutine; an error during closing fails the answer."""
         try:
             if self._steps is not None:
                 self._steps.close()
@@ -144,7 +144,7 @@ class RunningSequence:
                 self.fail(as_exception(error))
 
     def release(self) -> None:
-        """Give the cache rows back."""
+        """Release the cache rows."""
         self._target.model.close(self._target)
         if self._draft is not None:
             self._draft.model.close(self._draft)
@@ -156,7 +156,7 @@ class RunningSequence:
             raise ValueError("decoder yielded a call of a session that is not its own")
         fed = (*item.tokens, *item.drafts)
         if fed and not 0 <= min(fed) <= max(fed) < self._vocab_size:
-            for token in fed:  # those of the prompt are not the decoder's choice
+            for token in fed:  # the prompt's ids are not the decoder's fault
                 if not 0 <= token < self._vocab_size and token not in self.request.prompt_ids:
                     bound = f"ids are integers below {self._vocab_size}"
                     raise ValueError(f"decoder fed {token!r:.40}; {bound}")
@@ -170,7 +170,7 @@ class RunningSequence:
         work = [now - then for now, then in zip(counts, self._counted, strict=True)]
         self._counted = counts
         self._tokens += tokens
-        # clipped where the cut fell among the accepted tokens: an accepted one not emitted is none
+        # accepted tokens after the cut are not emitted, so they do not count
         num_leading = min(emit.num_leading, len(tokens))
         accepted = min(emit.accepted, len(tokens) - num_leading)
         tested, overlap, alpha = _compared(emit, len(tokens), accepted)
@@ -216,7 +216,7 @@ class RunningSequence:
     def _counts(self) -> tuple[int, int, int, int]:
         target, draft, ran = self._target, self._draft, self._ran
         calls, rows = target.calls + ran[0], target.rows + ran[1]
-        # of a layer that drafts from the target's states, or of a loop that is not ours
+        # calls of a layer that drafts from the target's states, or of another library's loop
         draft_calls, draft_rows = target.draft_calls + ran[2], target.draft_rows + ran[3]
         if draft is None:
             return calls, rows, draft_calls, draft_rows
@@ -241,14 +241,14 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Turn a decoder's error into an outcome; `sys.exit` ends its answer, not the run."""
+    """Turn a decoder's error into an outcome, so that `sys.exit` ends the answer, not the run."""
     if isinstance(error, Exception):
         return error
     return RuntimeError(f"decoder raised {error!r}").with_traceback(error.__traceback__)
 
 
 def _standing(steps: object, error: Exception) -> Exception:
-    """Lead an error's traceback by the lines at which a waiting coroutine stands."""
+    """Prepend to an error's traceback the lines at which a suspended coroutine waits."""
     frames = []
     while isinstance(steps, GeneratorType) and steps.gi_frame is not None:
         frames.append(steps.gi_frame)

@@ -1,1 +1,1 @@
-"""Models with known distributions, and the tests that decoders are held to."""
+"""Models with known distributions, and statistical tests of decoders."""

@@ -1,10 +1,10 @@
-"""Test whether drawn answers follow a distribution whose every probability is known.
+"""Test whether drawn answers follow a distribution with known probabilities.
 
-An answer falls into a *cell*: a likely whole answer, or a prefix too rare to look behind; rarer
-ones are the rest. Pearson's chi-square over cells is judged beside its power: of all distributions
-at total-variation distance x over the cells, those that shift every cell by the same factor have
-the least noncentrality, 4 n x², so the distance that is caught there is caught everywhere.
-The distribution is enumerated with the target alone, whatever way a decoder draws (`Draws`).
+An answer falls into a *cell*: a likely whole answer, or a prefix too rare to expand; rarer answers
+form the rest. Pearson's chi-square over cells is reported with its power: of all distributions at
+total-variation distance x over the cells, those that shift every cell by the same factor have the
+least noncentrality, 4 n x², so a distance that is detected there is detected everywhere.
+The distribution is enumerated with the target only, however a decoder draws (`Draws`).
 Letters: n draws, d degrees of freedom, V vocabulary.
 """
 
@@ -33,25 +33,25 @@ _NextDistribution = Callable[[Answer], NDArray[np.float64]]
 
 POWER = 0.9
 MIN_EXPECTED = 10
-"""Draws that a cell must expect, so that the chi-square distribution holds in its tail."""
+"""Expected draws that a cell needs for the chi-square distribution to hold in its tail."""
 _MIN_EXPANDED = 50
-"""Draws that a prefix must expect before what follows it is looked at."""
+"""Expected draws that a prefix needs to be expanded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Exact probabilities of cells, and which tokens may follow an expanded prefix."""
+    """Exact probabilities of cells, and the tokens that may follow each expanded prefix."""
 
     cells: Mapping[Answer, float]
     possible: Mapping[Answer, NDArray[np.bool_]]
 
     @property
     def rest(self) -> float:
-        """The mass of all answers that are in no cell."""
+        """The probability mass of answers outside all cells."""
         return max(0.0, 1.0 - math.fsum(self.cells.values()))
 
     def cell_of(self, answer: Answer) -> Outcomes:
-        """Return an answer's cell, ``rest``, or ``impossible`` where it has no mass at all."""
+        """Return an answer's cell, ``rest``, or ``impossible`` for an answer of probability 0."""
         for length in range(len(answer) + 1):
             prefix = answer[:length]
             if prefix in self.cells:
@@ -70,9 +70,9 @@ def enumerate_distribution(
     num_draws: int,
     stop_ids: Collection[int] = (),
 ) -> Distribution:
-    """Enumerate answers of up to `num_tokens` tokens, as fine as `num_draws` draws can test.
+    """Enumerate answers of up to `num_tokens` tokens, as finely as `num_draws` draws can test.
 
-    `next_distribution` gives probabilities ``[V]`` after a prefix; `stop_ids` end an answer.
+    `next_distribution` returns the probabilities ``[V]`` after a prefix; `stop_ids` end answers.
     """
     cells: dict[Answer, float] = {}
     possible: dict[Answer, NDArray[np.bool_]] = {}
@@ -103,10 +103,10 @@ class Fit:
 
 
 def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
-    """Test draws, counted by cell, by Pearson's chi-square.
+    """Test draws, counted by cell, with Pearson's chi-square.
 
-    Cells that expect too few draws join the rest, and such a rest joins the rarest cell. A single
-    impossible answer rejects.
+    Cells with too few expected draws join the rest; a rest with too few joins the rarest cell. A
+    single impossible answer rejects.
     """
     num_draws = sum(counts.values())
     cells = sorted((mass, counts.get(cell, 0)) for cell, mass in distribution.cells.items())
@@ -120,7 +120,7 @@ def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
     dof = len(pairs) - 1
     if counts.get("impossible"):
         return Fit(statistic=math.inf, dof=dof, p_value=0.0, num_draws=num_draws)
-    if not dof:  # one cell tells nothing
+    if not dof:  # a single cell tests nothing
         return Fit(statistic=0.0, dof=0, p_value=1.0, num_draws=num_draws)
     statistic = sum((seen - mass * num_draws) ** 2 / (mass * num_draws) for mass, seen in pairs)
     p_value = float(stats.chi2.sf(statistic, dof))
@@ -128,7 +128,7 @@ def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
 
 
 def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
-    """Return the total-variation distance that is caught with probability `POWER` at `alpha`."""
+    """Return the total-variation distance detected with probability `POWER` at level `alpha`."""
     if not (dof and num_draws):
         return 1.0
     threshold = stats.chi2.isf(alpha, dof)
@@ -141,7 +141,7 @@ def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm's method (1979): reject those below the family's level."""
+    """Adjust p-values by Holm's method (1979); those below the family's level reject."""
     order = np.argsort(p_values)
     scaled = [p_values[i] * (len(p_values) - rank) for rank, i in enumerate(order)]
     adjusted = np.empty(len(p_values))
@@ -160,7 +160,7 @@ class Draws:
         sampling: Sampling,
         num_draws: int,
     ) -> None:
-        """Enumerate the distribution of short answers: every draw is a prefill."""
+        """Enumerate the exact distribution; keep answers short, as every draw costs a prefill."""
         self.counts: Counter[Outcomes] = Counter()
         self.distribution = exact_distribution(models.target, prompt, sampling, num_draws)
         self._decoder, self._models = decoder, models
@@ -169,7 +169,7 @@ class Draws:
     def draw(
         self, first_seed: int, batch_size: int, on_draw: Callable[[], None] = lambda: None
     ) -> None:
-        """Draw and count under seeds from `first_seed` on; raise what an answer raised."""
+        """Draw and count answers for seeds from `first_seed` on; raise an answer's exception."""
 
         def count(_index: int, outcome: Outcome) -> None:
             if not isinstance(outcome, Generation):
@@ -183,19 +183,19 @@ class Draws:
 
     @property
     def fit(self) -> Fit:
-        """The test of what was drawn so far."""
+        """The test of all draws so far."""
         return fit(self.distribution, self.counts)
 
 
 def exact_distribution(
     target: Model, prompt: Sequence[int], sampling: Sampling, num_draws: int
 ) -> Distribution:
-    """Enumerate answers under `sampling`, as fine as `num_draws` draws can test."""
+    """Enumerate answers under `sampling`, as finely as `num_draws` draws can test."""
     Models(target=target).ensure(1, len(prompt) + sampling.max_new_tokens)
     session = target.open()
 
     def next_distribution(prefix: Answer) -> NDArray[np.float64]:
-        # the prompt's last token is fed again: a call has a row at least
+        # the prompt's last token is fed again, because a call needs a row
         session.truncate(min(session.length, len(prompt) - 1))
         tokens = (*prompt, *prefix)[session.length :]
         logits = target.forward([session.call(tokens, output="logits")])

@@ -1,7 +1,7 @@
-"""Scripted acceptance: drafts stand by given chances, whatever the models think of them.
+"""Scripted acceptance: drafts are accepted with given chances, whatever the models predict.
 
-Models with random weights agree on nothing, and cost what trained ones do. Their calls run as ever;
-then the verdict on every chain of drafts is replaced (`Scheduler(…, read_out=Scripted(…))`).
+Models with random weights cost as much as trained ones but agree on nothing. Their calls run as
+usual; then the verdict on each chain of drafts is replaced (`Scheduler(…, read_out=Scripted(…))`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from decoders.core.types import Acceptance, CallResult, Sampling
 
 @dataclass(frozen=True)
 class Scripted:
-    """Read calls out, and let draft i (from 0) stand with ``chances[i]`` if those before it did.
+    """Reads out calls; accepts draft i (from 0) with ``chances[i]`` if all before it are accepted.
 
-    The last chance is that of all further drafts. Uniforms of the stream ``accept`` decide, so that
-    the same seed gives the same verdicts. Of a tree only a chain can stand (`eagle` of width 1).
+    The last chance applies to all further drafts. Uniforms of the stream ``accept`` decide, so that
+    the same seed gives the same verdicts. A tree must be a chain (`eagle` of width 1).
     """
 
     chances: Sequence[float]
@@ -30,7 +30,7 @@ class Scripted:
     def __call__(
         self, logits: Tensor, readouts: Sequence[Readout], sampling: Sampling
     ) -> Sequence[CallResult]:
-        """Do as `read_out`."""
+        """Return results as `read_out` does, with scripted verdicts."""
         results = read_out(logits, readouts, sampling)
         pairs = zip(readouts, results, strict=True)
         return [self._judged(each, result, logits.shape[-1]) for each, result in pairs]
@@ -45,7 +45,7 @@ class Scripted:
         if result.acceptance is not None:
             return CallResult(acceptance=Acceptance(accepted, result.acceptance.token))
         after = result.picks[accepted]
-        if after in drafts[accepted : accepted + 1]:  # it would stand
+        if after in drafts[accepted : accepted + 1]:  # it would be accepted
             after = (after + 1) % vocab_size
         picks = (*drafts[:accepted], after, *result.picks[accepted + 1 :])
         return dataclasses.replace(result, picks=picks)

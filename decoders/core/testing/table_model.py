@@ -1,10 +1,10 @@
 """A next-token table with exact distributions: the oracle model of tests and contract checks.
 
 Logits are a seeded function of the last `order` visible tokens, so every probability can be
-enumerated; prefix, positions, masks, slots, truncate and keep work as in a cached transformer. An
-adapter is a parallel student that errs in a stated share of its predictions; slots without a
-uniform take the likeliest tokens. The hidden state ``[R, D]`` is an invention: the last D = `order`
-tokens as numbers, -1 for missing ones, from which heads and draft layers read the context.
+enumerated. Prefix, positions, masks, slots, `truncate` and `select_rows` work as in a cached
+transformer. An adapter is a parallel student that errs in a given share of its predictions; slots
+without a uniform take the likeliest tokens. The hidden state ``[R, D]`` is artificial: the last
+D = `order` tokens as numbers (-1 if missing), from which heads and draft layers read the context.
 
 Letters: V vocabulary, N rows of a call.
 """
@@ -34,10 +34,10 @@ class TableModel(Model):
     Args:
         vocab_size: V.
         seed: two seeds give two independent tables (a target and its draft).
-        order: how many tokens of context the distribution sees; fewer where fewer exist.
-        scale: spread of the logits; small is high entropy.
-        agree_with: a model whose logits are mixed in, so that a draft resembles its target …
-        agreement: … with this weight in [0, 1].
+        order: number of context tokens that the distribution sees, if so many exist.
+        scale: spread of the logits; a small scale means high entropy.
+        agree_with: a model whose logits are mixed in, so that a draft model resembles its target.
+        agreement: weight of these logits, in [0, 1].
     """
 
     weight_bytes = 0
@@ -71,7 +71,7 @@ class TableModel(Model):
     def attach(
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
     ) -> None:
-        """Add a student that is wrong in a share `error` of its slots, or heads likewise."""
+        """Add a student that is wrong in a share `error` of its slots or heads."""
         self._adapters[name] = AdapterConfig(
             variant=variant,
             code="constant" if variant in MASKED_VARIANTS else "dyadic",
@@ -106,7 +106,7 @@ class TableModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """See `Model.library_module`; with its first layer alone it is a draft of itself."""
+        """See `Model.library_module`; its first layer alone acts as its draft model."""
         if self._library is None:
             from decoders.core.testing.table_module import TableModule
 
@@ -127,7 +127,7 @@ class TableModel(Model):
         self._tokens[row], self._tokens[source] = self._tokens[source], []
 
     def logits(self, context: Sequence[int]) -> Tensor:
-        """Return the logits ``[V]`` after `context` (only its last `order` tokens matter)."""
+        """Return the logits ``[V]`` after `context` (only its last `order` tokens count)."""
         key = tuple(context[-self._order :]) if self._order else ()
         if key not in self._distributions:
             digest = hashlib.blake2b(repr((self._seed, key)).encode(), digest_size=8).digest()
@@ -197,7 +197,7 @@ class TableModel(Model):
         return torch.stack(logits), self._hidden(contexts)
 
     def errs(self, context: Sequence[int], what: str, error: float) -> bool:
-        """Tell whether a student called `what` is wrong after a context, as in a share of all."""
+        """Tell whether student `what` errs after a context; it does in a share `error` of all."""
         seen = list(context[-self._order :]) if self._order else []
         return self._chance(repr((self._seed, seen, what))) < error
 
@@ -209,7 +209,7 @@ class TableModel(Model):
 
     def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
         context = rows.context(len(rows.fed) + slot)
-        if self.adapters[slots.adapter].standalone:  # the first slot stands for the token before
+        if self.adapters[slots.adapter].standalone:  # the first slot replaces the token before
             ends = itertools.accumulate(slots.sizes)
             branch = next(m for m, end in enumerate(ends) if slot < end)
             context = [*context, slots.anchors[branch]]
@@ -225,7 +225,7 @@ class TableModel(Model):
         return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
     def picked(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
-        """Return the token after a context by a uniform at temperature and top-p, or likeliest."""
+        """Pick the token after a context by u at temperature and top-p; without u the likeliest."""
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:
             distribution = self.logits(context).unsqueeze(0)
@@ -243,7 +243,7 @@ class TableModel(Model):
 
 
 class _Early(TableModel):
-    """An exit of a table: the table's logits, moved to other tokens where it errs."""
+    """An exit of a table: the table's logits, shifted to other tokens where the exit errs."""
 
     def __init__(self, whole: TableModel, error: float) -> None:
         super().__init__(whole.vocab_size, max_length=whole.max_length)
@@ -255,7 +255,7 @@ class _Early(TableModel):
 
 
 class TableDrafter:
-    """A `RunningLayer` without a cache: its states are contexts, and rows follow their parents."""
+    """A `RunningLayer` without a cache: states are contexts, and rows follow their parents."""
 
     words: Sequence[int] | None = None
 
@@ -284,7 +284,7 @@ class TableDrafter:
 
 
 class TableSlots:
-    """`RunningSlots` without a cache: drafts are picked by their uniforms, or are wrong."""
+    """`RunningSlots` without a cache: drafts are picked by their uniforms, or wrong."""
 
     def __init__(self, model: TableModel, name: str) -> None:
         """Run layers attached as `name`."""
@@ -293,7 +293,7 @@ class TableSlots:
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """See `RunningSlots.propose`; each chance is that of a right draft."""
+        """See `RunningSlots.propose`; each chance is the chance of a correct draft."""
         model, drafts = self._model, list[int]()
         context = [*(int(known) for known in states[-1].tolist() if known >= 0), tokens[-1]]
         for u in uniforms:
@@ -305,7 +305,7 @@ class TableSlots:
 
 
 class _Rows:
-    """The rows of a call, and the tokens that each sees."""
+    """The rows of a call, and the tokens that each row sees."""
 
     def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:
         self._call, self._cache = call, cache

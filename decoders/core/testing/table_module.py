@@ -1,6 +1,6 @@
-"""A next-token table as a module of transformers, so that its `generate` runs on exact laws.
+"""A next-token table as a transformers module, so that `generate` runs on exact distributions.
 
-It caches the tokens themselves as keys, so that cropping the cache forgets them.
+The tokens themselves are cached as keys, so that cropping the cache forgets them.
 Letters: B sequences, N rows of a call, V vocabulary.
 """
 
@@ -20,13 +20,13 @@ Law = Callable[[Sequence[int]], Tensor]
 
 
 class TableConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Two layers, of which the first is an exit: with it alone the table is another one."""
+    """Two layers; the first is an exit: with only this layer, the table is a different one."""
 
     model_type = "table"
 
 
 class _Body(nn.Module):
-    """The layers: from tokens to logits, which stand for hidden states here."""
+    """The layers, which map tokens to logits; the logits serve as hidden states."""
 
     def __init__(self, config: Any, whole: Law, early: Law) -> None:
         super().__init__()
@@ -57,14 +57,14 @@ class _Body(nn.Module):
 
 
 class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """A causal LM of transformers whose logits ``[B, N, V]`` are given functions of the context."""
+    """A transformers causal LM whose logits ``[B, N, V]`` are given functions of the context."""
 
     config_class = TableConfig
     base_model_prefix = "model"
     _supports_cache_class = True
 
     def __init__(self, whole: Law, early: Law, *, vocab_size: int, max_length: int) -> None:
-        """Take functions of a context to logits ``[V]``, `early` for the exit layer."""
+        """Take functions from a context to logits ``[V]``; `early` is for the exit layer."""
         sizes: dict[str, Any] = {
             "vocab_size": vocab_size,
             "num_hidden_layers": 2,
@@ -75,7 +75,7 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
         }
         super().__init__(TableConfig(**sizes))
         self.model = _Body(self.config, whole, early)
-        self.anchor = nn.Parameter(torch.zeros(1), requires_grad=False)  # says device and dtype
+        self.anchor = nn.Parameter(torch.zeros(1), requires_grad=False)  # gives device and dtype
         self.requires_grad_(False)
 
     def forward(

@@ -1,6 +1,6 @@
 """The inputs of an adapter's slots, and the gated forward of their calls.
 
-Letters: B calls, N rows of the widest, S slots, D hidden width.
+Letters: B calls, N rows of the widest call, S slots, D hidden width.
 """
 
 from __future__ import annotations

@@ -335,7 +335,7 @@ class _LayerDelta(Delta):
 
 
 def graph_size(number: int, bucketed: bool) -> int:
-    """Round a size up for graphs: to a power of two, or to 2, as size 1 needs a separate graph."""
+    """Round a size up: to a power of two if `bucketed`, else to 2, as 1 needs another graph."""
     return power_of_two(max(1, number)) if bucketed else max(2, number)
 
 

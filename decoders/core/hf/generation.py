@@ -34,7 +34,7 @@ def run_generate(
     verifies: bool = False,
     custom: Loop | None = None,
 ) -> None:
-    """Answer by transformers' `generate` on the target's own module, all sequences as one batch.
+    """Generate all answers as one batch with transformers' `generate` on the target's own module.
 
     Args:
         answers: the answers to generate; their sampling settings differ only in the seed.

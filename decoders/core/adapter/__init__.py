@@ -1,1 +1,1 @@
-"""Gated adapters with slots: what makes a model its own parallel predictor."""
+"""Gated adapters with slots, which make a model its own parallel predictor."""

@@ -1,4 +1,4 @@
-"""The facts of an adapter, as ``adapter.json`` keeps them: variant, sizes and training range."""
+"""Configuration of an adapter, as stored in ``adapter.json``: variant, sizes, training range."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HeadsVariant = Literal["medusa", "eagle", "exit", "shallow"]
 Variant = Literal[SlotVariant, HeadsVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 MASKED_VARIANTS: tuple[Variant, ...] = ("refine", "isd", "medusa", "eagle", "exit")
-"""Variants that know no uniform: slots that carry none, heads, a draft layer and an exit."""
+"""Variants without uniforms: slots that carry a mask, heads, a draft layer and an exit."""
 HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
-"""Variants without slots in calls, which read hidden states (`HiddenAdapter`)."""
+"""Variants that read hidden states and have no slots in calls (`HiddenAdapter`)."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 _OF_SOME = ("num_heads", "num_words", "exit_layer", "num_layers", "bias_rank")
@@ -31,46 +31,46 @@ _WITH_TOKENS = "0 for refine (its passes have no base row to begin from), anchor
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """All of an adapter that is not a weight. Fields marked * are not in the paper.
+    """Everything in an adapter except its weights. Fields marked * are not in the paper.
 
     Attributes:
-        variant: ``o-ptp``: the slot that carries u_k predicts token k; ``c-ptp``: it predicts the
-            distribution of token k + 1. In both others a slot at a token's own position carries a
-            mask, or in ``refine`` that token, and predicts the distribution of the token after it:
-            ``isd`` slots see earlier ones, ``refine`` slots see their whole block. ``medusa`` has
-            no slots but heads on the last hidden state, ``eagle`` a decoder layer that reads it,
-            ``exit`` a block on the hidden state after some layers, ``shallow`` layers of its
-            own, whose slots carry u as in O-PTP.
-        num_slots: slots of a training window (the longest block of ``refine``; heads; how many
-            tokens one after another a draft layer was trained to draft; 1 of an exit).
-        layers: (in, out) of every gated layer of the base model; none with heads.
+        variant: ``o-ptp``: the slot that carries u_k predicts token k. ``c-ptp``: it predicts the
+            distribution of token k + 1. ``isd`` and ``refine``: a slot at a token's position
+            carries a mask (in ``refine``, a mask or that token) and predicts the distribution of
+            the next token; ``isd`` slots see earlier slots, ``refine`` slots their whole block.
+            ``medusa``: no slots, but heads on the last hidden state. ``eagle``: a decoder layer on
+            the last hidden state. ``exit``: a block on the hidden state after some layers.
+            ``shallow``: separate layers, whose slots carry u as in O-PTP.
+        num_slots: slots per training window; for ``refine`` the longest block, for ``medusa`` the
+            number of heads, for a draft layer the length of drafts in training, for an exit 1.
+        layers: (in, out) of every gated layer of the base model; empty with heads.
         width: D.
-        rank: r; 0 for a full-rank delta. With heads and of an exit the width of the residual
-            block, in a draft layer that of its MLP.
+        rank: r; 0 for a full-rank delta. With heads or an exit, the width of the residual block;
+            in a draft layer, the width of its MLP.
         alpha: the delta is scaled by alpha / r.
-        code: how u is embedded.
-        embedding_hidden: middle width of the embedding's network (0: one linear layer).
+        code: encoding of u in the embedding.
+        embedding_hidden: hidden width of the embedding's network (0: one linear layer).
         conditioned: temperature and top-p are inputs of the embedding.
         anchored*: the first slot of a branch also carries the embedding of the token before it.
-        standalone*: a branch does without the base row of the token before it, which its first slot
-            stands for (`anchored`): proposing then takes slots alone.
+        standalone*: a branch needs no base row for the token before it, because its first slot
+            replaces that row (`anchored`); proposing then takes only slots.
         numbered*: slots carry a learned embedding of their number in the branch.
-        enter*: the decoder layer at which slots enter, from 0. Above 0, a slot begins as the hidden
-            state there of the base row before its branch, times a learned scale for its number,
-            plus its embedding, and the layers below have no delta.
-        temperatures: lowest and highest temperature of training.
-        top_ps: the nucleus sizes of training.
-        top_k: of training.
+        enter*: decoder layer at which slots enter, from 0. Above 0, a slot starts as the hidden
+            state, at that layer, of the base row before its branch, times a learned scale for its
+            number, plus its embedding; the layers below have no delta.
+        temperatures: lowest and highest temperature in training.
+        top_ps: nucleus sizes in training.
+        top_k: top-k in training.
         greedy: blank slots were trained on greedy continuations.
-        num_heads: attention heads of a draft layer; 0 for all others.
-        num_words: words that a draft layer's head reads, frequent ones; 0: all of the vocabulary
-            (never of ``shallow``).
-        exit_layer: how many decoder layers run before an exit; 0 for all others.
-        num_layers: of ``shallow``; 0 for all others.
-        bias_rank: of the bias that a draft puts on the next one's logits (``shallow``); 0: none.
-        order: order in which a distribution is accumulated by `pick`.
+        num_heads: attention heads of a draft layer; 0 for all other variants.
+        num_words: number of frequent words that a draft layer's head scores; 0: the whole
+            vocabulary (not allowed for ``shallow``).
+        exit_layer: number of decoder layers before an exit; 0 for all other variants.
+        num_layers: number of layers of ``shallow``; 0 for all other variants.
+        bias_rank: rank of the bias of a draft on the next one's logits (``shallow``); 0: no bias.
+        order: order in which `pick` accumulates a distribution.
         base: facts of the base model (architecture, hash of its weights).
-        measured: the held-out report: per-slot accuracy, survival, calibration.
+        measured: held-out report: per-slot accuracy, survival, calibration.
     """
 
     variant: Variant = "o-ptp"
@@ -142,20 +142,20 @@ class AdapterConfig:
 
     @property
     def masked(self) -> bool:
-        """True if slots, where there are any, carry a mask and no uniform."""
+        """True if slots, if the variant has any, carry a mask instead of a uniform."""
         return self.variant in MASKED_VARIANTS
 
     @property
     def scale(self) -> float:
-        """The factor on B A."""
+        """Factor of the delta B A."""
         return self.alpha / self.rank if self.rank else 1.0
 
     def to_json(self) -> str:
         """Return the text of ``adapter.json``."""
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         if not self.enter:
-            del fields["enter"]  # as in files older than it
-        if self.variant in HEADS:  # nothing is said of slots
+            del fields["enter"]  # as in files older than this field
+        if self.variant in HEADS:  # no fields of slots
             fields = {name: fields[name] for name in ("format", *_OF_HEADS, *_OF_SOME)}
         for name in _OF_SOME:
             if not fields[name]:
@@ -165,7 +165,7 @@ class AdapterConfig:
 
     @classmethod
     def from_json(cls, text: str) -> AdapterConfig:
-        """Read `to_json`'s text back; `ValueError` for another format or other fields."""
+        """Read text written by `to_json`; `ValueError` for another format or other fields."""
         values = json.loads(text)
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ValueError(f"it is not an adapter configuration of format {FORMAT}")

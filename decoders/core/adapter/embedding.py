@@ -1,8 +1,8 @@
 """Embed a uniform u in [0, 1) as a slot's input (PTP, arXiv 2512.21323, appendix).
 
 `dyadic` feeds fixed-point bits, each -1 or 1, and cosines of multiples of pi * u to a small
-network. `float-bits` and `interpolation` (three anchors) are the codes of the authors' checkpoints;
-`constant` ignores u: the control. Without u (greedy) a slot is *blank*, a learned vector.
+network. `float-bits` and `interpolation` (three anchors) are the codes of the authors' checkpoints.
+`constant` ignores u, as a control. Without u (greedy) a slot is *blank*: a learned vector.
 
 Letters: K slots, F features, D hidden width.
 """
@@ -21,28 +21,28 @@ Code = Literal["dyadic", "float-bits", "interpolation", "constant"]
 CODES: tuple[Code, ...] = get_args(Code)
 
 NUM_LEVELS = 4096
-"""Levels that u is rounded to at decoding."""
+"""Number of levels that u is rounded to in decoding."""
 NUM_BITS = 16
 NUM_COSINES = 32
 NUM_ANCHORS = 3
 
 
 def level_of(u: float) -> int:
-    """Return the number of the level that u is rounded to; of `NO_UNIFORM` the one after all."""
+    """Return the index of u's level; for `NO_UNIFORM`, the index after the last level."""
     return NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS)
 
 
 def all_levels() -> Tensor:
-    """Return the middles of `NUM_LEVELS` levels of u, and `NO_UNIFORM`, float64."""
+    """Return the midpoints of the `NUM_LEVELS` levels of u, then `NO_UNIFORM`, as float64."""
     u = (torch.arange(NUM_LEVELS, dtype=torch.float64) + 0.5) / NUM_LEVELS
     return torch.cat([u, u.new_tensor([NO_UNIFORM])])
 
 
 class UniformEmbedding(nn.Module):
-    """Embeds uniforms, and temperature and top-p where `conditioned`, as ``[K, D]``."""
+    """Embeds uniforms (and, if `conditioned`, temperature and top-p) as ``[K, D]``."""
 
     def __init__(self, code: Code, width: int, *, hidden: int = 0, conditioned: bool = False):
-        """Draw fresh weights, of a network with `hidden` middle features (0: one linear layer)."""
+        """Draw fresh weights; the network has `hidden` hidden features (0: one linear layer)."""
         super().__init__()
         self.code, self.conditioned = code, conditioned
         self.blank = nn.Parameter(torch.randn(width) * width**-0.5)
@@ -71,7 +71,7 @@ class UniformEmbedding(nn.Module):
                 last.bias.mul_(target / scale)
 
     def forward(self, u: Tensor, warp: Tensor) -> Tensor:
-        """Embed `u` ``[K]`` float64 or `NO_UNIFORM`, `warp` ``[K, 2]`` temperature and top-p."""
+        """Embed float64 `u` ``[K]`` (or `NO_UNIFORM`), `warp` ``[K, 2]``: temperature and top-p."""
         if self.code == "constant":
             return self.blank.expand(len(u), -1)
         known = u.clamp(min=0)  # a blank slot's result is thrown away below

@@ -1,6 +1,6 @@
-"""Find and wrap the linear layers of a model; an active adapter computes in their place.
+"""Find and wrap the linear layers of a model, so that an active adapter can replace them.
 
-While a pass runs in tiles (`decoders.core.hf.tiles`), a layer sees one shape only.
+While a pass runs in tiles (`decoders.core.hf.tiles`), a layer sees only one shape.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Layer:
 
 
 def text_model(module: Any) -> Any:
-    """Return the part of a causal LM that makes hidden states of text.
+    """Return the part of a causal LM that computes hidden states of text.
 
-    OPT's is within the base model, an image tower's stands beside it.
+    OPT has it inside the base model; models with an image tower have it next to the tower.
     """
     found = module.get_decoder()
     return module.base_model if found is module else found
 
 
 def linear_layers(module: Any) -> dict[str, nn.Module]:
-    """Return the plain linear layers of a text model (GPT-2's `Conv1D` too), not the head.
+    """Return the plain linear layers of a text model (GPT-2's `Conv1D` too), without the head.
 
-    Layers of a class derived from `nn.Linear` compute something else.
+    Subclasses of `nn.Linear` compute something else and are left out, except packed layers.
     """
     return {name: layer for name, layer in _text_layers(module) if _is_plain(layer)}
 
 
 def other_linear(module: Any) -> str | None:
-    """Name the class of a linear layer that is not plain; None where all are."""
+    """Return the class name of a linear layer that is not plain; None if all are plain."""
     linear = (layer for _, layer in _text_layers(module) if isinstance(layer, nn.Linear))
     return next((type(layer).__name__ for layer in linear if not _is_plain(layer)), None)
 
@@ -73,7 +73,7 @@ def _is_plain(layer: nn.Module) -> bool:
 def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
     """Return (in, out) of the plain linear layers in decoder layers from `enter` on.
 
-    `ValueError` where there is no such layer, or linear layers are not plain.
+    `ValueError` if there is no layer `enter`, or a linear layer is not plain.
     """
     count = len(decoder_layers(module)) if enter else 1
     if enter >= count:
@@ -91,12 +91,12 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
 
 
 def depth_of(name: str) -> int:
-    """Return the number of the decoder layer that a linear layer is in (0: in none)."""
+    """Return the number of the decoder layer that contains a linear layer (0 if none does)."""
     return next((int(part) for part in name.split(".") if part.isdigit()), 0)
 
 
 def decoder_layers(module: Any) -> nn.ModuleList:
-    """Return the decoder layers of a causal LM, in order; `ValueError` where they are not found."""
+    """Return the decoder layers of a causal LM, in order; `ValueError` if they are not found."""
     count = module.config.get_text_config().num_hidden_layers
     for part in text_model(module).modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
@@ -116,14 +116,14 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 class GatedModule:
-    """A module whose linear layers are wrapped; `active` puts an adapter to work.
+    """A module with wrapped linear layers; `active` switches to an adapter.
 
-    `groups` has indices of the layers that share an input, in call order; `layers` all but the
-    head.
+    `layers` are all linear layers except the head. `groups` lists the indices of layers that share
+    an input, in call order.
     """
 
     def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
-        """Wrap a causal LM in place; `side_by_side` joins weights of one input, ``[in, out]``."""
+        """Wrap a causal LM in place; `side_by_side` joins a group's weights, ``[in, sum out]``."""
         layers = linear_layers(module)
         self.side_by_side = side_by_side
         self.groups = _shared_inputs(module, list(layers.values()))
@@ -149,7 +149,7 @@ class GatedModule:
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """Let every layer compute what it did before it was wrapped."""
+        """Undo `rest` inside the context, so that layers compute as before they were wrapped."""
         resting, self._resting = self._resting, None
         try:
             yield
@@ -168,7 +168,7 @@ class GatedModule:
 
 
 def laid_out(weight: Tensor) -> Tensor:
-    """Lay float32 by rows ``[in, out]``, half precision by columns: faster on a CPU."""
+    """Store ``[in, out]`` by rows in float32, else by columns, which is faster on a CPU."""
     return weight.contiguous() if weight.dtype == torch.float32 else weight.t().contiguous().t()
 
 
@@ -185,7 +185,7 @@ def _join(layers: Sequence[nn.Module]) -> None:
 @torch.no_grad()
 def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
     groups: list[list[int]] = []
-    fed: list[Tensor] = []  # kept, so that no address is used twice
+    fed: list[Tensor] = []  # kept alive, so that no address is reused
 
     def note(index: int, x: Tensor) -> None:
         if fed and x is fed[-1]:
@@ -201,7 +201,7 @@ def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
 
 @contextmanager
 def _watched(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call ``note(index, x)`` whenever a layer is fed x."""
+    """Call ``note(index, x)`` whenever layer `index` is fed x."""
 
     def hook(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda _module, args: note(index, args[0])
@@ -214,9 +214,9 @@ def _watched(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -
 
 @torch.no_grad()
 def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
-    """Name the first layer whose input ``[…, in]`` has other rows than a call's tokens.
+    """Return the first layer whose input ``[…, in]`` has other rows than a call's tokens.
 
-    Latents of the whole cache or one expert's rows: no gate can tell which of them are slots.
+    Such rows are latents of the whole cache or one expert's rows; a gate cannot find slots in them.
     """
     strange: list[str] = []
 
@@ -233,7 +233,7 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
 
 @contextmanager
 def tiles_of(rows: int) -> Iterator[None]:
-    """Let `by_tiles` cut what it is given into tiles of so many rows."""
+    """Let `by_tiles` split inputs into tiles of `rows` rows inside the context."""
     global _tile_rows
     before, _tile_rows = _tile_rows, rows
     try:
@@ -243,16 +243,16 @@ def tiles_of(rows: int) -> Iterator[None]:
 
 
 def by_tiles(run: Run, x: Tensor) -> Tensor:
-    """Return ``run(x)`` of rows ``[R, D]`` or ``[1, R, …]``, by tiles inside `tiles_of`."""
+    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``; inside `tiles_of`, tile by tile."""
     dim = 0 if x.dim() == 2 else 1
     if _tile_rows is None or x.shape[dim] <= _tile_rows:
         return run(x)
     parts = x.split(_tile_rows, dim)  # type: ignore[no-untyped-call]
-    if dim == 1:  # with the strides of a tile alone: else matmul copies its weights
+    if dim == 1:  # with strides of a lone tile: else matmul copies its weights
         parts = [part.flatten(0, 1).unsqueeze(0) for part in parts]
     return torch.cat([run(part) for part in parts], dim)
 
 
 def tiled(run: Run) -> Run:
-    """Make `run` go by tiles."""
+    """Make `run` work tile by tile (`by_tiles`)."""
     return lambda x: by_tiles(run, x)

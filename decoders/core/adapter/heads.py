@@ -1,4 +1,4 @@
-"""Residual blocks on hidden states, read by the model's own head; at first they are the identity.
+"""Residual blocks on hidden states, read by the model's own head; fresh blocks are the identity.
 
 Letters: R rows, H heads, D hidden width, M width of a block, V vocabulary.
 """
@@ -20,9 +20,9 @@ from decoders.core.adapter.parallel_layers import ParallelLayers
 
 
 class DraftHeads(HiddenAdapter):
-    """Blocks ``h + up silu(down h + bias)`` on the last hidden state, one a head.
+    """Blocks ``h + up silu(down h + bias)`` on the last hidden state, one per head.
 
-    Head h predicts the token h + 2 positions on: Medusa-1 (Cai et al. 2024, arXiv 2401.10774).
+    Head h predicts the token h + 2 positions ahead: Medusa-1 (Cai et al. 2024, arXiv 2401.10774).
     """
 
     variant, sized = "medusa", "down"
@@ -36,7 +36,7 @@ class DraftHeads(HiddenAdapter):
         self.up = nn.Parameter(torch.zeros(num_heads, width, rank))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return what the head reads for each of H: ``[R, H, D]`` of states ``[R, D]``."""
+        """Map states ``[R, D]`` to the model head's inputs ``[R, H, D]``, one per draft head."""
         inner = F.linear(hidden, self.down.flatten(0, 1), self.bias.flatten())
         inner = F.silu(inner).view(-1, *self.bias.shape)
         added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
@@ -44,12 +44,12 @@ class DraftHeads(HiddenAdapter):
 
     @classmethod
     def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """Return heads, width of a block and of the model."""
+        """Return the number of heads, the width of a block and the width of the model."""
         return config.num_slots, config.rank, config.width
 
 
 class HeadsPass(DraftPass):
-    """A pass of heads on states ``[1, R, D]``: logits ``[R, H, V]``."""
+    """A forward pass of heads that maps states ``[1, R, D]`` to logits ``[R, H, V]``."""
 
     layers: DraftHeads
 
@@ -59,10 +59,10 @@ class HeadsPass(DraftPass):
 
 
 class ExitBlock(HiddenAdapter):
-    """A block ``h + up silu(down norm(h) + bias)`` behind a model's first layers.
+    """A block ``h + up silu(down norm(h) + bias)`` after a model's first layers.
 
-    It leaves through the model's norm and head, as LayerSkip does (Elhoushi et al. 2024, arXiv
-    2404.16710); here the block alone is trained, as Kangaroo's adapter (arXiv 2404.18911).
+    The model's norm and head read its output, as in LayerSkip (Elhoushi et al. 2024, arXiv
+    2404.16710). Only the block is trained, like Kangaroo's adapter (arXiv 2404.18911).
     """
 
     variant, sized = "exit", "down"
@@ -76,7 +76,7 @@ class ExitBlock(HiddenAdapter):
         self.up = nn.Parameter(torch.zeros(width, rank))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return what the model's last norm reads, ``[..., D]`` of states ``[..., D]``."""
+        """Map states ``[..., D]`` to inputs ``[..., D]`` of the model's last norm."""
         normed = F.rms_norm(hidden, hidden.shape[-1:], eps=1e-6)
         return hidden + F.linear(F.silu(F.linear(normed, self.down, self.bias)), self.up)
 
@@ -87,12 +87,12 @@ class ExitBlock(HiddenAdapter):
 
 
 def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
-    """Read an adapter's folder, whichever kind it holds; `ValueError` where it cannot be."""
+    """Load an adapter of any kind from its folder; `ValueError` if it cannot be loaded."""
     file = Path(folder).expanduser() / CONFIG_FILE
     try:
         config = AdapterConfig.from_json(file.read_text(encoding="utf-8"))
     except (ValueError, TypeError, OSError):
-        return SlotAdapter.load(folder)  # says what is wrong
+        return SlotAdapter.load(folder)  # raises an error that says what is wrong
     if config.variant not in HEADS:
         return SlotAdapter.load(folder)
     kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ExitBlock, ParallelLayers)

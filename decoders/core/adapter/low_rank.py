@@ -1,6 +1,6 @@
-"""Gated linear layers whose slots add a low-rank product to the model's own.
+"""Gated linear layers in which slots add a low-rank product to the model's own.
 
-Where weights exceed a CPU's cache, reading them is what a call costs, and factors are small.
+If the weights exceed a CPU's cache, reading them dominates a call's cost; factors are small.
 Letters: B sequences, N rows of a sequence, S slot rows of a call, R ranks of a group, summed.
 """
 
@@ -16,19 +16,19 @@ from decoders.core.adapter.gating import GatedModule, by_tiles, laid_out
 from decoders.core.adapter.weights import AddedWeights, Delta, Group, GroupedWeights
 
 _WHOLE = 32
-"""Ranks of a group are filled up to a multiple of this, which products run faster."""
+"""A group's ranks are padded to a multiple of this, which makes products faster."""
 Factors = tuple[Tensor | None, Tensor]
 """A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
 
 
 class LowRankWeights(AddedWeights):
-    """One product per group for all rows, one of the group's delta for slots, added in place.
+    """One product per group for all rows, and one for the group's delta, added to slots in place.
 
-    A ``[in, R]`` stand side by side, B are blocks of ``[R, sum out]``. For decoding alone.
+    The A are joined as ``[in, R]``, the B are blocks of ``[R, sum out]``. Only for decoding.
     """
 
     def __init__(self, gated: GatedModule, factors: Mapping[str, Factors]) -> None:
-        """Take factors by layer name, in the dtype of a module whose weights stand side by side."""
+        """Take factors by layer name, in the dtype of a module with joined weights."""
         self._base = GroupedWeights.base(gated)
         self._deltas: dict[int, _Delta | None] = {}
         for indices in gated.groups:
@@ -40,12 +40,12 @@ class LowRankWeights(AddedWeights):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the factors; the weights are the model's own."""
+        """Bytes of the factors, without the model's own weights."""
         deltas = {id(delta): delta for delta in self._deltas.values() if delta is not None}
         return sum(part.nbytes for delta in deltas.values() for part in delta.parts)
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
-        """See `AddedWeights.run`; the first layer of a group runs it."""
+        """See `AddedWeights.run`; the first layer of a group runs the group."""
 
         def run(group: Group) -> Tensor:
             y = group.everywhere(x)
@@ -68,7 +68,7 @@ class _Delta(Delta):
     def of(
         cls, pairs: Sequence[Factors | None], shapes: Sequence[tuple[int, int]], like: Tensor
     ) -> _Delta:
-        if any(pair is not None and pair[0] is None for pair in pairs):  # one is of full rank
+        if any(pair is not None and pair[0] is None for pair in pairs):  # a full-rank delta
             whole = [
                 like.new_zeros(shape)
                 if pair is None

@@ -1,7 +1,7 @@
-"""Hooks that let slots enter a module above its first layer, below which they compute nothing.
+"""Hooks that let slots enter a module above its first layer.
 
-A call of one sequence leaves their rows out there, if the layers are called in a known way; else
-they run along, and are replaced. Letters: P token rows of a call, S slots, D width.
+A call of one sequence leaves the slots out of lower layers if these are called with known
+arguments. Else the slots run there too and are replaced. Letters: P token rows, S slots, D width.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEYWORDS = {
     *("attention_mask", "position_embeddings", "position_ids", "past_key_values", "use_cache"),
     *("cache_position", "output_attentions"),
 }
-"""Arguments of a decoder layer, beside hidden states, that can be cut to fewer rows."""
+"""Arguments of a decoder layer, besides hidden states, that can be cut to fewer rows."""
 _PARTS = ("rows", "before", "number", "embedded")
 
 
@@ -28,8 +28,8 @@ _PARTS = ("rows", "before", "number", "embedded")
 class LateSlots:
     """Slots of a call that enter above the first layer, embedded as ``[S, D]``.
 
-    `rows` ``[S]`` are their flat rows, `before` those of the tokens before their branches, `number`
-    their numbers in the branch.
+    `rows` ``[S]`` are the slots' flat rows, `before` the rows of the tokens before their branches,
+    `number` the slots' numbers in the branch.
     """
 
     adapter: SlotAdapter
@@ -40,7 +40,7 @@ class LateSlots:
 
     @classmethod
     def of(cls, adapter: SlotAdapter, tensors: Mapping[str, Tensor]) -> LateSlots:
-        """Make them of their `tensors`."""
+        """Restore late slots from `tensors`."""
         rows, before, number, embedded = (tensors[f"late.{part}"] for part in _PARTS)
         return cls(adapter, rows, before, number, embedded)
 
@@ -51,20 +51,20 @@ class LateSlots:
 
     @property
     def layer(self) -> int:
-        """The decoder layer at which they enter."""
+        """Decoder layer at which the slots enter."""
         return self.adapter.config.enter
 
     def slots(self, hidden: Tensor) -> Tensor:
-        """Return hidden states ``[S, D]`` of the slots, by those of token rows ``[.., D]``."""
+        """Return hidden states ``[S, D]`` of the slots, from those of token rows ``[.., D]``."""
         before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.before)
         return self.adapter.entering(self.embedded, self.number, before)
 
 
 class LateSlotHooks:
-    """Hooks that let the late slots of the running call in."""
+    """Hooks that insert the late slots of the running call."""
 
     def __init__(self, module: Any) -> None:
-        """Hook nothing before `open`."""
+        """Add no hook before `open`."""
         self._module = module
         self._opened: set[int] = set()
         self._late: LateSlots | None = None
@@ -89,7 +89,7 @@ class LateSlotHooks:
         num_tokens: int = 0,
         see: Callable[[int], None] | None = None,
     ) -> None:
-        """Announce late slots behind P tokens; `see` readies the cache for rows of a sequence."""
+        """Announce late slots after P tokens; `see` prepares the cache for a number of rows."""
         self._late, self._num_tokens, self._see = late, num_tokens, see
         self._narrow = False
 

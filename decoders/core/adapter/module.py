@@ -1,7 +1,7 @@
 """Trained adapters and their folders; `SlotAdapter` makes a causal LM its own parallel predictor.
 
-Slots run through base weights + a gated low-rank delta, token rows through the base weights alone:
-target and parallel student are one model with one KV cache.
+Slots run through base weights + a gated low-rank delta, token rows only through the base weights.
+Thus target and parallel student are one model with one KV cache.
 Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA).
 Letters: K slots, D hidden width, r rank.
 """
@@ -35,7 +35,7 @@ class StoredAdapter(nn.Module):
     config: AdapterConfig
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Keep the configuration; subclasses make fresh weights by `seed`."""
+        """Keep the configuration; subclasses draw fresh weights from `seed`."""
         super().__init__()
         self.config = config
 
@@ -50,7 +50,7 @@ class StoredAdapter(nn.Module):
         return sum(parameter.nbytes for parameter in self.parameters())
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write configuration and weights cast to `dtype`, ids as they are."""
+        """Write the configuration, and the weights cast to `dtype`; ids keep their dtype."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
         state = {
@@ -61,7 +61,7 @@ class StoredAdapter(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a folder, in float32 on the CPU; `ValueError` in one line where it cannot be."""
+        """Load a folder in float32 on the CPU; `ValueError` in one line if that fails."""
         folder = Path(folder).expanduser()
         for name in (CONFIG_FILE, WEIGHTS_FILE):
             if not (folder / name).is_file():
@@ -135,7 +135,7 @@ class SlotAdapter(StoredAdapter):
             warp: ``[K, 2]`` float32, temperature and top-p.
             number: int64 ``[K]``, each slot's number in its branch, from 0.
             anchors: ``[K, D]``, embedding of the token before each slot's branch.
-            shown: embeddings of tokens ``[K, D]`` and which slots show theirs, bool ``[K]``.
+            shown: embeddings of tokens ``[K, D]``, and bool ``[K]`` for slots that show a token.
         """
         embedded: Tensor = self.embedding(u, warp)
         if shown is not None:
@@ -149,13 +149,13 @@ class SlotAdapter(StoredAdapter):
         return embedded
 
     def entering(self, embedded: Tensor, number: Tensor, before: Tensor) -> Tensor:
-        """Return states ``[K, D]`` of slots where they enter, by those `before` their branches."""
+        """Return entry states ``[K, D]`` of slots from the states `before` their branches."""
         assert self.carried is not None, "the slots of this adapter enter with the tokens"
         scale = self.carried[number.clamp(max=len(self.carried) - 1)]
         return before * scale[:, None].to(before.dtype) + embedded
 
     def factors(self, dtype: torch.dtype) -> dict[str, tuple[Tensor | None, Tensor]]:
-        """Return A ``[r, in]`` (None: full rank) and scaled B ``[out, r]`` of every layer, cast."""
+        """Return A ``[r, in]`` (None: full rank) and scaled B ``[out, r]`` of each layer, cast."""
         pairs: dict[str, tuple[Tensor | None, Tensor]] = {}
         for name in self.config.layers:
             key = _key(name)
@@ -165,7 +165,7 @@ class SlotAdapter(StoredAdapter):
         return pairs
 
     def check_fits(self, module: Any) -> None:
-        """Raise `ValueError` unless a module has just these layers, fed a call's own rows."""
+        """Raise `ValueError` unless a module has exactly these layers, fed with a call's rows."""
         shapes = layer_shapes(module, self.config.enter)
         for name, shape in self.config.layers.items():
             if shapes.get(name) != tuple(shape):
@@ -189,7 +189,7 @@ class SlotAdapter(StoredAdapter):
 
 
 class HiddenAdapter(StoredAdapter):
-    """Weights of one `variant` on hidden states; the configuration gives the shape of `sized`."""
+    """Weights of one `variant` on hidden states; loading checks the shape of parameter `sized`."""
 
     variant: ClassVar[HeadsVariant]
     sized: ClassVar[str]
@@ -227,7 +227,7 @@ class HiddenAdapter(StoredAdapter):
 
 
 def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:
-    """Draw weights ``[…, in]`` evenly within one over the root of `in`."""
+    """Draw weights ``[…, in]`` uniformly from -1 / sqrt(in) to 1 / sqrt(in)."""
     bound = 1 / math.sqrt(shape[-1])
     return nn.Parameter(torch.rand(*shape, generator=generator) * 2 * bound - bound)
 

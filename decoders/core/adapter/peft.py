@@ -1,8 +1,8 @@
-"""An adapter in PEFT's format: its factors are a LoRA, ``slots.*`` hold what PEFT has not.
+"""An adapter in PEFT's format: a LoRA of its factors, and ``slots.*`` for all other weights.
 
-Activated LoRA (aLoRA, arXiv 2504.12397) adds B A behind an offset from the end of a sequence: our
-gate, where slots are the last of ``inputs_embeds`` and their number is ``alora_offsets``. The
-invocation token, by which PEFT finds that offset in a text, is one that no text holds.
+Activated LoRA (aLoRA, arXiv 2504.12397) adds B A after an offset from the end of a sequence. This
+equals our gate if slots come last in ``inputs_embeds`` and ``alora_offsets`` is their number. PEFT
+finds the offset in a text by an invocation token; the one set here occurs in no text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from decoders.core.adapter.module import SlotAdapter
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 SLOTS_CONFIG, SLOTS_WEIGHTS = "slots.json", "slots.safetensors"
 FACTORS_HASH = "factors_sha256"
-"""Key of the metadata of ``slots.safetensors``: the factors that `measured` was measured with."""
+"""Metadata key in ``slots.safetensors``: hash of the factors that `measured` was measured with."""
 _NO_TOKEN = -1
 """The invocation token: an id that no tokenizer gives."""
 _PREFIX = "base_model.model."
@@ -32,8 +32,7 @@ _PREFIX = "base_model.model."
 def to_peft(folder: Path, output: Path) -> list[Path]:
     """Write an adapter's folder in PEFT's format; return the files.
 
-    `ValueError` for a folder or output that cannot be used, or an adapter that PEFT has no format
-    for.
+    `ValueError` for an unusable folder or output, or an adapter that PEFT's format cannot hold.
     """
     adapter = SlotAdapter.load(folder)
     _refuse(adapter.config)
@@ -54,7 +53,7 @@ def to_peft(folder: Path, output: Path) -> list[Path]:
 
 
 def parted(adapter: SlotAdapter, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Part weights into PEFT's factors, A ``[r, in]`` and B ``[out, r]``, and all others."""
+    """Split weights into PEFT's factors, A ``[r, in]`` and B ``[out, r]``, and all others."""
     state = {name: value.to(dtype).contiguous() for name, value in adapter.state_dict().items()}
     factors = {}
     for layer in adapter.config.layers:
@@ -65,7 +64,7 @@ def parted(adapter: SlotAdapter, dtype: torch.dtype) -> tuple[dict[str, Tensor],
 
 
 def factors_hash(factors: Mapping[str, Tensor]) -> str:
-    """Hash names and values, whatever file they lie in."""
+    """Hash the names and values of factors, independently of their file."""
     digest = hashlib.sha256()
     for name in sorted(factors):
         digest.update(name.encode())

@@ -1,6 +1,6 @@
 """The inputs of an adapter's slots, and the gated forward of their calls.
 
-Letters: B calls, N rows of the widest, S slots, D hidden width.
+Letters: B calls, N rows of the widest call, S slots, D hidden width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from decoders.core.upload import upload
 
 
 class AttachedAdapter:
-    """An adapter at work in a module, in the module's dtype and on its device."""
+    """An adapter attached to a module, in the module's dtype and on its device."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AttachedAdapter:
         device: torch.device,
         merged: bool,
     ) -> None:
-        """Lay the weights out (`weights`: merged or not); `tokens` is the token embedding."""
+        """Prepare `weights`, merged or not; `tokens` is the token embedding."""
         self.config, self._tokens = adapter.config, tokens
         self.module = adapter.to(device)
         self._dtype, self._device = dtype, device
@@ -68,9 +68,9 @@ class AttachedAdapter:
         *,
         whole: Callable[[int], int] = int,
     ) -> LateSlots | None:
-        """Return the slots of calls with inputs ``[B, N, D]``, if they enter late; else None.
+        """Return the slots of calls with inputs ``[B, N, D]``; None unless slots enter late.
 
-        `firsts`: the calls' first flat rows. The last slot is repeated up to `whole` of so many.
+        `firsts` are the calls' first flat rows. Copies of the last slot pad n slots to `whole(n)`.
         """
         if not self.config.enter:
             return None
@@ -88,7 +88,7 @@ class AttachedAdapter:
                     "use an adapter with enter = 0"
                 )
             rows += range(first, first + sum(sizes))
-            for branch, size in enumerate(sizes):  # they follow the last tokens, in order
+            for branch, size in enumerate(sizes):  # branches follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
         missing = whole(len(rows)) - len(rows)
@@ -103,7 +103,7 @@ class AttachedAdapter:
         )
 
     def one(self, slots: Slots, embedded: Tensor) -> tuple[Tensor, Forward]:
-        """Return inputs ``[1, N, D]`` of a call with embedded tokens, and its gated forward."""
+        """Return inputs ``[1, N, D]`` and gated forward of one call with embedded tokens."""
         rows = self._embed([slots])[None]
         num_tokens = embedded.shape[1]
         if not num_tokens:
@@ -119,7 +119,7 @@ class AttachedAdapter:
         *,
         bucketed: bool = False,
     ) -> tuple[Tensor, Forward]:
-        """Return inputs ``[B, N, D]`` of padded calls with embedded tokens, and their forward."""
+        """Return inputs ``[B, N, D]`` and gated forward of padded calls with embedded tokens."""
         inputs, base, slots = self._embedded(calls, firsts, embedded)
         if bucketed:
             gate = self.weights.gate(base, slots, bucketed=True)
@@ -134,10 +134,10 @@ class AttachedAdapter:
         *,
         bucketed: bool,
     ) -> dict[str, Tensor]:
-        """Return what a graph of padded calls is given: inputs, gate and late slots by name.
+        """Return a graph's inputs for padded calls by name: embedded rows, gate and late slots.
 
-        If `bucketed`, shapes depend on numbers of rows as powers of two alone. Else rows that are
-        all slots have no gate.
+        If `bucketed`, numbers of rows are rounded up to powers of two, so that shapes are few.
+        Otherwise, calls that have only slots have no gate.
         """
         rows, base, slots = self._embedded(calls, firsts, embedded)
         whole = partial(graph_size, bucketed=bucketed)
@@ -145,7 +145,7 @@ class AttachedAdapter:
         gate = {}
         if bucketed or any(call.tokens for call in calls):
             gate = self.weights.gate(base, slots, bucketed=bucketed)
-        by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, of which a trace knows both
+        by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, both known to a trace
         gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}
         return {
             "embeds": rows,
@@ -181,7 +181,7 @@ class AttachedAdapter:
         return torch.cat([self._embed_one(part) for part in parts])
 
     def _embed_one(self, slots: Slots) -> Tensor:
-        """Round u to `NUM_LEVELS`: finer bits seldom decide a pick, and a table is fast."""
+        """Embed u from a fast table of `NUM_LEVELS` levels; finer bits seldom decide a pick."""
         levels = self._indices([level_of(u) for u in slots.uniforms])
         embedded = self._table(slots.warp).index_select(0, levels)
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]

@@ -1,12 +1,12 @@
-"""The weights of gated linear layers: base rows see the base alone, slot rows base + adapter.
+"""The weights of gated linear layers: base rows use only the base, slot rows base + adapter.
 
 ``y = W x + b + g (alpha / r) B A x`` with g = 0 for base rows and 1 for slots (gated LoRA):
 
-* *merged*: slot rows go through ``W + (alpha / r) B A``. Fastest where the weights are small, at
-  twice the weight memory.
+* *merged*: slot rows run through ``W + (alpha / r) B A``. Fastest for small weights, at twice the
+  weight memory.
 * *unmerged*: W for all rows, then the delta on slot rows. Layers that share an input share one
   product with their stacked A.
-* `low_rank.LowRankWeights`: as unmerged, with W side by side as well: a CPU's large weights.
+* `low_rank.LowRankWeights`: as unmerged, with joined W as well; for large weights on a CPU.
 
 Letters: B sequences, N rows of a sequence, S slot rows of a call, r rank.
 """
@@ -34,7 +34,7 @@ class Deltas:
     def __init__(
         self, gated: GatedModule, factors: Mapping[str, tuple[Tensor | None, Tensor]]
     ) -> None:
-        """Stack A ``[r, in]``; B ``[out, r]`` is scaled by alpha / r."""
+        """Stack A ``[r, in]``; B ``[out, r]`` is already scaled by alpha / r."""
         self.gated = gated
         self._factors = [factors.get(layer.name) for layer in gated.layers]
         self._group_of: dict[int, tuple[int, int]] = {}
@@ -52,7 +52,7 @@ class Deltas:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the factors and of the stacks made of them."""
+        """Bytes of the factors and of their stacks."""
         pairs = [pair for pair in self._factors if pair is not None]
         factors = [part for pair in pairs for part in pair if part is not None]
         stacks = [stack for stack in self._stacks if stack is not None]
@@ -72,7 +72,7 @@ class Deltas:
         return layer.weight.to(delta.dtype) + delta.t()
 
     def delta(self, index: int, x: Tensor) -> Tensor:
-        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares the product with A."""
+        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares one product with A."""
         pair = self._factors[index]
         assert pair is not None
         if pair[0] is None:
@@ -84,15 +84,15 @@ class Deltas:
             self._last = (number, by_tiles(lambda tile: tile @ stack, x))
         high, product = pair[1], self._last[1]
         if start + high.shape[1] == product.shape[1]:
-            self._last = None  # kept, it would be an output of a compiled graph
+            self._last = None  # otherwise it would be an output of a compiled graph
         return by_tiles(lambda tile: tile @ high.t(), product[:, start : start + high.shape[1]])
 
 
 class GroupedWeights:
-    """One weight a layer; layers that share an input stand side by side and take one product."""
+    """One weight per layer; layers that share an input have joined weights and take one product."""
 
     def __init__(self, gated: GatedModule, weight: Callable[[list[int]], Tensor]) -> None:
-        """Take the weights of layers by their indices, side by side ``[in, sum out]``."""
+        """Take `weight`, which returns the joined weights ``[in, sum out]`` of layers by index."""
         self._groups: list[Group] = []
         self._member: dict[int, tuple[Group, int]] = {}
         for indices in gated.groups:
@@ -108,7 +108,7 @@ class GroupedWeights:
 
     @classmethod
     def base(cls, gated: GatedModule) -> Self:
-        """View a model's own weights, which stand side by side."""
+        """View a model's own weights, which must be joined in memory."""
         return cls(gated, lambda indices: _side_by_side([gated.layers[i] for i in indices]))
 
     def weight(self, index: int) -> Tensor:
@@ -121,7 +121,7 @@ class GroupedWeights:
         return self.part(index, lambda group: group.everywhere(x))
 
     def part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
-        """Return a layer's part of what `run` gives when its group's first is called."""
+        """Return a layer's part of its group's output; `run` the group at its first layer."""
         group, member = self._member[index]
         if len(group.sizes) == 1:
             return run(group)
@@ -129,12 +129,12 @@ class GroupedWeights:
             group.parts = run(group).split(group.sizes, -1)  # type: ignore[no-untyped-call]
         part = group.parts[member]
         if member == len(group.sizes) - 1:
-            group.parts = ()  # kept, it would be an output of a compiled graph
+            group.parts = ()  # otherwise they would be outputs of a compiled graph
         return part
 
 
 class MergedWeights(GroupedWeights):
-    """W + B A of every layer, once; for decoding, and for training with the gate open."""
+    """``W + B A`` of every layer, merged once; for decoding, and for training with an open gate."""
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
@@ -150,11 +150,11 @@ class MergedWeights(GroupedWeights):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the merged weights; base weights are the module's own."""
+        """Bytes of the merged weights, without the module's own base weights."""
         return sum(group.slots.nbytes for group in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """Gate one sequence of `num_rows` rows; those from `first` on are slots."""
+        """Gate one sequence of `num_rows` rows; rows from `first` on are slots."""
         rows = _tail(first, num_rows, self._groups[0].slots.device)
         return self._gated(rows)
 
@@ -166,7 +166,7 @@ class MergedWeights(GroupedWeights):
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
-        """Return what `through` needs; `bucketed`: by numbers of rows as powers of two alone."""
+        """Return the inputs of `through`; `bucketed` pads numbers of rows to powers of two."""
         fed = (_filled_up(base, bucketed), _filled_up(slots, bucketed))
         index = torch.arange(len(fed[0]) + len(slots), device=base.device)
         back = base.new_empty(len(base) + len(slots))
@@ -174,14 +174,14 @@ class MergedWeights(GroupedWeights):
         return {"gate.base": fed[0], "gate.slots": fed[1], "gate.back": back}
 
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
-        """Run the rows of a `gate`: shapes depend on its tensors' alone."""
+        """Gate rows by a `gate`; shapes depend only on those of its tensors."""
         base, slots, back = (gate[f"gate.{part}"] for part in ("base", "slots", "back"))
         return self._gated(_Rows(torch.cat((base, slots)), back.flatten(), base.shape[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A call's rows: `taken` has base rows, then slots; `back` finds each row in it."""
+    """A call's rows: `taken` has base rows, then slots; `back` is each row's index in `taken`."""
 
     taken: Tensor
     back: Tensor
@@ -194,7 +194,7 @@ class _Rows:
 
 
 def _filled_up(rows: Tensor, bucketed: bool) -> Tensor:
-    """Add row 0 up to `graph_size`."""
+    """Pad with row 0 up to `graph_size`."""
     return nn.functional.pad(rows, (0, graph_size(len(rows), bucketed) - len(rows)))
 
 
@@ -206,9 +206,9 @@ def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
 
 @dataclass(slots=True)
 class Group:
-    """Layers of one input; where it is `plain`, no layer has a delta.
+    """Layers that share an input; in a `plain` group, no layer has a delta.
 
-    `base` are the module's own weights: one for all layers if they stand side by side.
+    `base` are the module's own weights: one tensor for all layers if the weights are joined.
     """
 
     members: Sequence[Layer]
@@ -220,12 +220,12 @@ class Group:
     base: Sequence[Tensor] = ()
 
     def everywhere(self, x: Tensor) -> Tensor:
-        """Use `slots` for every row ``[B, N, in]``."""
+        """Run every row ``[B, N, in]`` through `slots`."""
         y = by_tiles(lambda tile: tile @ self.slots, x)
         return y if self.bias is None else y + self.bias
 
     def gated(self, x: Tensor, rows: _Rows) -> Tensor:
-        """Run each row ``[B, N, in]`` by its kind."""
+        """Run base rows through `base` and slot rows through `slots`, given all ``[B, N, in]``."""
         if self.plain:
             return self.everywhere(x)
         taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
@@ -263,15 +263,15 @@ class Delta(ABC):
         """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``."""
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """Add it to the outputs ``[S, out]`` of rows ``[S, in]``, in place."""
+        """Add the delta of rows ``[S, in]`` to their outputs ``[S, out]``, in place."""
         y += self.of_rows(x)
 
 
 class AddedWeights:
-    """W for all rows, the delta for slots; a subclass says how a layer runs."""
+    """W for all rows, plus the delta for slots; a subclass defines how a layer runs."""
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
-        """Return a layer's output ``[B, N, out]``, after `add` on rows ``[B N, in]`` and it."""
+        """Return a layer's output ``[B, N, out]``; `add` adds the deltas of rows ``[B N, in]``."""
         raise NotImplementedError
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
@@ -293,7 +293,7 @@ class AddedWeights:
         )
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
-        """See `MergedWeights.gate`: one number a row, 0 for base rows."""
+        """See `MergedWeights.gate`; the gate is 1 for slot rows and 0 for base rows."""
         del bucketed
         gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
         gate[slots] = 1.0
@@ -309,7 +309,7 @@ class AddedWeights:
 
 
 class UnmergedWeights(AddedWeights):
-    """Layers one by one, with deltas in the dtype of the module; serves training too."""
+    """Weights run layer by layer, with deltas in the module's dtype; also used in training."""
 
     def __init__(self, deltas: Deltas) -> None:
         """Take the deltas of a module's layers."""
@@ -335,10 +335,10 @@ class _LayerDelta(Delta):
 
 
 def graph_size(number: int, bucketed: bool) -> int:
-    """Return a size in graphs: a power of two, or at least two, as one is a graph of its own."""
+    """Round a size up: to a power of two if `bucketed`, else to 2, as 1 needs another graph."""
     return power_of_two(max(1, number)) if bucketed else max(2, number)
 
 
 def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is not below a number."""
+    """Return the smallest power of two that is at least a number."""
     return 1 << (number - 1).bit_length()

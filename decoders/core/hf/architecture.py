@@ -1,6 +1,6 @@
-"""Find out how a transformers module runs on a cache and masks of our own, or refuse it.
+"""Find out how a transformers module runs with this project's KV cache and masks, or refuse it.
 
-Facts are read from its config and found by running two tokens.
+The facts come from the module's config and from a forward pass over two tokens.
 Letters: H key-value heads, D head dimension, V vocabulary.
 """
 
@@ -31,8 +31,8 @@ _PROCESSORS = (
     *("min_length", "min_new_tokens", "exponential_decay_length_penalty", "guidance_scale"),
     *("min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "penalty_alpha", "num_beams"),
 )
-"""Settings of transformers' generation that change logits, or how tokens are chosen, beside the
-temperature, top-k and top-p that a run sets itself."""
+"""Generation settings of transformers that change the logits or the choice of tokens. Temperature,
+top-k and top-p are left out, because a run sets them itself."""
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
@@ -41,13 +41,13 @@ class Architecture:
     """Facts of one module.
 
     Attributes:
-        planes: (H, D) of the keys of layer 0, its values, the keys of layer 1, …
-        devices: where each plane is made.
-        device: of inputs and logits (`main_device`).
-        dtype: of the weights.
-        windows: how far back each kind of layer sees (None: everything).
-        max_length: the longest sequence the model was made for, and that keeps rope's frequencies.
-        reads_hidden: logits are exactly the head applied to the base model's output.
+        planes: shape (H, D) of each plane: keys of layer 0, values of layer 0, keys of layer 1, …
+        devices: device of each plane.
+        device: device of inputs and logits (`main_device`).
+        dtype: dtype of the weights.
+        windows: attention window of each kind of layer (None: unlimited).
+        max_length: longest sequence that the model was made for and that keeps rope's frequencies.
+        reads_hidden: the logits are exactly the head applied to the base model's output.
         sdpa: attention is torch's own, which needs no mask for a causal prefill.
     """
 
@@ -63,7 +63,7 @@ class Architecture:
 
     @classmethod
     def of(cls, module: Any, cache: Any) -> Architecture:
-        """Study a module with an empty cache of transformers; `ValueError` where it cannot run."""
+        """Study a module with an empty transformers cache; `ValueError` if it cannot run here."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
         length = getattr(config, "max_position_embeddings", None)
@@ -87,9 +87,9 @@ class Architecture:
 
 
 def main_device(module: Any) -> torch.device:
-    """Return the device of a module's inputs: its own, or that of the first part that computes.
+    """Return the device of a module's inputs; on several devices, the first GPU or else the CPU.
 
-    Parts in a CPU's memory beside GPUs compute on the first of these.
+    Parts that are kept in CPU memory next to GPUs compute on the first GPU.
     """
     devices = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
     if len(devices) < 2:
@@ -101,7 +101,7 @@ def main_device(module: Any) -> torch.device:
 
 
 def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
-    """Return an id, several or none as a set, as configs and tokenizers give them."""
+    """Return the ids of a config or tokenizer, given as one id, several or None, as a set."""
     if value is None:
         return frozenset()
     return frozenset([value] if isinstance(value, int) else value)
@@ -122,7 +122,7 @@ def _refuse_other_memories(module: Any) -> None:
 
 
 def changed_frequencies(config: Any) -> int | None:
-    """Return the length beyond which longrope gives every row other frequencies."""
+    """Return the length beyond which longrope changes the frequencies of all rows (None: never)."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
     changes = [
@@ -183,7 +183,7 @@ def _planes(
 
 @torch.inference_mode()
 def _study_head(module: Any) -> tuple[int, bool]:
-    """Scale the head's output up: a soft cap cannot hide in small numbers."""
+    """Return V and `reads_hidden`; the head's output is scaled up to expose a soft cap."""
     base, head = text_model(module), module.get_output_embeddings()
     seen: dict[str, Tensor] = {}
 
@@ -209,7 +209,7 @@ def _study_head(module: Any) -> tuple[int, bool]:
 
 
 def notes_of(module: Any) -> tuple[str, ...]:
-    """Note what of a generation config is not applied, and where rope ends a text."""
+    """List generation settings that are not applied, and a text length that rope limits."""
     config = module.config.get_text_config()
     notes = []
     generation = getattr(module, "generation_config", None)

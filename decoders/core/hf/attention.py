@@ -1,11 +1,11 @@
-"""Attention of calls: additive masks with sliding windows, and few rows with shared heads.
+"""Attention of calls: additive masks with sliding windows, and grouped heads for few rows.
 
-A mask is 0 where a row sees an entry and the lowest finite number elsewhere: -inf could turn a row
-into NaN. Every row, padding included, sees at least one entry.
+A mask is 0 where a row sees an entry and the lowest finite number elsewhere, because -inf could
+turn a row into NaN. Every row, padding included, sees at least one entry.
 
-The query heads of a key-value head, laid behind one another as rows, are one product that reads
-each entry once; torch's kernels repeat them (docs/log.md). On a GPU such rows are two batched
-products: the kernels that take a mask give a head of few rows one of the GPU's processors.
+Grouping joins the query heads of a key-value head as rows of one product, which reads each entry
+once; torch's kernels repeat the entries (docs/log.md). On a GPU, grouped rows use two batched
+products, because kernels with a mask run a head of few rows on only one of the GPU's processors.
 
 Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity, H query heads,
 K key-value heads, D head dimension.
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from decoders.core.hf.architecture import Architecture
 
 Masks = Tensor | dict[str, Tensor | None] | None
-"""One mask for all layers, or one per kind; None: causal, or a single row."""
+"""One mask for all layers, or one per kind of layer. None: causal, or a single row."""
 
 TEMPLATE_ROWS = 64
-"""The widest call after a prefix whose causal mask is a view of a ready template."""
+"""Most rows of a call after a prefix whose causal mask is a view of a precomputed template."""
 
 NAME = "sdpa_grouped"
 """Name of grouped attention in a module's configuration."""
 _SPECIAL = ("softcap", "position_bias", "cache", "s_aux")
-"""Options that only some architectures give: theirs is left to transformers."""
+"""Options of some architectures, whose attention is left to transformers."""
 GROUPED_ROWS = 16
-"""Wider calls have rows enough for a product of their own."""
+"""Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
 _PROCESSORS, _WIDE = 128, 32
-"""So many heads of all sequences keep a GPU busy, and with so many rows each torch's kernel is the
-faster one (results/reference/h100/attention.csv)."""
+"""This many key-value heads over all sequences keep a GPU busy; with this many rows per head too,
+torch's kernel is faster (results/reference/h100/attention.csv)."""
 
 
 class MaskBuilder:
-    """Makes the masks of one cache, of C entries a row."""
+    """Makes the masks of one cache with C entries per row."""
 
     def __init__(self, architecture: Architecture, capacity: int) -> None:
-        """Take the kinds of layers, and how far back each sees."""
+        """Take the kinds of layers and their windows from `architecture`."""
         self._windows, self._capacity = architecture.windows, capacity
         self._dtype, self._device = architecture.dtype, architecture.device
         self._template: Tensor | None = None
@@ -62,11 +62,11 @@ class MaskBuilder:
         return added.masked_fill_(~visible, torch.finfo(self._dtype).min)
 
     def per_kind(self, mask: Tensor | None) -> Masks:
-        """Repeat a mask for every kind of layer (right where no window can matter)."""
+        """Use one mask for every kind of layer (correct only if no window can matter)."""
         return mask if len(self._windows) == 1 else dict.fromkeys(self._windows, mask)
 
     def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
-        """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, windows aside."""
+        """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, without windows."""
         if num_rows <= TEMPLATE_ROWS:
             if self._template is None:
                 rows = torch.arange(TEMPLATE_ROWS, device=self._device)
@@ -76,7 +76,7 @@ class MaskBuilder:
             view = self._template[:num_rows].narrow(1, self._capacity - start, start + num_rows)
             if mask is None and self._device.type == "cpu":
                 return view[None, None]
-            added = view.clone()  # also aligned, as CUDA kernels want it
+            added = view.clone()  # also aligned, as CUDA kernels require
             if mask is None:
                 return added[None, None]
         else:
@@ -87,11 +87,11 @@ class MaskBuilder:
         return added[None, None]
 
     def visible(self, calls: Sequence[Call], starts: Tensor, width: int, seen: int) -> Tensor:
-        """Return what each row sees, windows aside: bool ``[B, N, T]``; padding rows are causal.
+        """Return which entries each row sees, without windows: bool ``[B, N, T]``.
 
-        `starts` are the calls' committed lengths ``[B]``, `width` is N and `seen` T.
+        `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T. Padding rows are causal.
         """
-        columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: first row's own
+        columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: the first row
         rows = torch.arange(width, device=self._device)
         if all(call.mask is None for call in calls):
             return columns[:, None, :] <= rows[:, None]
@@ -105,9 +105,9 @@ class MaskBuilder:
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
 
     def windowed(self, visible: Tensor, positions: Tensor, stored: Tensor) -> Masks:
-        """Fold windows into `visible` ``[B, N, T]``: additive ``[B, 1, N, T]`` per kind of layer.
+        """Add windows to `visible` ``[B, N, T]``; return ``[B, 1, N, T]`` per kind of layer.
 
-        `positions` are those of the rows ``[B, N]``, `stored` those of the entries ``[B, T]``.
+        `positions` ``[B, N]`` are positions of rows, `stored` ``[B, T]`` positions of entries.
         """
         masks: dict[str, Tensor | None] = {}
         for kind, window in self._windows.items():
@@ -127,17 +127,17 @@ def grouped_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers' scaled dot product does, with the rows of a group as one.
+    """Compute transformers' scaled dot-product attention, with grouped query heads if possible.
 
-    `query` is ``[B, H, N, D]``, `key` and `value` ``[B, K, T, D]``, the mask additive ``[B or 1, 1
-    or H, N, T]``. Returns ``[B, N, H, D]``, and no weights.
+    `query` is ``[B, H, N, D]``, `key` and `value` are ``[B, K, T, D]``, the additive mask is
+    ``[B or 1, 1 or H, N, T]``. Returns ``[B, N, H, D]``, and no attention weights.
     """
     num_heads, num_rows = query.shape[1:3]
     num_groups = num_heads // key.shape[1]
-    alone = attention_mask is None and num_rows > 1  # causal: the kernel knows how
+    alone = attention_mask is None and num_rows > 1  # the kernel masks causally itself
     special = any(options.get(name) is not None for name in _SPECIAL) or options.get("dropout")
     by_head = attention_mask is not None and attention_mask.shape[1] > 1
-    wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph is of all widths
+    wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph has any width
     on_gpu = query.device.type == "cuda"
     if (num_groups == 1 and not on_gpu) or wide or alone or special or by_head:
         given: tuple[Tensor, None] = sdpa_attention_forward(
@@ -159,7 +159,7 @@ def grouped_attention(
 def _by_products(
     rows: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """Attend ``[B, K, G N, D]`` rows of groups, a head's rows behind one another, as products.
+    """Compute attention of grouped rows ``[B, K, G N, D]``, G heads of N rows, by two products.
 
     Scores and their exponentials are float32. The mask is ``[B or 1, 1, N, T]``.
     """
@@ -176,7 +176,7 @@ def _by_products(
 
 
 def group_attention(module: Any) -> None:
-    """Let a causal LM group its rows by torch's kernel: with shared heads, on a GPU always."""
+    """Turn on grouped attention instead of sdpa if a causal LM shares heads or is on a GPU."""
     config = module.config.get_text_config()
     shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     if config._attn_implementation != "sdpa":
@@ -186,14 +186,14 @@ def group_attention(module: Any) -> None:
 
 
 def ungroup_attention(module: Any) -> None:
-    """Give a causal LM transformers' own attention back."""
+    """Restore transformers' own attention in a causal LM."""
     if module.config.get_text_config()._attn_implementation == NAME:
         module.set_attn_implementation("sdpa")
 
 
 @contextmanager
 def own_attention(module: Any) -> Iterator[None]:
-    """Run transformers' own attention in a causal LM."""
+    """Use transformers' own attention in a causal LM inside the context."""
     grouped = module.config.get_text_config()._attn_implementation == NAME
     ungroup_attention(module)
     try:

@@ -1,8 +1,8 @@
 """A preallocated KV cache that calls write in place.
 
-A *plane* is the keys or the values of one layer, ``[B, H, C, D]``; planes of one shape share one
-allocation: views of all layers cost a few operations. Letters: B cache rows, H key-value heads,
-C entries of a row (and one scrap entry for padding), D head dimension, N rows, T entries read.
+A *plane* holds the keys or the values of one layer, ``[B, H, C, D]``. Planes of equal shape share
+one allocation, so that views of all layers take few operations. Letters: B cache rows, H key-value
+heads, C entries per row (plus a scrap entry for padding), D head dimension, N rows, T entries read.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PlaneShape = tuple[int, int]
 
 
 class PlaneCache(Cache):
-    """A cache of transformers on planes that a graph is given: it writes `entries`, reads T."""
+    """A transformers cache on the planes of a graph: writes `entries` and reads the first T."""
 
     def __init__(self, planes: Sequence[Tensor], entries: Tensor, seen: int) -> None:
-        """Take the entries ``[B, N]`` of the rows, and T."""
+        """Take the planes, the entries ``[B, N]`` that the rows are written to, and T (`seen`)."""
         super().__init__(layers=[])
         self._planes, self._entries, self._seen = planes, entries, seen
         self._indices: dict[int, Tensor] = {}
@@ -32,7 +32,7 @@ class PlaneCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store a layer's new states ``[B, H, N, D]``; return all it sees, ``[B, H, T, D]``."""
+        """Store a layer's new states ``[B, H, N, D]``; return all it reads, ``[B, H, T, D]``."""
         return (
             self._update(2 * layer_idx, key_states),
             self._update(2 * layer_idx + 1, value_states),
@@ -49,25 +49,24 @@ class PlaneCache(Cache):
         return plane.narrow(2, 0, self._seen)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0: masks and positions are given."""
+        """Return 0, because masks and positions are passed explicitly."""
         return 0
 
 
 def flat_entries(rows: Tensor, entries: Tensor, num_heads: int, capacity: int) -> Tensor:
-    """Return places in a flat plane ``[B * K * C]`` of entries, for every head.
+    """Return indices ``[S * K * E]`` of entries in a flat plane ``[B * K * C]``, for K heads.
 
-    `rows` ``[S, 1]`` or ``[S, E]`` and `entries` ``[S, E]`` go by sequence; returns
-    ``[S * K * E]``.
+    `rows` ``[S, 1]`` or ``[S, E]`` are the cache rows of the `entries` ``[S, E]``.
     """
     head = torch.arange(num_heads, device=rows.device)[:, None]
     return ((rows[:, None] * num_heads + head) * capacity + entries[:, None]).view(-1)
 
 
 class KVStore(Cache):
-    """Keys and values of every layer, as a cache of transformers.
+    """Keys and values of every layer, as a transformers cache.
 
-    A call announces its entries (`at`, `scattered` or `packed`), then every layer calls `update`
-    once.
+    A call first announces its entries (`at`, `scattered` or `packed`). Then every layer calls
+    `update` once.
     """
 
     def __init__(
@@ -126,23 +125,23 @@ class KVStore(Cache):
         return [parts[plane] for plane in self._order]
 
     def planes_of(self, first: int, count: int) -> Sequence[Tensor]:
-        """Return the planes ``[count, H, C, D]`` of rows from `first` on."""
+        """Return all planes of `count` rows from `first` on, each ``[count, H, C, D]``."""
         if (first, count) not in self._parts:
             parts = self._views(self._bases, lambda base: base.narrow(1, first, count))
             self._parts[first, count] = parts
         return self._parts[first, count]
 
     def at(self, row: int, start: int, stop: int) -> None:
-        """Let the next call write entries `start` to `stop` of one row and read 0 to `stop`."""
+        """Let the next call write entries `start` to `stop` of one row, and read 0 to `stop`."""
         self.start, self.stop = start, stop
         bases = self._row_bases[row]
         self._into = self._views(bases, lambda base: base.narrow(3, start, stop - start))
         self._reads = self._views(bases, lambda base: base.narrow(3, 0, stop))
 
     def scattered(self, rows: Tensor, entries: Tensor, stop: int, first: int | None) -> None:
-        """Let the next call write `entries` ``[B', N]`` of `rows` ``[B']``, and read to `stop`.
+        """Let the next call write `entries` ``[B', N]`` of `rows` ``[B']``, and read 0 to `stop`.
 
-        Rows that count up from `first` are read as a view (None: copied).
+        If the rows are consecutive from `first` on, they are read as a view. None: as a copy.
         """
         self.start, self.stop = 0, stop
         self._into = None
@@ -159,14 +158,14 @@ class KVStore(Cache):
             )
 
     def packed(self, rows: Tensor, entries: Tensor) -> None:
-        """Let the next call write one entry for each of its rows ``[N]``, and read planes."""
+        """Let the next call write one entry for each of its rows ``[N]``, and read whole planes."""
         self.start, self.stop = 0, self.scrap + 1
         self._into = self._reads = self._read_rows = None
         self._index(rows[None], entries[None])
         self._span = (0, self.num_rows)
 
     def _index(self, rows: Tensor, entries: Tensor) -> None:
-        """Find flat entries of planes by rows ``[B', 1]`` or ``[1, N]`` and `entries`."""
+        """Compute the planes' flat indices of `entries` in `rows` ``[B', 1]`` or ``[1, N]``."""
         by_kind: dict[tuple[int, torch.device], Tensor] = {}
         for base in self._bases:
             heads, num_entries = base.shape[2], base.shape[3]
@@ -178,7 +177,7 @@ class KVStore(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store a layer's new states ``[B', H, N, D]``; return all it sees, ``[B', H, T, D]``."""
+        """Store a layer's new states ``[B', H, N, D]``; return all it reads, ``[B', H, T, D]``."""
         plane = 2 * layer_idx
         into, reads = self._into, self._reads
         if into is not None and reads is not None:
@@ -191,16 +190,16 @@ class KVStore(Cache):
             return reads[plane], reads[plane + 1]
         return self._read(plane), self._read(plane + 1)
 
-    # transformers reads the sizes of the running call when it is given no mask
+    # without a mask, transformers asks the cache for the sizes of the running call
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many entries the running call comes after."""
+        """Return the number of entries before the running call."""
         return self.start
 
     get_query_offset = get_seq_length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Return T, and the first entry seen."""
+        """Return T and the first entry read."""
         return self.stop, 0
 
     def _scatter(self, plane: int, states: Tensor) -> None:

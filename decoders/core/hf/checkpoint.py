@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SAMPLED = "sampled:"
-"""Prefix of the hash of weights of which only a part was read."""
+"""Prefix of a hash for which only a sample of the weights was read."""
 GGUF = "gguf:"
-"""Prefix of the hash of a GGUF file, for weights that were converted from it."""
+"""Prefix of the hash of weights converted from a GGUF file; it is the GGUF file's hash."""
 SOURCE = "source.json"
-"""File of a converted folder that names its GGUF file."""
+"""File in a converted folder that names the GGUF file."""
 CONVERTED = 1
-"""Format of such folders; raised when a conversion would come out differently."""
+"""Format version of converted folders; raised when conversions give another result."""
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)
 _ADAPTER = "adapter_config.json"
 MERGE_IT = "merge it into the weights first, or move adapter_config.json away"
-"""transformers would apply it unasked where peft is installed, and pass it over elsewhere."""
+"""transformers would apply a PEFT adapter unasked if peft is installed, and ignore it if not."""
 _CONVERT_IT = (
     "if you trust it, convert it once: AutoModelForCausalLM.from_pretrained(FOLDER)"
     ".save_pretrained(OTHER), and give that folder"
@@ -31,7 +31,7 @@ _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
 
 def cache_folder() -> Path:
-    """Return ``DECODING_BENCH_CACHE``, or a folder of the user's cache."""
+    """Return ``DECODING_BENCH_CACHE``, or a folder in the user's cache folder."""
     if given := os.environ.get("DECODING_BENCH_CACHE"):
         return Path(given).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -46,8 +46,8 @@ def graphs_folder() -> Path:
 def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
     """Return the path of a local folder, or the hub id, of a "model" or "tokenizer" (`what`).
 
-    `ValueError` for a folder that is missing, has none of the files `needed`, or holds a PEFT
-    adapter or weights in a pickle.
+    `ValueError` for a folder that is missing, has none of the `needed` files, or holds a PEFT
+    adapter or pickled weights.
     """
     given = str(path_or_id)
     folder = Path(given).expanduser()
@@ -85,7 +85,7 @@ def _refuse_other_weights(given: str, folder: Path) -> None:
 
 
 def is_local(given: str) -> bool:
-    """Tell whether a name can only be that of a local folder, be it there or not."""
+    """Tell whether a name must mean a local folder, even if the folder does not exist."""
     is_path = given.startswith((".", "/", "~")) or given.count("/") > 1
     return is_path or Path(given).expanduser().exists()
 
@@ -94,7 +94,7 @@ def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueErr
     """Explain in one line why a checkpoint could not be read, here or from the hub."""
     if Path(path_or_id).expanduser().is_dir():
         return ValueError(f"{what} {str(path_or_id)!r} cannot be loaded: {first_line(error)}")
-    if "model.safetensors" in str(error):  # it is there, and its weights are not
+    if "model.safetensors" in str(error):  # found, but without these weights
         return ValueError(
             f"{what} {str(path_or_id)!r} has no weights in safetensors, and pickles are not read; "
             f"{_CONVERT_IT}"
@@ -111,15 +111,15 @@ def first_line(error: Exception) -> str:
 
 
 def is_of_memory(error: Exception) -> bool:
-    """Tell whether memory was short: nothing is wrong with the files then."""
+    """Tell whether an error means too little memory, rather than bad files."""
     return isinstance(error, MemoryError) or bool(_OF_MEMORY.search(str(error)))
 
 
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
-    """Hash a checkpoint's weight files in name order; None where none are found.
+    """Hash a checkpoint's weight files in name order; None if there are none.
 
-    A folder converted from a GGUF file has that file's hash. Over `limit_bytes` a sample of every
-    file is hashed, and the digest begins with `SAMPLED`: it compares with no whole one.
+    A folder converted from a GGUF file has that file's hash. Above `limit_bytes`, only a sample of
+    every file is hashed. The digest then begins with `SAMPLED`, so it never equals a full hash.
     """
     folder = _folder_of(path)
     if (source := folder / SOURCE).is_file():
@@ -136,7 +136,7 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
 
 
 def count_weights(path: str | Path) -> int | None:
-    """Count a checkpoint's weights by its files' headers; None where none are found."""
+    """Count a checkpoint's weights from the headers of its files; None if there are none."""
     total = 0
     for file in _weight_files(_folder_of(path)):
         with file.open("rb") as stream:
@@ -145,7 +145,7 @@ def count_weights(path: str | Path) -> int | None:
                 header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
                 facts = [header[name] for name in header if name != "__metadata__"]
                 total += sum(math.prod(fact["shape"]) for fact in facts)
-            except (ValueError, TypeError, KeyError):  # whoever loads it will say so
+            except (ValueError, TypeError, KeyError):  # loading the file reports the error
                 return None
     return total or None
 
@@ -174,7 +174,7 @@ def _all_of(file: Path) -> Iterator[bytes]:
 
 
 def _sample_of(file: Path) -> Iterator[bytes]:
-    """Sample evenly: fine-tuning often leaves embeddings and the last norm as they were."""
+    """Sample evenly, because fine-tuning often leaves embeddings and the last norm unchanged."""
     size = file.stat().st_size
     yield f"{file.name} {size}\n".encode()
     with file.open("rb") as stream:

@@ -1,8 +1,8 @@
-"""Graphs of a function of tensors, which run without the Python that computes it.
+"""Graphs of a function of tensors, which run without the function's Python code.
 
-On a CPU a graph is machine code (`torch.export`, then AOTInductor) for one number of sequences. It
-serves all other sizes, but a size of one is a graph of its own. `graph_files` keeps the code.
-On a GPU it is a CUDA graph of exactly these shapes, captured from the plain function (`capture`).
+On a CPU a graph is machine code (`torch.export`, then AOTInductor) for one number of sequences.
+All other sizes may vary, but a size of one needs a separate graph. `graph_files` stores the code.
+On a GPU a graph is a CUDA graph of fixed shapes, captured from the plain function (`capture`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from decoders.core.hf import graph_children, graph_files, products
 Inputs = Mapping[str, Tensor]
 Outputs = Sequence[Tensor]
 Function = Callable[[Any, Inputs, Sequence[Tensor]], Outputs]
-"""Computes from a name, inputs, and the planes of a cache, which it writes to."""
+"""Maps a name, inputs and the planes of a cache to outputs, and writes to the planes."""
 Held = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
-"""Says what a function of a name holds beside its arguments: in words, whose first line is for
-readers, and all tensors by name."""
+"""Returns what the function uses besides its arguments, for a name: a description, whose first line
+is for readers, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
-"""Machine code; for tests: the traced graph, interpreted, and the plain function in the shapes of a
-CUDA graph."""
+"""`inductor`: machine code. For tests, `export` interprets the traced graph, and `eager` runs the
+plain function in the shapes of a CUDA graph."""
 
 
 class NoGraphError(ValueError):
@@ -52,25 +52,25 @@ DIMS = {
     "sees": "B1KT",
     **dict.fromkeys(("last", "warmth"), "1"),
 }
-"""Dimensions of a graph's inputs: R rows are read, P are base rows, S slots and L late slots.
+"""Dimensions of a graph's inputs: R rows read, P base rows, S slots, L late slots.
 
-Drafts in one pass are K, of one number in a graph.
+K is the number of drafts in one pass, which is fixed in a graph.
 """
 _MASK, _PLANE = "B1NT", "BHCD"
 _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
-"""Sizes to trace by."""
+"""Sizes of the traced example."""
 _WARM = 3
-"""Runs before a capture: kernels are chosen and workspaces allocated in them."""
+"""Runs before a capture, which choose kernels and allocate workspaces."""
 COMPILED_ROWS, COMPILED_PROMPT = 64, 512
-"""Most rows of a call in a graph, and of a lone sequence's call in machine code.
+"""Most rows of a call that runs as a graph, and of a single sequence's call as machine code.
 
-Longer prompts run plainly: their time is arithmetic, and attention without a mask is faster. CUDA
-graphs would need one for each length.
+Longer prompts run without a graph: attention without a mask is faster for them. A CUDA graph has
+one size, so prompts would need a graph for each length.
 """
 
 
 class Graphs:
-    """Graphs of a function by kind, made when a kind first comes; `num_graphs` were made so far."""
+    """Graphs of a function, each made at the first call of its kind; `num_graphs` counts them."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Graphs:
         device: torch.device,
         backend: Backend = "inductor",
     ) -> None:
-        """Take a function and what it holds; `fixed`: a graph is of one size of its inputs."""
+        """Take a function and what it holds; `fixed` graphs serve only one set of input shapes."""
         self._function, self._held = function, held
         self.backend = backend
         self._on_gpu = device.type == "cuda"
@@ -94,10 +94,10 @@ class Graphs:
         return num_rows <= (COMPILED_PROMPT if lone else COMPILED_ROWS)
 
     def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Run the graph of a name and of these shapes.
+        """Run the graph for a name and these shapes.
 
         Raises:
-            NoGraphError: none can be made of the function.
+            NoGraphError: no graph can be made of the function.
         """
         outputs = self.bound(name, inputs, planes)()
         return [each.clone() for each in outputs] if self.fixed else outputs  # replays overwrite
@@ -105,7 +105,7 @@ class Graphs:
     def bound(
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[], Outputs]:
-        """Return the same as a function, which may run again and again (raises as a call)."""
+        """Return the run of a graph as a function for repeated calls; errors as in `__call__`."""
         places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
         key = (name, len(_rows(inputs)), tuple(map(self._kind, inputs.values())), *places)
         graph = self._graphs.get(key)
@@ -115,11 +115,11 @@ class Graphs:
                 return partial(self._function, name, inputs, planes)
             self._graphs[key] = graph
             self.num_graphs += 1
-        # machine code takes its inputs for contiguous
+        # machine code assumes contiguous inputs
         return partial(graph, [*(each.contiguous() for each in inputs.values()), *planes])
 
     def forget(self) -> None:
-        """Drop graphs that hold addresses: the planes are allocated anew."""
+        """Drop graphs that hold addresses, because the planes are reallocated."""
         if self.fixed:
             self._graphs.clear()
 
@@ -129,7 +129,7 @@ class Graphs:
     def _made(
         self, name: Hashable, key: Hashable, inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[list[Tensor]], Outputs] | None:
-        """Return a new graph; None while another process makes it."""
+        """Return a new graph, or None while another process makes it."""
         function, names = self._function, list(inputs)
 
         def flat(*given: Tensor) -> Outputs:
@@ -144,7 +144,7 @@ class Graphs:
         try:
             if self._on_gpu:
                 return _captured(flat, given, len(names))
-            with warnings.catch_warnings(action="ignore"):  # of the compilers' own code
+            with warnings.catch_warnings(action="ignore"):  # warnings of compilers
                 return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
         except Exception as error:  # compilers raise anything
             why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
@@ -179,7 +179,7 @@ class Graphs:
 
 
 def _rows(inputs: Inputs) -> Tensor:
-    """Return an input ``[B, N, …]`` that has as many rows as the others."""
+    """Return an input ``[B, N, …]`` whose first two sizes are those of the pass."""
     return inputs["positions"] if "positions" in inputs else inputs["states"]
 
 
@@ -193,14 +193,14 @@ class _Flat(nn.Module):
 
 
 def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequence[Tensor]) -> Any:
-    """Trace a function of tensors for all sizes of `_SIZES`, and for all that it holds.
+    """Trace a function of tensors for any sizes of `_SIZES`, and any values of held tensors.
 
-    The example has sizes that all differ: a trace may take equal ones for one size.
+    All sizes of the example differ, because a trace may treat equal sizes as one.
     """
     letters = [_MASK if name.startswith("mask.") else DIMS[name] for name in names]
     letters += [_PLANE] * (len(given) - len(names))
     fixed = torch.export.Dim.STATIC
-    # one size for all planes by name: found, each would have its own, and an index of its own
+    # a named size for all planes; with AUTO, each plane would have its own size and its own index
     free = {**dict.fromkeys(_SIZES, torch.export.Dim.AUTO), "C": torch.export.Dim("C", min=2)}
     example: list[Tensor] = []
     dynamic: list[dict[int, Any]] = []
@@ -217,7 +217,7 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
             )
     _check_sizes(program, letters)
     for spec in program.graph_signature.input_specs:
-        if spec.kind == InputKind.CONSTANT_TENSOR:  # as a buffer it keeps its name
+        if spec.kind == InputKind.CONSTANT_TENSOR:  # a buffer keeps its name
             assert spec.target is not None
             spec.kind, spec.persistent = InputKind.BUFFER, True
             program.state_dict[spec.target] = program.constants.pop(spec.target)
@@ -225,7 +225,7 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
 
 
 def _check_sizes(program: Any, letters: Sequence[str]) -> None:
-    """Raise `ValueError` where a graph would not serve all sizes, or take two for one."""
+    """Raise `ValueError` if a graph does not serve all sizes, or treats two sizes as one."""
     inputs = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     found: dict[str, set[str]] = {}
     for name, dims in zip(program.graph_signature.user_inputs, letters, strict=True):
@@ -242,7 +242,7 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
 def _captured(
     flat: Callable[..., Outputs], given: Sequence[Tensor], num_inputs: int
 ) -> Callable[[list[Tensor]], Outputs]:
-    """Capture a graph that reads inputs from buffers, and planes where they are."""
+    """Capture a graph that reads inputs from buffers, and planes in place."""
     buffers = [each.clone() for each in given[:num_inputs]]
     fixed = [*buffers, *given[num_inputs:]]
     replay = capture(lambda: flat(*fixed))
@@ -256,10 +256,10 @@ def _captured(
 
 
 def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
-    """Capture work on tensors that stay where they are as a CUDA graph; return its replay.
+    """Capture work on tensors at fixed addresses as a CUDA graph; return its replay function.
 
-    Every replay returns the same tensors, written anew. It keeps the work, and so its tensors: the
-    graph knows their addresses alone.
+    Every replay overwrites and returns the same tensors. The function keeps `work`, and thus its
+    tensors, alive, because the graph holds only addresses.
     """
     side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -279,7 +279,7 @@ def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
 
 
 def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict[str, Tensor]:
-    """Return the tensors by path that a thing of this project, or a module, leads to."""
+    """Return all tensors, by path, that a module or an object of this project refers to."""
     seen = set() if seen is None else seen
     if isinstance(thing, Tensor):
         return {name: thing}

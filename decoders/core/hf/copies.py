@@ -1,4 +1,4 @@
-"""Copies of a causal LM that share its weights: its first layers, or without our wrappers."""
+"""Copies of a causal LM that share its weights: early exits, and copies without our wrappers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from decoders.core.hf.attention import ungroup_attention
 def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) -> Any:
     """Make a causal LM that runs the first `num_layers` layers of `module`, then `block`.
 
-    It shares all weights, wrappers and hooks; `block` maps hidden states ``[B, N, D]``.
-    `ValueError` where the first layers do not run without the others.
+    The copy shares all weights, wrappers and hooks; `block` maps hidden states ``[B, N, D]``.
+    `ValueError` if the first layers do not run without the others.
     """
     layers = decoder_layers(module)
     if not 1 <= num_layers < len(layers):
@@ -57,7 +57,7 @@ def _check_parts(module: Any) -> None:
 
 
 class _LastLayer(nn.Module):
-    """A layer with a block behind it; asked for anything else, it is the layer."""
+    """A layer followed by a block; all other attributes are those of the layer."""
 
     def __init__(self, layer: nn.Module, block: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _LastLayer(nn.Module):
 
 @torch.no_grad()
 def library_copy(module: Any) -> Any:
-    """Copy a causal LM without our wrappers and hooks; weights that were not moved are shared."""
+    """Copy a causal LM without our wrappers and hooks; contiguous weights are shared."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         own = tensor if tensor.is_contiguous() else _laid_out(tensor)
@@ -99,7 +99,7 @@ _stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 @torch.no_grad()
 def stops_early(module: Any) -> bool:
-    """Tell whether a module's body runs as many layers as its config says; it is tried once."""
+    """Tell whether a module's body runs only as many layers as its config says; test it once."""
     if module in _stop_early:
         return _stop_early[module]
     try:
@@ -109,7 +109,7 @@ def stops_early(module: Any) -> bool:
     ran: list[None] = []
     config = module.base_model.config
     num_layers = getattr(config, "num_hidden_layers", None)
-    if num_layers is None:  # a text model beside an image tower has a configuration of its own
+    if num_layers is None:  # a text model next to an image tower has another configuration
         return False
     try:
         config.num_hidden_layers = num_layers - 1

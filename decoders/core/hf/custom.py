@@ -1,6 +1,6 @@
-"""Loops for `generate(custom_generate=…)`: a folder as on the hub, or a function of a file.
+"""Loops for `generate(custom_generate=…)`: a folder as on the hub, or a function in a file.
 
-transformers prepares arguments for a function, and lets a folder's code replace `generate`.
+transformers prepares the arguments of a function, but a folder's code replaces `generate`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from decoders.core.registry import import_file
 
 _FILE = Path("custom_generate") / "generate.py"
 Loop = Callable[..., Any]
-"""Called with a module, and by name with what `generate` takes."""
+"""Takes a module, and the arguments of `generate` by name."""
 
 
 def load_custom(path: str, function: str) -> Loop:
-    """Load the loop of a folder or Python file, anew where it changed; or `ValueError`."""
+    """Load the loop of a folder or Python file, again if it changed; `ValueError` if that fails."""
     file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
     return _load(path, function, file.stat().st_mtime_ns if file.is_file() else 0)
 
@@ -36,13 +36,13 @@ def _load(path: str, function: str, _changed_ns: int) -> Loop:
         raise ValueError(
             f"custom loop {path!r} is neither a Python file nor a folder with {_FILE.as_posix()}"
         )
-    load: Any = GenerationMixin.load_custom_generate  # it checks requirements.txt, too
+    load: Any = GenerationMixin.load_custom_generate  # also checks requirements.txt
     try:
         if is_folder:
             alone = load(None, str(file.resolve()), trust_remote_code=True)
             return functools.partial(_run_alone, alone)
         loop = getattr(import_file(file, f"bench_custom_{file.stem}"), function, None)
-    except (Exception, SystemExit) as error:  # the file is somebody's: it may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         line = f"custom loop {path!r} cannot be loaded: {type(error).__name__}: {error}"
         raise ValueError(line) from error
     if not callable(loop):
@@ -51,7 +51,7 @@ def _load(path: str, function: str, _changed_ns: int) -> Loop:
 
 
 def _run_alone(loop: Loop, module: Any, **given: Any) -> Any:
-    """Run a loop in the place of `generate`, with its arguments and defaults."""
+    """Run a loop instead of `generate`, with the arguments and defaults of `generate`."""
     known = inspect.signature(GenerationMixin.generate).parameters.values()
     usual = {p.name: p.default for p in known if p.kind is not p.VAR_KEYWORD}
     for name in ("self", "custom_generate"):

@@ -1,11 +1,11 @@
-"""Our decoders as loops of transformers: ``model.generate(…, custom_generate=…)``.
+"""This project's decoders as loops of transformers: ``model.generate(…, custom_generate=…)``.
 
     from decoders import transformers_generate
     spec = transformers_generate("spec:k=4", draft="path/of/a/draft")
     ids = model.generate(**inputs, max_new_tokens=64, custom_generate=spec)
 
-`generate` prepares prompts, budget, stop ids and sampling; the decoder answers on the user's own
-module with our cache. Whatever a decoder cannot honour is refused, never left out.
+`generate` prepares prompts, token budget, stop ids and sampling. The decoder then runs the user's
+module with this project's KV cache. A setting that it cannot honour is an error, never ignored.
 
 Letters: B sequences, T tokens of the widest prompt or answer.
 """
@@ -45,9 +45,9 @@ _CUTS = (MaxLengthCriteria, EosTokenCriteria)
 
 
 class TransformersGenerate:
-    """A decoder as a loop that `custom_generate` of transformers takes.
+    """A decoder in the form of a loop for transformers' `custom_generate`.
 
-    It holds the models it last ran on; adapters wrap linear layers of a module in place.
+    The object keeps the models of its last call. Adapters wrap a module's linear layers in place.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class TransformersGenerate:
         adapters: Mapping[str, str | Path] | None = None,
         seed: int | None = None,
     ) -> None:
-        """Make a decoder; models are opened when there is a module.
+        """Make a decoder; its models are opened in a call.
 
         Args:
             decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
-            draft: the draft model it needs: a module of transformers, a folder or a hub id.
-            adapters: folders of the adapters it needs, by the name that its option says.
-            seed: of its draws; None: every call takes one from torch's global generator, which
-                `transformers.set_seed` sets. The n-th of equal prompts of a batch has the seed + n.
+            draft: the draft model, if needed: a transformers module, a folder or a hub id.
+            adapters: folders of the needed adapters, by the name in the decoder's option.
+            seed: seed of the draws. None: every call draws one from torch's global generator, which
+                `transformers.set_seed` sets. The n-th of equal prompts in a batch uses seed + n.
 
         Raises:
-            ValueError: for an unknown decoder or option, or where it needs what was not given.
+            ValueError: an unknown decoder or option, or a missing draft model or adapter.
         """
         adapters = dict(adapters or {})
         self._decoder = build(parse_spec(decoder))
@@ -96,10 +96,10 @@ class TransformersGenerate:
         generation_config: Any = None,
         **inputs: Any,
     ) -> Any:
-        """Answer as `generate` does: ids ``[B, T]``, prompts included, filled up on the right.
+        """Return ids ``[B, T]`` as `generate` does: prompts with answers, padded on the right.
 
-        Mask and cache are read from `inputs`: `generate` prepares no argument that a custom loop
-        alone names. `ValueError` for what the decoder cannot honour.
+        Mask and cache are read from `inputs`, because `generate` prepares no argument that only a
+        custom loop names. `ValueError` for settings that the decoder cannot honour.
         """
         cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
         if cache is not None and cache.get_seq_length():

@@ -1,6 +1,6 @@
-"""A loop of transformers as a decoder's: `generate()` runs, and its passes and tokens are reported.
+"""Run transformers' `generate()` as a decoder, and report its forward passes and tokens.
 
-Hooks count forward passes; a streamer (or the stopping criteria of a custom loop) ends steps.
+Hooks count forward passes. A streamer (or the stopping criteria of a custom loop) ends steps.
 Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
 """
 
@@ -34,14 +34,14 @@ def run_generate(
     verifies: bool = False,
     custom: Loop | None = None,
 ) -> None:
-    """Answer by transformers' `generate` on the target's own module, all sequences as one batch.
+    """Generate all answers as one batch with transformers' `generate` on the target's own module.
 
     Args:
-        answers: their samplings differ in the seed alone.
-        options: of the generation config, beside sampling, budget and stop ids.
-        assistant: the generation config of the draft model; None: none drafts.
-        verifies: passes carry drafts.
-        custom: a loop in the place of the library's own.
+        answers: the answers to generate; their sampling settings differ only in the seed.
+        options: options of the generation config besides sampling, token budget and stop ids.
+        assistant: options of the draft model's generation config; None: no model drafts.
+        verifies: the target's forward passes verify drafts.
+        custom: a loop that replaces the library's own.
     """
     request = answers[0].request
     module = request.target.model.library_module
@@ -73,7 +73,7 @@ def run_generate(
 
 
 def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
-    """No token is padding: an assistant would not be shown it where it is part of the text."""
+    """Set no padding token: `generate` would hide it from an assistant, even inside the text."""
     drawn = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
     return _settings(
         do_sample=not sampling.greedy,
@@ -117,12 +117,12 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
     with before, body.register_forward_hook(lambda *_: course.passed()):
         try:
             yield
-        finally:  # an early exit that is interrupted leaves its own
+        finally:  # an interrupted early exit leaves its own layer count
             config.num_hidden_layers = num_layers
 
 
 class _Course:
-    """The steps of a loop so far."""
+    """Reports the forward passes and steps of a running loop."""
 
     def __init__(self, answers: Sequence[Answer], width: int, *, verifies: bool) -> None:
         self._answers, self._verifies = answers, verifies
@@ -188,7 +188,7 @@ class _Course:
 
 
 class _Streamer:
-    """Collect transformers' stream: the prompts, then tokens ``[B]`` or ``[1, K]`` a turn."""
+    """Reads transformers' stream: first the prompts, then tokens ``[B]`` or ``[1, K]`` per step."""
 
     def __init__(self, course: _Course) -> None:
         self._course, self._begun = course, False
@@ -202,7 +202,7 @@ class _Streamer:
 
 
 class _Criterion(StoppingCriteria):
-    """Stops nothing: it sees the text ``[B, T]`` whenever a loop asks whether to stop."""
+    """A criterion that never stops, but reads the text ``[B, T]`` whenever a loop checks it."""
 
     def __init__(self, course: _Course) -> None:
         self._course = course

@@ -1,6 +1,6 @@
-"""GGUF files (llama.cpp's format) as checkpoint folders, each written whole or not at all.
+"""Convert GGUF files (llama.cpp's format) to checkpoint folders, each complete or not written.
 
-The file's metadata says what transformers leaves out: special ids, and how text is cut up.
+The file's metadata supplies what transformers leaves out: special ids and the pre-tokenizer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _INSTALL = "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate
 
 _MAGIC = b"GGUF"
 _CUT_DIGITS = "smollm"
-"""The pre-tokenizer that transformers does not know: every digit is a token of its own."""
+"""A pre-tokenizer that transformers does not know; it makes every digit a separate token."""
 
 
 def sha256_of(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
-    """Hash a file; `on_bytes` is called with the size of each piece."""
+    """Hash a file; call `on_bytes` with the size of each chunk."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while chunk := stream.read(2**22):
@@ -82,7 +82,7 @@ def _metadata(file: Path) -> dict[str, Any]:
     try:
         reader = GGUFReader(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # of a damaged file the reader raises whatever its bytes lead to
+    except Exception as error:  # the reader may raise anything on a damaged file
         raise ValueError(
             f"{file} is damaged or cut off ({first_line(error)}); fetch it again"
         ) from error

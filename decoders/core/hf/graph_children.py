@@ -1,6 +1,6 @@
-"""Child processes that compile graphs, one for each processor at once.
+"""Child processes that compile graphs, at most one per processor at a time.
 
-A call whose graph a child compiles runs plainly meanwhile.
+While a child compiles a call's graph, the call runs uncompiled.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _POLL_S = 0.05
 
 
 class Children:
-    """The children of one `side_by_side`, by the file that each writes."""
+    """The children of one `side_by_side` context, by the file that each child writes."""
 
     def __init__(self, most: int) -> None:
-        """Run so many at once; 0: begin none."""
+        """Run at most `most` children at once; 0 starts none."""
         self._most = most
         self._begun: dict[Path, Any] = {}
 
     def __len__(self) -> int:
-        """Return how many were begun so far."""
+        """Return the number of children started so far."""
         return len(self._begun)
 
     def have(self, path: Path, make: Callable[[], object]) -> bool:
-        """Begin to `make` a file that is not there; return False if it is, or none are begun."""
+        """Start a child for a missing file; return False if the file exists or none may start."""
         if path not in self._begun:
             if not self._most or path.exists():
                 return False
@@ -42,18 +42,18 @@ class Children:
                 time.sleep(_POLL_S)
             work = partial(_compile_alone, make, torch.get_num_threads())
             child = multiprocessing.get_context("fork").Process(target=work, daemon=True)
-            with warnings.catch_warnings(action="ignore"):  # Python's, of threads: they rest
+            with warnings.catch_warnings(action="ignore"):  # Python's about threads, which are idle
                 child.start()
             self._begun[path] = child
         return True
 
     def wait(self) -> None:
-        """Wait for all; a file that could not be made is missing, and the next call makes it."""
+        """Wait for all children; if one failed to make its file, the next call makes the file."""
         for child in self._begun.values():
             child.join()
 
     def stop(self) -> None:
-        """End all that still run."""
+        """Terminate all running children."""
         for child in self._begun.values():
             child.terminate()
             child.join()
@@ -64,7 +64,7 @@ current = Children(0)
 
 @contextmanager
 def side_by_side() -> Iterator[Children]:
-    """Let children compile inside, where there are processors and Linux forks processes."""
+    """Let children compile inside the context, on Linux with more than one processor."""
     global current
     processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     before, current = current, Children(processors if processors > 1 else 0)
@@ -76,7 +76,7 @@ def side_by_side() -> Iterator[Children]:
 
 
 def _compile_alone(make: Callable[[], object], num_threads: int) -> None:
-    """Make code for threads that a child must not wait for: its parent has them."""
+    """Make code for `num_threads` threads on one thread: a child lacks its parent's threads."""
     torch.set_num_threads(1)
     with (
         suppress(Exception, KeyboardInterrupt),

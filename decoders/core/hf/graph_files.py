@@ -1,6 +1,6 @@
-"""Compiled graphs on disk: a graph of a model's shape is compiled once on a machine.
+"""Compiled graphs on disk: a graph of a model's shape is compiled once per machine.
 
-A package holds machine code alone. The weights stay where they are, and are handed to it by name.
+A package holds only machine code. The weights stay in place, and are passed to the code by name.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from decoders.core.hf import products
 from decoders.core.hf.checkpoint import graphs_folder
 
 _SOURCES = ("*.py", "*.cpp", "../adapter/*.py")
-"""Source files whose change may change a graph."""
+"""Source files that may affect a graph."""
 _NAMES, _VALUES = "constants", "values"
 _COMPILERS = ("g++", "clang++", "c++")
 
 
 def missing_compiler() -> str | None:
-    """Explain why no machine code can be made here; None: it can."""
+    """Explain why no machine code can be made here; None if it can."""
     given = os.environ.get("CXX")
     wanted = (given,) if given else _COMPILERS
     if any(shutil.which(name) for name in wanted):
@@ -41,13 +41,13 @@ def missing_compiler() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The files of one graph: `path`, and beside it the names of the tensors that it is given."""
+    """The files of one graph: its code at `path`, and a JSON file that names its tensors."""
 
     path: Path
 
     @classmethod
     def of(cls, key: str, given: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Package:
-        """Find the package of a key for inputs and constants of these kinds, on this machine."""
+        """Find this machine's package for a key and for inputs and constants of these kinds."""
         digest = hashlib.sha256(_machine().encode())
         digest.update(key.encode())
         for each in given:
@@ -66,13 +66,13 @@ class Package:
         return self.path.with_suffix(".json")
 
     def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-        """Compile an exported program; whoever is interrupted leaves nothing behind.
+        """Compile an exported program; an interrupted compilation leaves no files.
 
-        `about` is for readers of a listing.
+        `about` describes the graph in listings.
 
         Raises:
             ValueError: there is no compiler, or the program holds a tensor that is not among the
-                constants: as part of the code it would never change.
+                constants; the code would fix the values of such a tensor.
         """
         if missing := missing_compiler():
             raise ValueError(missing)
@@ -102,7 +102,7 @@ class Package:
             made.replace(self.path)
 
     def load(self, constants: Mapping[str, Tensor]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-        """Load the code and give it its constants, which it does not copy."""
+        """Load the code and pass it the constants without copying them."""
         facts = json.loads(self._names.read_text(encoding="utf-8"))
         graph = torch._inductor.aoti_load_package(str(self.path), run_single_threaded=True)
         given = {name: constants[own] for name, own in facts[_NAMES].items()}
@@ -115,7 +115,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """Machine code, and the constants that it points to and does not keep alive."""
+    """Machine code with its constants, kept alive here because the code only points to them."""
 
     loader: Any
     constants: Mapping[str, Tensor]
@@ -130,7 +130,7 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
 
 
 def load_products() -> dict[torch.dtype, int]:
-    """Load `products`; return `products.load`'s numbers (`ValueError`: there is no compiler)."""
+    """Load `products` and return the numbers of `products.load`; `ValueError`: no compiler."""
     library = graphs_folder() / f"{hashlib.sha256(_machine().encode()).hexdigest()[:32]}.so"
     if not library.exists() and (missing := missing_compiler()):
         raise ValueError(missing)

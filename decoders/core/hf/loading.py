@@ -1,4 +1,4 @@
-"""Load checkpoints of transformers: from safetensors alone, and without running their code."""
+"""Load transformers checkpoints, only from safetensors and without running their code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load_module(
     shards: int = 1,
     device_map: DeviceMap | None = None,
 ) -> Any:
-    """Load a causal LM; the arguments and errors are those of `HFModel.load`."""
+    """Load a causal LM; arguments and errors are those of `HFModel.load`."""
     if attn_implementation not in (None, "sdpa", "eager"):
         raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
@@ -56,7 +56,7 @@ def load_module(
             module, loaded = both
         if getattr(module, "_hf_peft_config_loaded", False):
             raise ValueError(f"it has an adapter of PEFT; {MERGE_IT}")
-    except Exception as error:  # of a damaged folder the library raises whatever comes of it
+    except Exception as error:  # the library may raise anything on a damaged folder
         if is_of_memory(error):
             raise
         raise unavailable(path_or_id, "model", error) from error
@@ -74,13 +74,13 @@ def load_module(
 
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint folder or hub model; `ValueError` without one."""
+    """Load the tokenizer of a checkpoint folder or hub model; `ValueError` if it has none."""
     source = find_checkpoint(path_or_id, "tokenizer", "tokenizer_config.json", "tokenizer.json")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source, trust_remote_code=False
         )
-    except Exception as error:  # of a damaged tokenizer.json the library raises just that
+    except Exception as error:  # the library raises a bare Exception if it is damaged
         raise unavailable(path_or_id, "tokenizer", error) from error
     return tokenizer
 
@@ -116,7 +116,7 @@ def _check_heads(source: str, shards: int) -> None:
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Draw no bar of transformers or tqdm."""
+    """Hide the progress bars of transformers and tqdm."""
     log: Any = logging  # untyped
     bars: Any = tqdm
     had_bars, made = log.is_progress_bar_enabled(), bars.__init__
@@ -136,7 +136,7 @@ def no_bars() -> Iterator[None]:
 
 @contextmanager
 def no_warnings() -> Iterator[None]:
-    """Let transformers log errors alone."""
+    """Let transformers log only errors."""
     log: Any = logging  # untyped
     before = log.get_verbosity()
     log.set_verbosity_error()

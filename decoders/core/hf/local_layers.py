@@ -1,7 +1,7 @@
-"""GPT-Neo on masks of ours: its layers mask by themselves, in every sequence of a call alike.
+"""Run GPT-Neo with our masks; its layers apply tables of their own, equal for all sequences.
 
-Its tables take the last rows of the longest text for those that are fed. Masks for each kind of
-layer replace them; without, the model runs as transformers made it.
+The tables assume that a call's rows are the last rows of its longest text. Masks per kind of layer
+replace the tables; without such masks, the model runs as transformers made it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _NO_END = 2**24
 
 
 def is_local(module: Any) -> bool:
-    """Tell whether a causal LM is of this kind."""
+    """Tell whether a causal LM is a GPT-Neo."""
     return bool(module.config.model_type == "gpt_neo")
 
 
 def take_masks(module: Any) -> None:
-    """Let a GPT-Neo take a dictionary of masks ``[B, 1, N, T]`` by kind (once is enough)."""
+    """Let a GPT-Neo take masks ``[B, 1, N, T]`` by kind of layer; a second call does nothing."""
     body = module.base_model
     layers = [block.attn.attention for block in body.h]
     if all(hasattr(layer, "own_table") for layer in layers):

@@ -1,7 +1,7 @@
-"""`HFModel`: any transformers causal LM as a `Model`, on our cache, masks and positions.
+"""`HFModel`: a transformers causal LM as a `Model`, with our KV cache, masks and positions.
 
-Masks are additive floats: a boolean one is silently wrong under eager attention. A ready mask
-bypasses a model's sliding window, so windows are folded in, one mask per kind of layer.
+Masks are additive floats, because boolean masks are silently wrong under eager attention. A given
+mask bypasses a model's sliding window, so each kind of layer has a mask that includes its window.
 Letters: R rows read, D hidden width, V vocabulary.
 """
 
@@ -43,8 +43,8 @@ from decoders.core.model import Model, Session
 from decoders.core.types import Call
 
 _MERGED_BYTES = 32 * 2**20
-"""A larger model has no merged weights beside its own on a CPU: reading them is what a call costs
-(docs/log.md)."""
+"""Largest model whose adapters are merged by default on a CPU. Calls of larger models spend their
+time on reading weights (docs/log.md)."""
 _PASSES: dict[type, Callable[..., DraftPass]] = {
     DraftHeads: HeadsPass,
     DraftLayer: LayerPass,
@@ -56,11 +56,11 @@ _PLACED = ("placed on several devices", "--device-map")
 class HFModel(Model):
     """A transformers causal LM (`module`) with a preallocated KV cache shared by its sessions.
 
-    `num_forwards` counts merged passes.
+    `num_forwards` counts forward passes over batches of calls.
     """
 
     cut: tuple[str, str] | None = None
-    """The way a model lies on several devices or processes, and its option."""
+    """How the model is split over devices or processes, and the option that splits it."""
 
     def __init__(
         self,
@@ -71,19 +71,19 @@ class HFModel(Model):
         grouped: bool | None = None,
         quantized: Width | None = None,
     ) -> None:
-        """Wrap a loaded module and learn its shapes from two forwards of two tokens.
+        """Wrap a loaded module and learn its shapes from two forward passes of two tokens.
 
         Args:
-            module: a causal LM of transformers on its device, of its dtype.
-            compile: run calls as graphs, but those of many rows (`compiled.Graphs.serve`).
-            backend: of the graphs.
-            grouped: run layers of one input as one product; None: unless they are packed.
-            quantized: pack the weights of linear layers and head; none is grouped or merged then.
+            module: a transformers causal LM, already on its device and in its dtype.
+            compile: run calls as graphs, except those of many rows (`compiled.Graphs.serve`).
+            backend: compiler backend of the graphs.
+            grouped: run layers that share an input as one product; None: unless `quantized`.
+            quantized: width of packed linear layers and head, which are never grouped or merged.
 
         Raises:
-            ValueError: for an architecture that needs another cache or masks, or cannot be packed.
+            ValueError: the architecture needs another cache or other masks, or cannot be packed.
         """
-        if main_device(module).type == "cuda":  # as vLLM: cuDNN plans anew for every shape
+        if main_device(module).type == "cuda":  # as vLLM: cuDNN plans again for every shape
             torch.backends.cuda.enable_cudnn_sdp(False)
             fuse_norms(module)
         self.module = module.eval().requires_grad_(False)
@@ -132,10 +132,10 @@ class HFModel(Model):
     ) -> Self:
         """Load a checkpoint folder or a hub model in an explicit dtype.
 
-        Attention None is sdpa where the architecture has it, else eager. Above one, `shards`
-        processes share the weights (`sharded`). A `device_map` of transformers replaces `device`:
-        layers run one after another on its devices; parts elsewhere are brought to one for every
-        call. `ValueError` in one line for a checkpoint, attention or map that cannot be used.
+        Attention None means sdpa if the architecture has it, else eager. If `shards` is above 1,
+        that many processes share the weights (`sharded`). A transformers `device_map` replaces
+        `device`: layers run in turn on its devices, and parts stored elsewhere are moved to a
+        device in every call. `ValueError` in one line for an unusable checkpoint, attention or map.
         """
         module = load_module(
             path_or_id,
@@ -155,7 +155,7 @@ class HFModel(Model):
         return model
 
     def in_tiles(self, rows: int) -> Self:
-        """Share the weights in row-invariant numerics, with a cache and adapters apart."""
+        """Return a row-invariant model that shares the weights, with its own cache and adapters."""
         twin = copy.copy(self)
         twin._runner = self._runner.in_tiles(rows)
         twin._reset()
@@ -163,12 +163,12 @@ class HFModel(Model):
 
     @property
     def tile(self) -> int | None:
-        """Rows of a tile in row-invariant numerics; None: calls run as they come."""
+        """Rows of a tile in row-invariant numerics; None: calls are not tiled."""
         return self._runner.tile
 
     @property
     def num_padded_rows(self) -> int:
-        """Rows that only filled merged passes up."""
+        """Number of padding rows in batched passes so far."""
         return self._runner.num_padded_rows
 
     @property
@@ -180,10 +180,10 @@ class HFModel(Model):
     def attach(
         self, name: str, adapter: SlotAdapter | HiddenAdapter, *, merged: bool | None = None
     ) -> None:
-        """Make an adapter available under `name`: to calls with slots, or to what it drafts for.
+        """Make an adapter available as `name`, for calls with slots or for drafting.
 
-        `merged` lays merged weights beside the base's; None: for small models on a CPU.
-        `ValueError` where the adapter does not fit the model.
+        `merged` stores merged weights in addition to the base weights; None: only for small models
+        on a CPU. `ValueError` if the adapter does not fit the model.
         """
         if self.cut is not None:
             raise ValueError(
@@ -218,7 +218,7 @@ class HFModel(Model):
             graphs = self._runner.graphs
             backend = "inductor" if graphs is None else graphs.backend
             early = HFModel(module, compile=graphs is not None, backend=backend, grouped=False)
-            early._runner.gated = self._runner.gated  # its layers are these, and wrapped already
+            early._runner.gated = self._runner.gated  # shares these layers, already wrapped
             self._exits[name] = early if self.tile is None else early.in_tiles(self.tile)
 
     @property
@@ -230,7 +230,7 @@ class HFModel(Model):
 
     @torch.inference_mode()
     def own_logits(self, tokens: Sequence[int], num_rows: int) -> Tensor:
-        """Return float32 logits ``[num_rows, V]`` of the last rows by transformers alone."""
+        """Return float32 logits ``[num_rows, V]`` of the last rows from transformers' forward."""
         plain = nullcontext() if self._runner.gated is None else self._runner.gated.plain()
         takes = inspect.signature(self.module.forward).parameters
         kept = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
@@ -241,7 +241,7 @@ class HFModel(Model):
         return logits.float()
 
     def adapter_bytes(self, name: str) -> int:
-        """See `Model.adapter_bytes`: merged weights, caches of exit and draft layers included."""
+        """See `Model.adapter_bytes`; includes merged weights, caches of exits and draft layers."""
         if name in self._exits:
             return self._heads[name].weight_bytes + self._exits[name].cache_bytes()
         heads = self._heads.get(name)
@@ -261,20 +261,20 @@ class HFModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """The module as transformers made it; on a CPU it holds linear layers of its own."""
+        """The module as transformers made it; linear weights that are not contiguous are copied."""
         if self._library is None:
             self._library = self.module if self.cut is not None else library_copy(self.module)
         return self._library
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights, tied ones counted once, packed ones as they are."""
+        """Bytes of the weights; tied weights count once, packed weights at their packed size."""
         plain: int = sum(parameter.nbytes for parameter in self.module.parameters())
         return plain + packed_bytes(self.module)
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Ids that end an answer by the model's generation config (see also `stop_ids`)."""
+        """Ids that end an answer by the model's configs (see also the function `stop_ids`)."""
         generation = getattr(self.module, "generation_config", None)
         declared = (getattr(c, "eos_token_id", None) for c in (generation, self._config))
         return frozenset().union(*map(token_ids, declared))
@@ -285,7 +285,7 @@ class HFModel(Model):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """The facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
+        """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
         ways: dict[str, str | int | None] = {
             "tile": self.tile,
             "compiled": self._runner.graphs is not None,
@@ -307,7 +307,7 @@ class HFModel(Model):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the model's answers for a reader, a line each."""
+        """Remarks on the model's answers for readers, one line each."""
         return notes_of(self.module)
 
     @property
@@ -319,7 +319,7 @@ class HFModel(Model):
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Run the plain module in every call, and make no graph."""
+        """Run every call uncompiled inside the context."""
         runners = [model._runner for model in (self, *self._exits.values())]
         before = [runner.compiling for runner in runners]
         try:
@@ -335,12 +335,12 @@ class HFModel(Model):
         return 0 if self._layout is None else self._layout.store.num_bytes
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """See `Model.reserve`; `capacity` may exceed `max_length` by drafts that overshoot it."""
+        """See `Model.reserve`; `capacity` may exceed `max_length`, because drafts may overshoot."""
         there = self._layout is not None and self._size == (num_rows, capacity)
         super().reserve(num_rows, capacity)
         if there:
             return
-        self._layout = None  # free the old one first
+        self._layout = None  # free the old cache first
         for drafts in self._drafts.values():
             drafts.forget()
         graphs, tile = self._runner.graphs, self.tile
@@ -379,11 +379,11 @@ class HFModel(Model):
 
     @torch.inference_mode()
     def replay(self, calls: Sequence[Call]) -> Callable[[], Sequence[Tensor]]:
-        """Return the work of calls as a graph, until the cache is allocated anew."""
+        """Return a function that reruns calls as a graph, until the cache is reallocated."""
         assert self._layout is not None
         return self._runner.replay(self._layout, calls)
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids that end an answer, by the model's configs and its tokenizer."""
+    """Return the ids that end an answer, from the model's configs and its tokenizer."""
     return model.stop_ids | token_ids(tokenizer.eos_token_id)

@@ -1,4 +1,4 @@
-"""Root-mean-square norms as one kernel each: transformers' take seven."""
+"""Root-mean-square norms that run one kernel each; those of transformers run seven."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CLOSE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 @torch.no_grad()
 def fuse_norms(module: Any) -> None:
-    """Let norms of a causal LM run torch's kernel, where it gives what they compute to rounding."""
+    """Let each norm of a causal LM run torch's kernel, if both agree up to rounding."""
     for norm in module.modules():
-        ours = not hasattr(norm, "_hf_hook")  # else accelerate brings it weights or inputs
+        ours = not hasattr(norm, "_hf_hook")  # else accelerate moves weights or inputs
         if ours and type(norm).__name__.endswith("RMSNorm") and isinstance(norm.weight, Tensor):
             fused = partial(_normed, norm)
             probe = torch.linspace(-1, 2, norm.weight.numel()).to(norm.weight)[None]

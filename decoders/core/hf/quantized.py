@@ -1,10 +1,10 @@
-"""Linear layers whose weights are 8 or 4 bits wide, by torch's own CPU kernels.
+"""Packs linear layers into int8 or int4 weights, which torch's own CPU kernels run.
 
-* ``int8``: one scale for each output, symmetric: ``w = q s``, q in -127 to 127.
-* ``int4``: a scale and a zero for each output and `GROUP` inputs: ``w = (q - 8) s + z``, q in 0 to
-  15. A layer whose sizes the kernel does not take (an odd vocabulary, say) is int8 instead.
+* ``int8``: one scale per output, symmetric: ``w = q s``, q in -127 to 127.
+* ``int4``: a scale and a zero per output and `GROUP` inputs: ``w = (q - 8) s + z``, q in 0 to 15.
+  A layer whose sizes the kernel does not take (such as an odd vocabulary) is int8 instead.
 
-Wide calls (prompts) unpack int8; torch has no fast way for int4. Letters: K inputs, N outputs.
+Wide calls (prompts) unpack int8; torch cannot unpack int4 fast. Letters: K inputs, N outputs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ WIDTHS: tuple[Width, ...] = get_args(Width)
 GROUP = 32
 """Inputs that share a scale and a zero in int4."""
 PACKED_ROWS = 64
-"""Wider calls unpack int8 (docs/log.md)."""
+"""Most rows of a call on packed int8 weights; wider calls unpack the weights (docs/log.md)."""
 _INNER_TILES = 2
-"""An argument of torch's packing that its CPU kernel does not read."""
+"""An argument of torch's packing that the CPU kernel ignores."""
 _OUTPUTS = 16
-"""The int4 kernel takes multiples of this."""
+"""The int4 kernel needs a multiple of this many outputs."""
 
 
 class QuantizedLinear(nn.Linear):
-    """A linear layer of packed weights; its `weight` has the shape and holds no numbers.
+    """A linear layer with packed weights; its `weight` has only the shape, not the values.
 
     `scales` are ``[N]``, or scales and zeros ``[K / GROUP, N, 2]``.
     """
@@ -71,7 +71,7 @@ class QuantizedLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
     def unpacked(self) -> Tensor:
-        """Return the weights ``[N, K]`` that the packed ones stand for; of int4 slowly."""
+        """Return the unpacked weights ``[N, K]``; unpacking int4 is slow."""
         if self.width == "int8":
             return self.packed.to(self.scales.dtype) * self.scales[:, None]
         one = torch.eye(self.in_features, dtype=self.scales.dtype)
@@ -86,7 +86,7 @@ def fits_int4(weight: Tensor) -> bool:
 
 def _int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = (weight.float().abs().amax(1) / 127).clamp(min=1e-12)
-    # quantised by the scales as they are stored, so that no error of theirs is added
+    # quantise with the rounded scales that are stored, so that their rounding adds no error
     scales = scales.to(weight.dtype).float()
     q = (weight.float() / scales[:, None]).round().clamp(-127, 127)
     return q.to(torch.int8).contiguous(), scales
@@ -106,7 +106,7 @@ def _int4(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def quantize(module: Any, width: Width) -> None:
-    """Pack a causal LM's linear layers and head, no tied embedding; or `ValueError`."""
+    """Pack a causal LM's linear layers and head, but no tied embedding; `ValueError` if unfit."""
     if module.device.type != "cpu":
         raise ValueError(
             f"--quantize {width} runs on a CPU alone (torch's packed kernels); leave it out, or "
@@ -130,7 +130,7 @@ def packed_bytes(module: Any) -> int:
 
 
 def num_packed(module: Any) -> int:
-    """Count the weights that the packed layers of a module stand for."""
+    """Count the weights of a module's packed layers."""
     return sum(layer.in_features * layer.out_features for layer in _packed_layers(module))
 
 

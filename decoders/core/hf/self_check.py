@@ -1,8 +1,8 @@
-"""Compare a model's logits with transformers' own before it is used: no wrong one runs unnoticed.
+"""Compare a model's logits with those of transformers before use, so that errors are noticed.
 
-Prompts are fed as decoders feed them, and to transformers' forward alone, whose logits of a prompt
-cut short show how much rounding is usual. In half precision a router may send a row to another
-expert: there the median row counts.
+Prompts are fed as decoders feed them, and to transformers' own forward, whose logits for a
+shortened prompt show how much rounding is usual. The median row is compared in half precision,
+where a router may send a row to another expert.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from decoders.core.hf.model import HFModel
 
 _LENGTH, _BLOCK = 12, 5
 _BOUNDS = {torch.float32: (1.0, 1e-3), torch.float16: (0.5, 0.1), torch.bfloat16: (0.5, 0.2)}
-"""A quantile of the rows' errors, and its bound as a share of the logits' spread."""
+"""The compared quantile of the rows' errors, and its bound as a fraction of the logits' spread."""
 _USUAL = 4
-"""The largest error, in multiples of the rounding of transformers' own forward."""
+"""The largest accepted error, in multiples of the usual rounding of transformers' own forward."""
 _MOST_WORK = 2e11
-"""Weights times tokens that a CPU computes in a few seconds: no longer prompt is compared."""
+"""Weights times tokens of the longest compared prompt, which takes a CPU a few seconds."""
 _GPU_WORK = 1000
-"""The same work of a GPU, in multiples of a CPU."""
+"""The same limit for a GPU, as a multiple of the CPU's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Our logits ``[N, V]`` of the last N rows of `tokens`, and in which way they were fed."""
+    """Our logits ``[N, V]`` of the last N of `tokens`, and `how` the tokens were fed."""
 
     how: str
     tokens: list[int]
@@ -37,10 +37,10 @@ class _Answer:
 
 
 def self_check(model: HFModel) -> list[str]:
-    """Compare a model that has no open session; return what was not compared, a line each.
+    """Compare a model without open sessions; return one line for each comparison left out.
 
     Raises:
-        ValueError: in one line that names the architecture and the first difference.
+        ValueError: a call fails or logits differ; one line says where, and for which architecture.
     """
     try:
         with model.uncompiled():
@@ -69,7 +69,7 @@ def _compare(model: HFModel) -> None:
             f"{dtype}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
             "float32"
         )
-    short = max(1, len(tokens) - 3)  # the rounding of a prompt cut short is usual
+    short = max(1, len(tokens) - 3)  # a shortened prompt shows usual rounding
     usual = _errors(model.own_logits(tokens[:short], short), own[tuple(tokens)][:short])
     bound = max(bound, _USUAL * usual.quantile(quantile).item())
     for answer in _answers(model, tokens):
@@ -77,7 +77,7 @@ def _compare(model: HFModel) -> None:
         if key not in own:
             own[key] = model.own_logits(key, num_rows)
         error = _errors(answer.logits, own[key][-num_rows:]).quantile(quantile).item()
-        if not error <= bound:  # not a number is an error, too
+        if not error <= bound:  # NaN is an error, too
             raise ValueError(
                 f"{type(model.module).__name__} gives other logits for {answer.how} than "
                 f"transformers' own forward, by {error:.2g} of their spread (rounding in "
@@ -87,7 +87,7 @@ def _compare(model: HFModel) -> None:
 
 
 def _windows(model: HFModel) -> tuple[int, int]:
-    """Return the widest window, and the one that is compared; 0: none, or it would take long."""
+    """Return the widest window and the compared window; 0: none, or comparing would take long."""
     window = max((window or 0 for window in model.architecture.windows.values()), default=0)
     most = _MOST_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
     fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= most
@@ -132,8 +132,8 @@ def _merged(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:
-    """Return root mean square differences as shares of the expected spread, ``[N]``."""
-    difference = (logits - expected).masked_fill(logits == expected, 0)  # of infinities, too
+    """Return root-mean-square differences ``[N]`` as fractions of the expected spread."""
+    difference = (logits - expected).masked_fill(logits == expected, 0)  # for infinities, too
     spread = expected.masked_fill(~expected.isfinite(), 0).std(-1)
     return difference.pow(2).mean(-1).sqrt() / spread.clamp(min=torch.finfo(torch.float32).tiny)
 

@@ -1,4 +1,4 @@
-"""Models of a published shape with random weights: cost does not depend on their values."""
+"""Models of published shapes with random weights, as costs do not depend on weight values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROWS = {
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()
 }
-"""SmolLM2-135M, Llama-3.2-1B and Qwen3-8B."""
+"""Shapes of SmolLM2-135M, Llama-3.2-1B and Qwen3-8B."""
 _MODELS: Any = AutoModelForCausalLM  # its `from_config` has no types
 _SPREAD = 0.02
 
@@ -44,7 +44,7 @@ def config_of(shape: str | Path, **changes: Any) -> Any:
 
 
 def count_weights(config: Any) -> int:
-    """Count the weights of a model of a configuration, tied ones once."""
+    """Count the weights of a configuration's model; tied weights count once."""
     with torch.device("meta"), no_init_weights():
         module = _MODELS.from_config(config)
     module.tie_weights()
@@ -61,7 +61,7 @@ def random_model(
     compile: bool = False,
     backend: Backend = "inductor",
 ) -> HFModel:
-    """Make a model with seeded random weights; norms are one, biases zero."""
+    """Make a model with seeded random weights; norms are 1 and biases 0."""
     with torch.device(device), no_init_weights():
         module = _MODELS.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
     module.tie_weights()
@@ -76,9 +76,9 @@ def random_model(
 
 
 def weights_read(module: Any) -> list[Tensor]:
-    """Return the weights that a call reads, once each.
+    """Return each weight that a call reads, once.
 
-    An embedding table is looked up, not read, unless it is the head's weight too.
+    An embedding table is looked up, not read, unless it is also the head's weight.
     """
     table, head = module.get_input_embeddings().weight, module.get_output_embeddings().weight
     tied = head.data_ptr() == table.data_ptr()

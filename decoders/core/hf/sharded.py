@@ -1,7 +1,7 @@
-"""A causal LM whose weights are cut over several processes: one leads, the others follow its calls.
+"""A causal LM with weights sharded over processes: a leader, and followers that repeat its calls.
 
-All processes run the same passes in the same order, in which transformers joins partial results
-(its tensor parallel plans). Decoders, sampling, clocks and files are the leader's alone.
+All processes run the same forward passes in the same order; transformers' tensor-parallel plans
+join partial results in a pass. Only the leader runs decoders, sampling, clocks and file access.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from decoders.core.model import Session
 from decoders.core.types import Call
 
 _WAIT = datetime.timedelta(days=1)
-"""Time that a follower waits for the leader, who may be scoring or writing."""
+"""Longest wait of a follower for the leader, which may be scoring or writing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The processes that torchrun started: which one this is, and of how many."""
+    """The rank of this process among those that torchrun started, and their count."""
 
     rank: int
     count: int
 
     @classmethod
     def of_environment(cls) -> Ranks:
-        """Read ``RANK`` and ``WORLD_SIZE`` of torchrun; one process where it says nothing."""
+        """Read torchrun's ``RANK`` and ``WORLD_SIZE``; without them, there is one process."""
         return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
     @property
     def leads(self) -> bool:
-        """True of the process that decodes."""
+        """True in the process that decodes."""
         return self.rank == 0
 
     def join(self, device: torch.device) -> torch.device:
-        """Join the process group and return this process's device: the GPU of its local number."""
+        """Join the process group and return this process's device: the GPU of its local rank."""
         on_gpu = device.type == "cuda"
         if on_gpu:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -56,7 +56,7 @@ class Ranks:
 
 
 def send(message: object) -> None:
-    """Send a message of the leader to all others."""
+    """Send a message from the leader to all followers."""
     dist.broadcast_object_list([message], src=0, device=torch.device("cpu"))
 
 
@@ -68,7 +68,7 @@ def receive() -> Any:
 
 
 def follow(models: Sequence[ShardedModel]) -> None:
-    """Run every call of the leader until it ends."""
+    """Repeat every call of the leader until the leader ends."""
     by_name = {model.name: model for model in models}
     while (message := receive()) is not None:
         name, what, arguments = message
@@ -76,15 +76,15 @@ def follow(models: Sequence[ShardedModel]) -> None:
 
 
 def dismiss() -> None:
-    """End the leader, well or not, and let its followers end."""
+    """Leave the process group as its leader, even after an error, and let the followers end."""
     if dist.is_initialized():
-        with contextlib.suppress(RuntimeError):  # one that was interrupted as well is gone
+        with contextlib.suppress(RuntimeError):  # followers may be interrupted too
             send(None)
         dist.destroy_process_group()
 
 
 class ShardedModel(HFModel):
-    """An `HFModel` of which this process holds a part; `name` is what processes call it."""
+    """An `HFModel` of which this process holds a shard; `name` identifies it in all processes."""
 
     name: str
     _ranks: Ranks
@@ -101,7 +101,7 @@ class ShardedModel(HFModel):
         device: torch.device,
         attn_implementation: Attention | None = None,
     ) -> Self:
-        """Load this process's part together with all others; errors as `HFModel.load`."""
+        """Load this process's shard while all others load theirs; errors as in `HFModel.load`."""
         model = cls.load(
             path_or_id,
             dtype=dtype,
@@ -114,18 +114,18 @@ class ShardedModel(HFModel):
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """The facts of the whole model, and the number of its parts."""
+        """Facts of the whole model, and the number of shards."""
         return {**super().facts, "shards": self._ranks.count}
 
     @property
     def library_module(self) -> Any:
-        """Refused (`ValueError`): a loop of transformers would run in one process alone."""
+        """Raises `ValueError`, because a loop of transformers would run in one process only."""
         raise ValueError(
             "loops of transformers (hf) do not run on a model that is cut over processes; leave "
             "out --tensor-parallel, or the decoder"
         )
 
-    # done on all processes: the leader announces, then all do it
+    # run by all processes: the leader announces a call, then every process runs it
 
     def _announce(self, what: str, *arguments: object) -> None:
         if self._ranks.leads:
@@ -162,7 +162,7 @@ class ShardedModel(HFModel):
         return super().own_logits(tokens, num_rows)
 
     def obey(self, what: str, arguments: tuple[Any, ...]) -> None:
-        """Do on a follower what the leader does."""
+        """Run an announced call of the leader on a follower."""
         if what == "forward":
             (calls,) = arguments
             self.forward([self._unpacked(*packed) for packed in calls])

@@ -1,14 +1,14 @@
-"""Row-invariant numerics: a row's result depends on its own content and context alone.
+"""Row-invariant numerics: a row's result depends only on the row's own content and context.
 
-In half precision another shape is another kernel, which rounds otherwise. Here every product has
-one shape, whatever a call looks like:
+In half precision another shape means another kernel, which rounds differently. Here every product
+has one shape, whatever the calls look like:
 
-* rows of all calls stand behind one another, padded to a multiple of N (the tile); linear layers,
-  norms and the head see N rows at a time (`adapter.gating.tiled`);
-* attention goes on from `BLOCK` cache entries to the next by the running maximum (online softmax:
-  Milakov & Gimelshein 2018, arXiv 1805.02867). A block that a row does not see changes none of its
-  bits, so neither the cache's fill nor the rows of other sequences matter;
-* the entries that a row of a tree sees are laid straight, as they would stand without the tree.
+* the rows of all calls are concatenated and padded to a multiple of N (the tile); linear layers,
+  norms and the head run on N rows at a time (`adapter.gating.tiled`);
+* attention runs over blocks of `BLOCK` cache entries with a running maximum (online softmax:
+  Milakov & Gimelshein 2018, arXiv 1805.02867). A block that a row does not see changes no bit of
+  the row, so neither the cache's fill nor the rows of other sequences matter;
+* the entries that a row of a tree sees are put in the order that they would have without the tree.
 
 Letters: N rows of a tile, S contexts of a block, H query heads, K key-value heads, D head
 dimension, E entries of a block.
@@ -35,19 +35,19 @@ from decoders.core.upload import upload
 NAME = "tiles"
 """Name of tiled attention in a module's configuration."""
 BLOCK = 256
-"""E: entries that a product of attention reads."""
+"""E: cache entries that one attention product reads."""
 _UNFIT = ("position_bias", "s_aux")
-"""Options of attention that are not computed here."""
+"""Attention options that are not supported here."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _LENGTH_ROPES = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """E cache entries of every context that rows of one tile have, S contexts side by side.
+    """E cache entries from each of the S contexts that the rows of one tile have.
 
-    A key of `contexts` is a row of the cache and its E entries, in the order of the text; the value
-    says how many each of the N rows sees: none where it is not above 0, and of one context alone.
+    A key of `contexts` is a cache row and E of its entries, in text order. The value lists how many
+    of these entries each of the N rows sees (none if below 1). A row sees only one context.
     """
 
     tile: int
@@ -55,7 +55,7 @@ class Block:
     _index: dict[object, Tensor] = field(default_factory=dict)
 
     def of(self, plane: Tensor) -> Tensor:
-        """Select its states ``[S, K, E, D]`` of a plane ``[B, K, C, D]``."""
+        """Select the block's states ``[S, K, E, D]`` from a plane ``[B, K, C, D]``."""
         row, entries = next(iter(self.contexts))
         if len(self.contexts) == 1 and isinstance(entries, range):
             return plane[row : row + 1].narrow(2, entries.start, BLOCK)
@@ -72,7 +72,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Calls behind one another: `firsts` are their first rows, `num_rows` those of all tiles."""
+    """Concatenated calls: `firsts` are their first rows, `num_rows` counts rows of all tiles."""
 
     firsts: list[int]
     num_rows: int
@@ -80,7 +80,7 @@ class Packed:
 
 
 def pack(calls: Sequence[Call], tile: int) -> Packed:
-    """Lay calls behind one another and find the blocks that every tile sees, in order."""
+    """Concatenate calls and find the blocks that each tile sees, in order."""
     firsts: list[int] = []
     blocks: dict[tuple[int, int], Block] = {}
     num_rows = 0
@@ -94,7 +94,7 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
             for number, seen in by_tile.items():
                 for first in range(0, max(seen.values()), BLOCK):
                     block = blocks.setdefault((number, first), Block(number))
-                    # branches of one text share what they have in common
+                    # branches of one text share the blocks that they have in common
                     context = (call.session.row, _entries(first, call.session.length, order))
                     counts_of = block.contexts.setdefault(context, [-first] * tile)
                     for offset, count in seen.items():
@@ -105,7 +105,7 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
 
 
 def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
-    """Yield orders of a call's own rows, and how many of each order every row sees."""
+    """Yield orders of a call's own rows, each with how many rows of the order each row sees."""
     every = range(call.num_rows)
     if call.mask is None:
         yield every, {row: row + 1 for row in every}
@@ -125,7 +125,7 @@ def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
 
 
 def _entries(first: int, start: int, order: Sequence[int]) -> Sequence[int]:
-    """Return entries `first` to `first` + E: `start` of text, rows in order, then unseen ones."""
+    """Return entries `first` to `first` + E: `start` of text, rows in `order`, then unseen ones."""
     every = range(first, first + BLOCK)
     if every.stop <= start or isinstance(order, range) or order == list(range(len(order))):
         return every
@@ -138,7 +138,7 @@ _running: Sequence[Block] = ()
 
 @contextmanager
 def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Iterator[None]:
-    """Run a module that `prepare` readied in tiles of N rows, with attention over these blocks."""
+    """Run a module (after `prepare`) in tiles of N rows, with attention over these blocks."""
     global _running
     before, _running = _running, blocks
     plain = [config._attn_implementation for config in configs]
@@ -163,10 +163,10 @@ def tiled_attention(
     softcap: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend in the running calls, tile by tile and block by block.
+    """Compute attention of the running calls, tile by tile and block by block.
 
-    `query` is ``[1, H, R, D]`` (R a multiple of N), `key` and `value` planes ``[B, K, C, D]``, the
-    mask additive ``[blocks, 1, N, E]``. Returns ``[1, R, H, D]``, and no weights.
+    `query` is ``[1, H, R, D]`` (R a multiple of N), `key` and `value` are planes ``[B, K, C, D]``,
+    the additive mask is ``[contexts, 1, N, E]``. Returns ``[1, R, H, D]``, and no weights.
     """
     unfit = [name for name in _UNFIT if options.get(name) is not None]
     if unfit:
@@ -193,13 +193,13 @@ def tiled_attention(
 
 
 _Attended = tuple[Tensor, Tensor, Tensor]
-"""The largest score so far, the sum of weights ``[K, H / K * N, 1]``, and of weighted values."""
+"""Largest score and sum of weights so far, ``[K, H / K * N, 1]``, and sum of weighted values."""
 
 
 def _attend(scores: Tensor, values: Tensor, before: _Attended | None) -> _Attended:
-    """Go on by one block: scores ``[S, K, H / K * N, E]`` and values ``[S, K, E, D]``.
+    """Add one block's scores ``[S, K, H / K * N, E]`` and values ``[S, K, E, D]``.
 
-    A row's weights are exactly 0 in contexts that are not its own.
+    A row's weights are exactly 0 in contexts of other rows.
     """
     most = scores.amax((0, 3)).unsqueeze(-1)
     if before is not None:
@@ -220,10 +220,10 @@ def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
 
 
 def prepare(module: Any) -> list[Any]:
-    """Let norms and head of a module run in tiles; return the configurations of its layers.
+    """Let a module's norms and head run in tiles; return the configurations of its layers.
 
     Raises:
-        ValueError: in one line where a row depends on the rows beside it.
+        ValueError: in one line, if a row depends on other rows.
     """
     config = module.config.get_text_config()
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")

@@ -40,11 +40,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its 95 % interval (None: unknown) and its sample sizes.
+    """A number of `num` values in `clusters` clusters, with its 95 % interval (None: unknown).
 
-    `num` counts the values and `clusters` their clusters. `dropped` counts pairs excluded for an
-    error on either side. The standard `error` and its degrees of freedom `df` are on the scale of
-    the mean (log for a speed-up).
+    `dropped` counts pairs excluded for an error on either side. The standard `error` and its
+    degrees of freedom `df` are on the scale of the mean (log for a speed-up).
     """
 
     value: float | None = None
@@ -147,8 +146,8 @@ def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
 def satterthwaite(estimate: Estimate, parts: Sequence[tuple[float, float]]) -> Estimate:
     """Return `estimate` with a t-interval whose variance is the sum of `parts`.
 
-    `parts` are (variance, degrees of freedom). The total's degrees of freedom follow Satterthwaite
-    (1946). No interval if the variance is not above 0.
+    `parts` are (variance, degrees of freedom); the sum's degrees of freedom follow Satterthwaite
+    (1946). No interval if the variance is 0.
     """
     variance = sum(part for part, _ in parts)
     if variance <= 0:

@@ -51,9 +51,8 @@ def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -
 def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:
     """Return cold, accepted and rejected rounds / later steps; None if there are no drafts at all.
 
-    A cold round verified no drafts, an accepted round accepted as many as the depth, and a rejected
-    round fewer. Drafts cut off by EOS or the budget are not accepted, as in
-    `Tally.acceptance_rate`.
+    A cold round verified no drafts. An accepted round accepted as many as the depth, a rejected one
+    fewer; drafts cut off by EOS or the budget are not accepted, as in `Tally.acceptance_rate`.
     """
     pairs: Counter[tuple[int, int]] = Counter()
     for columns in steps:

@@ -54,8 +54,7 @@ class Speedups:
     def disagree(self) -> bool | None:
         """Whether t-interval and bootstrap interval disagree (None: one is unknown).
 
-        Only one of them covers 1, or an end differs by more than `DISAGREEMENT` of the t-interval's
-        half-width, in logs.
+        Only one covers 1, or ends differ by over `DISAGREEMENT` of the t-interval's half log-width.
         """
         ends = [_log_ends(self.geometric), _log_ends(self.resampled)]
         if None in ends:

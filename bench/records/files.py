@@ -149,7 +149,7 @@ def write_json(path: Path, data: Mapping[str, Any], indent: int = 1) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append text, with escapes for characters that UTF-8 lacks (`BenchError` if this fails)."""
+    """Append text, escaping what UTF-8 cannot encode (`BenchError` if writing fails)."""
     try:
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
@@ -276,7 +276,7 @@ class SampleWriter(Sink):
             if written != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            with contextlib.suppress(OSError):  # otherwise readers skip the damaged end
+            with contextlib.suppress(OSError):  # if this fails, readers skip the end
                 os.ftruncate(self._fd, self._size)
             raise cannot_write(self.path, error) from error
         self._size += len(data)

@@ -1,7 +1,7 @@
 """JSON files of a run folder, read as frozen dataclasses; numbers and texts are never converted.
 
-Files of older versions may lack fields: their default None means unknown. Fields without a name
-here are ignored.
+Files of older versions may lack fields; the default None then means unknown. Unknown fields are
+ignored.
 """
 
 from __future__ import annotations

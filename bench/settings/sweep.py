@@ -2,7 +2,7 @@
 
 The file is a configuration for ``--config`` with an additional grid ``[sweep]``, or several
 ``[[sweep]]``. In a grid, a list is an axis, and any other value replaces the configuration's. A
-decoder's options are in a table with its cell's name. The points are all combinations of each grid,
+decoder's options are in a table named after its cell. The points are all combinations of each grid,
 without duplicates.
 """
 

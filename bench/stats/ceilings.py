@@ -38,7 +38,7 @@ def on_lists(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 
 
 def mean_ceiling(records: Sequence[SampleRecord], piece: Piece) -> float | None:
-    """Return the mean ceiling over one decoder's answers in one family; None: no full list."""
+    """Return the mean ceiling of one decoder's answers in one family; None: no complete list."""
     grouped = [(record.family, groups(record, piece)) for record in records]
     values = [ceiling(family, sizes) for family, sizes in grouped if sizes]
     return fmean(values) if values else None

@@ -91,10 +91,10 @@ def draft_length(
 ) -> DraftLength | None:
     """Extrapolate the speed-up of a run to other numbers of drafts per step.
 
-    A step with k drafts emits its tokens that are no drafts, plus the sum of joint acceptances up
-    to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). The drafting
-    cost is proportional to k. So is the verification cost beyond a one-row call, unless a measured
-    curve gives it. The overhead is constant.
+    A step with k drafts emits as many other tokens as in the run, plus the sum of joint acceptances
+    up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
+    costs in proportion to k. So does verification beyond a one-row call, unless a measured curve
+    gives its cost. The overhead is constant.
 
     Args:
         parts: decomposition of the run.

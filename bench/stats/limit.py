@@ -17,7 +17,7 @@ from bench.stats.counters import ratio, timed
 from bench.stats.project import later, with_steps
 
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""Facts of the model that determine a call's cost, with dtype and machine; weights do not."""
+"""Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:

@@ -181,8 +181,8 @@ def accuracy_under_parallelism(
 
         rho_1 y_1 + sum over i > 1 of (rho_i - rho_(i-1)) (y_i W(y_i) + y_(i-1) W(y_(i-1))) / 2
 
-    d3LLM excludes points that lose more than 5 points of accuracy against the method's own slowest
-    setting, however bad that is. Here the reference is the baseline.
+    d3LLM excludes settings that lose more than 5 points of accuracy against the method's own
+    slowest setting, however bad that is. Here the reference is the baseline.
 
     Args:
         points: tokens per forward and accuracy in per cent, one pair per setting.

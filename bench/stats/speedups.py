@@ -54,7 +54,7 @@ class Speedups:
     def disagree(self) -> bool | None:
         """Whether t-interval and bootstrap interval disagree (None: one is unknown).
 
-        Only one covers 1, or ends differ by over `DISAGREEMENT` of the t-interval's half log-width.
+        Only one covers 1, or an end differs by over `DISAGREEMENT` of the t half-width, in logs.
         """
         ends = [_log_ends(self.geometric), _log_ends(self.resampled)]
         if None in ends:

@@ -197,7 +197,7 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 
 def _advice(run: Run) -> str:
-    """Say how to resume; empty for a side of `bench ab` and a stored run, which cannot be."""
+    """Say how to resume; empty for a side of `bench ab` or a stored run (not resumable)."""
     if run.status.ab or is_stored(run.path):
         return ""
     return f"; {_RESUME.format(run.path.resolve().name)}"

@@ -1,4 +1,4 @@
-"""The machine: its clock, memory, load and facts, and the time limit of an answer.
+"""The machine: clock, memory, energy, load and facts, and the time limit of an answer.
 
 Imports records and below.
 """

@@ -1,9 +1,8 @@
-"""Time: one monotonic clock, read at a request's start, at its first token and at its end.
+"""Time: one monotonic clock, read at a request's start, first token and end.
 
-On a GPU work is queued, so each of the three readings first waits for the device; nothing in
-between does. The ends of later steps are stamped without waiting: a decoder that emits knows its
-tokens, so the device has handed them over. Python's garbage collector is off while a `Stopwatch`
-runs.
+A GPU queues work, so each of these three readings first waits for the device. The ends of later
+steps are read without waiting: a decoder that emits tokens knows them, so the device has already
+delivered them. Python's garbage collector is off while a `Stopwatch` runs.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import Self
 
 
 class Clock:
-    """`time.perf_counter_ns` behind a device synchronisation."""
+    """`time.perf_counter_ns` after a device synchronisation."""
 
     def __init__(self, sync: Callable[[], None] | None = None) -> None:
-        """`sync` waits for the device (None on a CPU, where every call has returned already)."""
+        """`sync` waits for the device (None on a CPU, whose calls are synchronous)."""
         self._sync = sync
 
     @classmethod
     def for_device(cls, device: str) -> Self:
-        """Return the clock of ``cpu``, ``cuda`` or ``cuda:1``."""
+        """Return the clock of a device, e.g. ``cpu``, ``cuda`` or ``cuda:1``."""
         if not device.startswith("cuda"):
             return cls()
         import torch
@@ -31,7 +30,7 @@ class Clock:
         return cls(lambda: torch.cuda.synchronize(device))
 
     def now(self) -> float:
-        """Read the clock once the device has finished its work."""
+        """Read the clock after the device has finished its work."""
         if self._sync is not None:
             self._sync()
         return self.glance()
@@ -42,13 +41,13 @@ class Clock:
 
 
 class Stopwatch:
-    """One timed region: ``with Stopwatch(clock) as watch: ...``; call `emitted` at steps' ends.
+    """One timed region: ``with Stopwatch(clock) as watch: ...``; call `emitted` after each step.
 
     `total_s` runs from entry to exit and `first_s` to the end of step 0 (None without one).
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Nothing runs before the region is entered."""
+        """The time starts when the region is entered."""
         self._clock = clock
         self._start_s = 0.0
         self.first_s: float | None = None
@@ -56,7 +55,7 @@ class Stopwatch:
         self._stamps: list[float] = []
 
     def emitted(self, _index: int = 0, number: int = 0) -> None:
-        """Stamp the end of step `number` (the index is the scheduler's): the first one counts."""
+        """Record the end of step `number`; of several calls for step 0, the first counts."""
         if number:
             self._stamps.append(self._clock.glance())
         elif self.first_s is None:
@@ -66,7 +65,7 @@ class Stopwatch:
 
     @property
     def ended_s(self) -> tuple[float, ...]:
-        """Return seconds from entry to the end of every step."""
+        """Seconds from entry to the end of every step."""
         return tuple(stamp - self._start_s for stamp in self._stamps)
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""Energy of a timed region: of the GPU in use through NVML, on a CPU of its packages through RAPL.
+"""Energy of a timed region: the GPU's through NVML, or the CPU packages' through RAPL.
 
-A counter covers all that its device does, other processes included; RAPL leaves out memory. Where
-there is none, or it may not be read (RAPL as a rule by root alone), energy is None and never 0.
+A counter covers all work of its device, including other processes; RAPL excludes memory. Without a
+readable counter (usually only root may read RAPL), energy is None, never 0.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ _RAPL = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """Takes the difference between two looks at the counters of a device."""
+    """Measures the energy between two readings of a device's counters."""
 
     def __init__(self, device: str) -> None:
-        """Find the counters of ``cpu``, ``cuda`` or ``cuda:1``, and look for the first time."""
+        """Find the counters of a device (``cpu``, ``cuda``, ``cuda:1``) and read them."""
         self._handle = gpu_handle(device)
         self._packages = [] if device != "cpu" else sorted(_RAPL.glob("intel-rapl:[0-9]*"))
         self._packages = [each for each in self._packages if each.name.count(":") == 1]
         self._joules = self._look()
 
     def lap(self) -> float | None:
-        """Return joules since the last look, None where a counter could not be read."""
+        """Return joules since the last reading; None if a counter could not be read."""
         before, self._joules = self._joules, self._look()
         if not before or self._joules is None:
             return None
         gained = [now - then for then, now in zip(before, self._joules, strict=True)]
-        if min(gained) < 0:  # a counter began anew
+        if min(gained) < 0:  # a counter restarted
             return None
         return sum(gained)
 

@@ -1,8 +1,8 @@
-"""Facts of the machine (`Environment`), and the key that says which times may be compared.
+"""Facts of the machine (`Environment`), and a key for comparable times.
 
-Times of two runs may be compared where their `comparability_key` is equal: same processor or GPU,
-threads, device, dtype, Python and torch. Live clocks, load and temperature are recorded and stay
-out of the key. No host name, no path and no environment beyond an allow-list; unknown is None.
+Times of two runs may be compared if their `comparability_key` is equal: same processor or GPU,
+threads, device, dtype, Python and torch. The key ignores current clocks, load and temperature. No
+host name, path or environment variable outside an allow-list is recorded. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bench.records.environment import (
 from bench.records.record import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent
-"""The folder of the packages and the zoo: the source tree, or where a wheel was installed."""
+"""Folder of the packages and the zoo: the source tree, or the place of an installed wheel."""
 
 PACKAGES = (
     "decoding-bench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy",
@@ -53,10 +53,10 @@ _ATTENTION = ("flash", "mem_efficient", "cudnn", "math")
 def capture(
     *, device: str, dtype: str, models: Mapping[str, Mapping[str, Any] | None]
 ) -> Environment:
-    """Return all of env.json but the peak memory, which `peak_rss_bytes` adds at the end.
+    """Return the content of env.json without peak memory, which `peak_rss_bytes` gives at the end.
 
-    `models` are facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
-    of the ``adapters`` attached to them by name.
+    `models` holds facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
+    of their ``adapters`` by name.
     """
     env = Environment(
         schema=SCHEMA,
@@ -75,7 +75,7 @@ def capture(
 
 
 def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> Models:
-    """Return a run's record of its models from the facts that they were opened with."""
+    """Convert facts of opened models to their record in env.json."""
     adapters = facts.get("adapters")
     return Models(
         target=facts.get("target"),
@@ -85,7 +85,7 @@ def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> Models:
 
 
 def comparability_key(env: Environment) -> str:
-    """Return twelve hexadecimal digits of what must be equal for times to be compared."""
+    """Hash all facts that must be equal for comparable times, as twelve hexadecimal digits."""
     parts = {
         "cpu": env.machine.cpu,
         "affinity": env.machine.affinity,
@@ -100,19 +100,19 @@ def comparability_key(env: Environment) -> str:
     }
     target = env.models.target or {}
     for how in ("compiled", "quantized", "shards", "placed", "tile"):
-        if target.get(how):  # keys of plain runs stay what they were
+        if target.get(how):  # keeps the keys of plain runs unchanged
             parts[how] = target[how]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def peak_rss_bytes() -> int:
-    """Return the most memory this process has held so far, in bytes."""
+    """Return the peak resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def git_state(root: Path) -> GitState:
-    """Return commit, branch (None: detached) and dirty flag; all None outside of a checkout."""
+    """Return commit, branch (None: detached) and dirty flag; all None outside a checkout."""
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top) != root:
         return GitState()
@@ -125,7 +125,7 @@ def git_state(root: Path) -> GitState:
 
 
 def source_hash(files: Sequence[Path]) -> str:
-    """Return the SHA-256 of the contents of source files, in the order given."""
+    """Return the SHA-256 of the contents of source files, in the given order."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes() + b"\0")
@@ -180,14 +180,14 @@ def _cpu_model() -> str | None:
 
 
 def has_bfloat16() -> bool:
-    """Tell whether this CPU multiplies bfloat16 itself; an emulation is slower than float32."""
+    """Tell whether this CPU has bfloat16 instructions; emulation is slower than float32."""
     lines = _lines("/proc/cpuinfo") or ()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(flags.split())
 
 
 def _cgroup_cpus() -> float | None:
-    """Return the CPUs a cgroup grants (v2, then v1), None without a limit."""
+    """Return the CPU limit of the cgroup (v2, then v1); None without a limit."""
     quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
     if not period:
         quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""

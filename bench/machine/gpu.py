@@ -1,6 +1,6 @@
-"""The GPU in use through NVML: what it is, its clocks, and whether it is slowed down.
+"""The GPU in use, through NVML: its facts, its clocks, and whether it is slowed down.
 
-Needs the extra `gpu` (nvidia-ml-py); without it, without a driver or on a CPU all of it is None.
+Needs the extra `gpu` (nvidia-ml-py). Without it, without a driver, or on a CPU, values are None.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READINGS: Mapping[str, Callable[[Any, object], Any]] = {
 
 
 def nvml_reading(handle: object, read: Callable[[Any, object], Any]) -> Any:
-    """Return what `read` takes from NVML of a GPU; None where there is none, or it cannot."""
+    """Return the result of `read` for a GPU; None without a GPU or if NVML fails."""
     if handle is None:
         return None
     import pynvml
@@ -34,7 +34,7 @@ def nvml_reading(handle: object, read: Callable[[Any, object], Any]) -> Any:
 
 
 def gpu_handle(device: str) -> object:
-    """Return the NVML handle of the GPU in use, if there is one."""
+    """Return the NVML handle of the GPU in use, or None."""
     if not device.startswith("cuda") or find_spec("pynvml") is None:
         return None
     import torch
@@ -48,7 +48,7 @@ def gpu_handle(device: str) -> object:
 
 
 def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
-    """Return name, memory, driver and present clocks of the GPU in use (None on a CPU)."""
+    """Return name, memory, driver and current clocks of the GPU in use (None on a CPU)."""
     if not device.startswith("cuda"):
         return None
     import torch
@@ -61,6 +61,6 @@ def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
 
 
 def slowdown(handle: object | None) -> str | None:
-    """Say why the GPU is slowed down right now (None: it is not, or nobody knows)."""
+    """Return why the GPU is currently slowed down (None: it is not, or unknown)."""
     active = nvml_reading(handle, _READINGS["slowdown_reasons"]) or 0
     return ", ".join(name for bit, name in _SLOWDOWNS.items() if active & bit) or None

@@ -1,9 +1,9 @@
-"""The machine's other load between blocks: CPU time of other processes, and throttling.
+"""Other load of the machine during a block: CPU time of other processes, and throttling.
 
-Read outside of every timed region. *Other cores* of a block is the CPU time that all other visible
-processes gained while it ran, divided by its wall time: 0.5 is half a core. A process that started
-and ended within one block is not seen. Throttling is the growth of the kernel's thermal counters
-(Linux) or, on a GPU, an active slow-down reason. Unknown is None.
+Both are read outside all timed regions. The *other cores* of a block are the CPU time of all other
+visible processes during the block / its wall time: 0.5 is half a core. A process that starts and
+ends within one block is missed. Throttling means that the kernel's thermal counters grew (Linux),
+or that the GPU reports a slow-down reason. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The machine during one block: CPU time others took, in cores, and why it was slowed down."""
+    """The machine during one block: CPU time of other processes, in cores, and slow-downs."""
 
     other_cores: float | None
     throttled: str | None = None
 
 
 class LoadWatch:
-    """Takes the difference between two looks at the process table."""
+    """Measures the load between two readings of the process table."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """Look for the first time; `device` is the one in use, e.g. ``cuda:0``."""
+        """Read for the first time; `device` is the device in use, e.g. ``cuda:0``."""
         self._handle = gpu.gpu_handle(device)
         self._own = {os.getpid()}
         self._look()
 
     def ignore(self, pids: Collection[int]) -> None:
-        """Pass over these processes from the next look on: workers of the same run."""
+        """Ignore these processes (workers of the same run) from the next reading on."""
         self._own = {os.getpid(), *pids}
 
     def lap(self) -> Load:
-        """Return the load since the last look."""
+        """Return the load since the last reading."""
         then_s, used_s, throttles = self._time_s, self._used_s, self._throttles
         self._look()
         wall_s = self._time_s - then_s

@@ -1,8 +1,8 @@
-"""Peak memory of one answer: the weights its decoder uses, its adapter's included, and KV caches.
+"""Peak memory of one answer: the weights that its decoder uses, with adapters, and KV caches.
 
-On a CPU that is the sum of them, and unknown of a decoder that runs its models itself. On CUDA it
-is the allocator's peak since the counter was reset, less what belongs to models and adapters that
-are loaded and not used: activations count there.
+On a CPU it is their sum, and unknown for a decoder that runs its models itself. On CUDA it is the
+allocator's peak since the counter was reset, minus the models and adapters that are loaded but not
+used; activations are included.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from decoders.core.model import Model
 
 
 class PeakMemory:
-    """Watches one timed region; make it right before, and read it right after."""
+    """Measures one timed region: create the object right before it, and read it right after."""
 
     def __init__(self, loaded: Models, used: Models, decoder: Decoder) -> None:
-        """`loaded` are all models in memory, `used` those of the decoder at hand."""
+        """`loaded` are all models in memory, `used` the models of this decoder."""
         self._loaded, self._used, self._decoder = loaded, used, decoder
         self._self_driven = isinstance(decoder, SelfDriven)
         self._on_gpu = loaded.target.device.type == "cuda"
@@ -28,7 +28,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(loaded.target.device)
 
     def peak_bytes(self) -> int | None:
-        """Return bytes, see the top of this file; None where they are unknown."""
+        """Return the peak in bytes, as defined at the top of this file; None if unknown."""
         adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
         models = {"target": self._used.target, "draft": self._used.draft}
         used = sum(

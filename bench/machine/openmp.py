@@ -1,9 +1,9 @@
 """A short spin of waiting OpenMP threads before they sleep.
 
-GNU's runtime, which torch ships on Linux, lets threads spin for so long that calls of a small model
-take 5 to 25 times as long where another process uses the processor too; sleeping at once costs 1.7
-times the time of a call on an idle machine, a short spin nothing (docs/log.md). The variable is
-read once, when torch is imported.
+With GNU's runtime, which torch ships on Linux, threads spin so long that calls of a small model
+take 5 to 25 times as long if another process uses the processor too. On an idle machine, sleeping
+at once makes a call 1.7 times as long; a short spin costs nothing (docs/log.md). The runtime reads
+the variable once, when torch is imported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SHORT_SPIN = "10000"
 
 
 def shorten_spinning() -> bool:
-    """Let waiting threads spin only shortly, and tell whether that was set.
+    """Make waiting threads spin only briefly; return whether the setting was changed.
 
-    Not where the user chose by `WAIT_POLICY` or `SPIN_COUNT`, nor once torch is imported.
+    Nothing changes if the user set `WAIT_POLICY` or `SPIN_COUNT`, or if torch is imported already.
     """
     if "torch" in sys.modules or WAIT_POLICY in os.environ or SPIN_COUNT in os.environ:
         return False
@@ -27,7 +27,7 @@ def shorten_spinning() -> bool:
 
 
 def spinning() -> tuple[str, str | None]:
-    """Say what is set, with advice where it is known to cost time."""
+    """Return the current setting, and advice if the setting is known to cost time."""
     policy, count = os.environ.get(WAIT_POLICY), os.environ.get(SPIN_COUNT)
     if policy is not None:
         advice = f"unset {WAIT_POLICY}: each call of a small model waits for threads to wake"

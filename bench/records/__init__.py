@@ -1,1 +1,1 @@
-"""Formats on disk: the files of a run, line by line."""
+"""File formats of a run folder."""

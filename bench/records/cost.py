@@ -1,15 +1,15 @@
-"""A cost folder: seconds of a model's calls on a machine, as `bench cost` measures them.
+"""A cost folder: the time of a model's calls on one machine, as measured by `bench cost`.
 
 ==================  ===============================================================================
 ``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`); written
-                    before the first measurement, and again when all is measured
+                    before the first measurement, and again after the last one
 ``env.json``        the machine, as in a run folder
-``calls.jsonl``     append-only, one event a line: a `Visit`, a cell `LeftOut`, a `Reading`
-``cost.csv``        a row a cell: median, interval, limits (`bench.stats.cost_curve`)
-``choices.json``    the best number of drafts of a run's decoders, where one was given
+``calls.jsonl``     append-only, one event per line: `Visit`, `LeftOut` or `Reading`
+``cost.csv``        one row per cell: median, interval, limits (`bench.stats.cost_curve`)
+``choices.json``    the best number of drafts of each decoder of a run, if a run was given
 ==================  ===============================================================================
 
-``machine.json``, ``env.json`` and ``cost.csv`` are enough to use it.
+Readers need only ``machine.json``, ``env.json`` and ``cost.csv``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MACHINE, CALLS, CURVE, CHOICES = "machine.json", "calls.jsonl", "cost.csv", "cho
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class CostCell:
-    """One kind of call: `sequences` of `rows` rows each, after `context` tokens in the cache."""
+    """One kind of call: `sequences` sequences of `rows` rows each, with `context` cached tokens."""
 
     sequences: int
     context: int
@@ -37,7 +37,7 @@ class CostCell:
 
     @property
     def total_rows(self) -> int:
-        """Number of rows of all sequences."""
+        """Number of rows, summed over sequences."""
         return self.rows * self.sequences
 
     def contains(self, other: CostCell) -> bool:
@@ -54,9 +54,9 @@ class CostCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Measured rows, sequences and contexts, ascending, and the longest call allowed.
+    """Values of rows, sequences and contexts to measure, ascending, and a limit on call time.
 
-    A cell whose call takes longer than `longest_s` is left out, and so are all that contain it.
+    A cell whose call takes longer than `longest_s` is left out, with all cells that contain it.
     """
 
     rows: tuple[int, ...]
@@ -78,13 +78,13 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Bytes and operations of a model's call, whatever runs it.
+    """Bytes and operations of a model's call, independent of the machine.
 
     Attributes:
-        weight_bytes: weights that every call reads: all but an embedding table that is no head.
-        token_bytes: keys and values of a token in the cache.
-        row_flops: of a row, in products with weights: two per weight.
-        pair_flops: of a row and a token that it attends to.
+        weight_bytes: weights that every call reads, without an embedding that is not the head.
+        token_bytes: keys and values of one cached token.
+        row_flops: operations per row in products with weights: two per weight.
+        pair_flops: attention operations per pair of a row and a token that the row attends to.
     """
 
     weight_bytes: int
@@ -93,19 +93,19 @@ class Work:
     pair_flops: int
 
     def bytes_of(self, cell: CostCell) -> int:
-        """Return bytes of a call: weights once, and the cache of every sequence once."""
+        """Return the bytes that a call reads: the weights and every sequence's cache, each once."""
         tokens = cell.sequences * (cell.context + cell.rows)
         return self.weight_bytes + tokens * self.token_bytes
 
     def flops_of(self, cell: CostCell) -> float:
-        """Return operations: products with weights, attention to the context and rows before."""
+        """Return a call's operations: weight products, attention to context and earlier rows."""
         seen = cell.context + (cell.rows + 1) / 2
         return cell.total_rows * (self.row_flops + seen * self.pair_flops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A median over rounds with its 95 % interval (None: too few rounds)."""
+    """A median over `num` rounds with its 95 % interval (None: too few rounds)."""
 
     value: float
     low: float | None = None
@@ -118,20 +118,20 @@ class CostFacts:
     """The content of machine.json.
 
     Attributes:
-        name: of the model, as it was given.
-        target: its facts, as in env.json's ``models``.
+        name: the model's name, as given by the user.
+        target: facts of the model, as in env.json's ``models``.
         bandwidth: bytes per second of matrix-vector products with many different matrices, each
-            read once, that together are as large as the model's weights.
+            read once; together they are as large as the model's weights.
         memory_bandwidth: the same with more bytes than any cache holds.
-        copy_bandwidth: bytes read and written per second by a plain copy, to compare.
+        copy_bandwidth: bytes read and written per second by a plain copy, for comparison.
         matrix_rate: floating-point operations per second of a product of large matrices.
-        replay: seconds of the call `replayed` as a captured graph, or compiled; None: see
-            `no_replay`.
-        beside_replay: of the same call as usual, by turns with the replay.
+        replay: seconds of the call `replayed`, run as a captured graph or compiled. None: not
+            measured, for the reason `no_replay`.
+        beside_replay: seconds of the same call run normally, alternating with the replay.
         replay_by: kind of the replay.
-        no_replay: why there is none.
-        other_cores: CPU time of other processes meanwhile, in cores.
-        complete: whether nothing is missing.
+        no_replay: why the replay was not measured.
+        other_cores: CPU time of other processes during the measurement, in cores.
+        complete: every planned measurement was made.
     """
 
     schema: int = SCHEMA
@@ -152,11 +152,11 @@ class CostFacts:
     complete: bool = False
 
     def memory_s(self, cell: CostCell) -> float | None:
-        """Seconds that reading weights and cache takes a call at least; None: not measured."""
+        """Return the least seconds a call needs to read weights and cache; None: not measured."""
         return self.work.bytes_of(cell) / self.bandwidth.value if self.bandwidth else None
 
     def compute_s(self, cell: CostCell) -> float | None:
-        """Seconds that operations take a call at least; None: their rate was not measured."""
+        """Return the least seconds a call needs for its operations; None: rate not measured."""
         return self.work.flops_of(cell) / self.matrix_rate.value if self.matrix_rate else None
 
 
@@ -164,12 +164,12 @@ READINGS = (
     *("bandwidth", "memory_bandwidth", "copy_bandwidth", "matrix_rate"),
     *("replay", "beside_replay", "other_cores"),
 )
-"""Fields of `CostFacts` that are medians of what is read once a round."""
+"""Fields of `CostFacts` that are medians of one reading per round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A cell in one round: seconds of its calls, the median of a few."""
+    """One measurement of a cell in one round: the median seconds of a few calls."""
 
     event: ClassVar = "call"
     cell: CostCell
@@ -179,7 +179,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A cell that is not measured, and why."""
+    """A cell that is not measured, with the reason."""
 
     event: ClassVar = "left_out"
     cell: CostCell
@@ -188,7 +188,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The machine's value in one round of `what`, one of `READINGS`."""
+    """The value of `what` (one of `READINGS`) in one round."""
 
     event: ClassVar = "reading"
     what: str
@@ -202,10 +202,10 @@ _KINDS: Mapping[str, type[Event]] = {kind.event: kind for kind in (Visit, LeftOu
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The content of calls.jsonl; of repeated events the first counts.
+    """The content of calls.jsonl; if an event is repeated, the first one counts.
 
-    Seconds by cell and round, reasons of cells that were left out and never visited, and values of
-    readings by what and round.
+    `visits` maps (cell, round) to seconds, `left_out` maps cells that were never visited to
+    reasons, and `readings` maps (what, round) to values.
     """
 
     visits: dict[tuple[CostCell, int], float] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class Calls:
 
     @property
     def reached(self) -> set[CostCell]:
-        """The cells that were visited."""
+        """Cells with at least one visit."""
         return {cell for cell, _ in self.visits}
 
     def add(self, event: Event) -> None:
@@ -229,7 +229,7 @@ class Calls:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the events of a cost folder (`InvalidRunError` on a damaged line)."""
+        """Read the events of a cost folder (`InvalidRunError` on a damaged line)."""
         calls = cls()
         for number, (line, _) in enumerate(lines_of(folder / CALLS), start=1):
             if (kind := _KINDS.get(str(line.pop("event", None)))) is not None:
@@ -238,18 +238,18 @@ class Calls:
 
 
 def write_facts(folder: Path, facts: CostFacts) -> None:
-    """Replace machine.json (`BenchError` where it cannot be written)."""
+    """Replace machine.json (`BenchError` if writing fails)."""
     write_json(folder / MACHINE, asdict(facts))
 
 
 def read_facts(folder: Path) -> CostFacts | None:
-    """Return machine.json, None where there is none (raises as `read_json` and `parse`)."""
+    """Read machine.json; None if the file is missing (raises as `read_json` and `parse`)."""
     data = read_json(folder / MACHINE)
     return None if data is None else parse(CostFacts, data, folder / MACHINE)
 
 
 def folder_name(facts: CostFacts, env: Environment) -> str:
-    """Return a cost folder's default name: model, dtype (or packing), device, compiled or not."""
+    """Return the default name of a cost folder: model, dtype or packing, device, "-compiled"."""
     name = Path(facts.name).name if "/" in facts.name else facts.name
     width = facts.target.get("quantized") or env.dtype
     how = "-compiled" if facts.target.get("compiled") else ""
@@ -257,11 +257,11 @@ def folder_name(facts: CostFacts, env: Environment) -> str:
 
 
 def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:
-    """Replace choices.json: the best number of drafts of decoders, by name."""
+    """Replace choices.json: each decoder's best number of drafts, by name."""
     write_json(folder / CHOICES, {"schema": SCHEMA, "drafts": dict(drafts)})
 
 
 def read_choices(folder: Path) -> dict[str, int]:
-    """Return choices.json, empty where there is none (`InvalidRunError` where it is damaged)."""
+    """Read choices.json; empty if the file is missing (`InvalidRunError` if damaged)."""
     data = read_json(folder / CHOICES) or {}
     return parse(dict[str, int], data.get("drafts", {}), folder / CHOICES)

@@ -1,6 +1,6 @@
-"""``env.json``: the machine, the software and the models that a run was measured on.
+"""``env.json``: the machine, software and models of a run.
 
-`bench.machine.env` fills it in; a field that is unknown is None.
+`bench.machine.env` fills in the fields. Unknown fields are None.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Processor, memory and what a cgroup grants of them."""
+    """Processor and memory, with the limits that a cgroup sets on them."""
 
     system: str | None = None
     release: str | None = None
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """Settings of torch; `attention` are the kernels of SDPA that are allowed on a GPU."""
+    """Settings of torch; `attention` lists the SDPA kernels that are enabled on a GPU."""
 
     threads: int | None = None
     interop_threads: int | None = None
@@ -51,7 +51,7 @@ class TorchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitState:
-    """The checkout; `branch` is None where a commit is checked out and no branch."""
+    """The git checkout; `branch` is None if HEAD is detached."""
 
     commit: str | None = None
     branch: str | None = None
@@ -60,7 +60,7 @@ class GitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """An adapter, the roles of the `models` it is attached to, and what it was trained for."""
+    """An adapter: its size, the roles of the `models` it is attached to, its training settings."""
 
     variant: str | None = None
     rank: int | None = None
@@ -79,7 +79,7 @@ class AdapterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """Facts of the models: architecture, sizes, hash of the weights; of adapters by name."""
+    """Facts of the models (architecture, sizes, hash of the weights), and of adapters by name."""
 
     target: Facts | None = None
     draft: Facts | None = None
@@ -87,21 +87,21 @@ class Models:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on target and draft for readers, a line each."""
+        """Notes on target and draft model for readers, one line each."""
         roles = {"target": self.target or {}, "draft": self.draft or {}}
         return tuple(
             f"{role}: {n}" for role, facts in roles.items() for n in facts.get("notes", ())
         )
 
     def weights_of(self, role: str) -> str | None:
-        """Return the hash of the weights of the ``target`` or the ``draft``."""
+        """Return the hash of the weights of ``target`` or ``draft``."""
         facts = {"target": self.target, "draft": self.draft}.get(role) or {}
         return facts.get("weights_sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Resources of the process that measured."""
+    """Resources of the measuring process."""
 
     peak_rss_bytes: int | None = None
 
@@ -110,9 +110,9 @@ class Process:
 class Environment:
     """The content of env.json.
 
-    `gpu` holds facts of the driver (`bench.machine.gpu`), `packages` versions by name,
-    `environment` variables of an allow-list. `process` is known once a run has ended. `more` are
-    fields that another version wrote and this one does not know: reports show them.
+    `gpu` holds facts from the driver (`bench.machine.gpu`), `packages` versions by name, and
+    `environment` the allowed environment variables. `process` is None until the run ends. `more`
+    holds fields that another version wrote and this one does not know; reports show them.
     """
 
     schema: int | None = None
@@ -132,16 +132,16 @@ class Environment:
 
     @property
     def gpu_name(self) -> str | None:
-        """The name of the GPU."""
+        """Name of the GPU."""
         return (self.gpu or {}).get("name")
 
     @property
     def gpu_driver(self) -> str | None:
-        """The version of the GPU's driver."""
+        """Version of the GPU driver."""
         return (self.gpu or {}).get("driver")
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON data, without ``process`` before a run has ended."""
+        """Return JSON data, without ``process`` if it is None."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists there
         more = data.pop("more")
         if data["process"] is None:
@@ -150,13 +150,13 @@ class Environment:
 
 
 def read_environment(run_dir: Path) -> Environment:
-    """Return env.json, unknown in all fields where there is none (raises as `parse`)."""
+    """Read env.json; all fields are unknown if the file is missing (raises as `parse`)."""
     file = run_dir / ENV
     return environment_of(read_json(file) or {}, file)
 
 
 def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
-    """Return the environment of JSON data (raises as `parse`)."""
+    """Build an environment from JSON data (raises as `parse`)."""
     known = {each.name for each in fields(Environment)} - {"more"}
     stated = {key: value for key, value in data.items() if key in known and value is not None}
     more = {key: value for key, value in data.items() if key not in known}
@@ -164,5 +164,5 @@ def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
 
 
 def write_environment(run_dir: Path, env: Environment) -> None:
-    """Replace env.json (`BenchError` where it cannot be written)."""
+    """Replace env.json (`BenchError` if writing fails)."""
     write_json(run_dir / ENV, env.to_json())

@@ -1,7 +1,7 @@
-"""``external.jsonl``: answers of another engine to a run's own prompts, one a line, append-only.
+"""``external.jsonl``: another engine's answers to a run's prompts, one per line, append-only.
 
-They lie beside a run and are no part of it: no cell of the plan, no verdict, no speed-up rests on
-them. Every `bench external` is a `session` of its own.
+The file is stored in the run folder, but the plan, the verdict and the speed-ups of the run never
+use it. Each `bench external` command is a new `session`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ EXTERNAL = "external.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalAnswer:
-    """One answer of one mode of another engine to one prompt of the run.
+    """One answer of another engine, in one of its modes, to one prompt of the run.
 
     Attributes:
-        session: which `bench external` of this run measured it, from 0.
-        engine: its name here, e.g. ``llamacpp``.
-        version: of the engine's package.
-        mode: ``ar``, or one of its own speculative modes.
-        options: of that mode.
+        session: number of the `bench external` command that measured the answer, from 0.
+        engine: name of the engine, e.g. ``llamacpp``.
+        version: version of the engine's package.
+        mode: ``ar``, or one of the engine's speculative modes.
+        options: options of the mode.
         model: name of the model's file or folder, without its path.
-        prompt: of the run.
-        prompt_hash: of its ids.
-        threads: of the processor, where the engine was told.
+        prompt: name of the run's prompt.
+        prompt_hash: hash of the prompt's ids.
+        threads: number of CPU threads, if the engine was given one.
         tokens: ids of the answer, end token included.
-        total_s: seconds from the request to its last token.
+        total_s: seconds from the request to the last token.
         calls: forward passes of the model, the prompt's included.
-        drafted: tokens that were proposed.
-        accepted: those of them that stand in the answer.
-        num_tokens: of the answer, where its ids are not known.
-        num_steps: that verified drafts, where the engine counts them.
-        error: why there is no answer; all that would be measured is then None.
-        schema: of this file.
+        drafted: number of drafted tokens.
+        accepted: number of drafts that were accepted into the answer.
+        num_tokens: length of the answer, if its ids are unknown.
+        num_steps: number of steps that verified drafts, if the engine counts them.
+        error: why the request failed; all measurements are then None.
+        schema: schema of this file.
     """
 
     session: int
@@ -64,12 +64,12 @@ class ExternalAnswer:
 
     @property
     def name(self) -> str:
-        """Engine and mode, as tables call it."""
+        """Engine and mode, as shown in tables."""
         return f"{self.engine}:{self.mode}"
 
 
 def read_external(run_dir: Path) -> tuple[ExternalAnswer, ...]:
-    """Return the answers in the order measured (raises as `lines_of`, `check_schema`, `parse`)."""
+    """Read answers in measured order (raises as `lines_of`, `check_schema` and `parse`)."""
     path = run_dir / EXTERNAL
     answers = []
     for line, _ in lines_of(path):
@@ -79,11 +79,11 @@ def read_external(run_dir: Path) -> tuple[ExternalAnswer, ...]:
 
 
 def append_external(run_dir: Path, answer: ExternalAnswer) -> None:
-    """Append one answer as one line (`BenchError` where it cannot be written)."""
+    """Append one answer as one line (`BenchError` if writing fails)."""
     line = json.dumps(dataclasses.asdict(answer), ensure_ascii=False, separators=(",", ":"))
     append_text(run_dir / EXTERNAL, line + "\n")
 
 
 def next_session(answers: Sequence[ExternalAnswer]) -> int:
-    """Return the number of the session that begins after these."""
+    """Return the number of the session that follows these answers."""
     return max((answer.session for answer in answers), default=-1) + 1

@@ -1,6 +1,6 @@
-"""A failed answer: its error as one line, the line of its decoder's file, and its traceback.
+"""A failed answer: its error in one line, the position in its decoder's file, and its traceback.
 
-The first two stand in the record; ``errors.log`` in the run folder holds the tracebacks.
+The record holds the error and the position; ``errors.log`` in the run folder holds tracebacks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ERRORS = "errors.log"
 
 
 def error_line(error: Exception) -> str:
-    """Return an exception as one line: its type and message, surrogates as escapes."""
+    """Format an exception as one line: type and message, with surrogates escaped."""
     message = " ".join(str(error).split()).encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def position_of(error: Exception, decoder: Decoder) -> str | None:
-    """Return ``FILE.py:LINE``, the innermost frame in a file of the decoder's classes, or None."""
+    """Return ``FILE.py:LINE`` of the innermost frame in the decoder's own files, or None."""
     own = {
         function.__code__.co_filename
         for kind in type(decoder).__mro__
@@ -38,7 +38,7 @@ def position_of(error: Exception, decoder: Decoder) -> str | None:
 
 
 def described(record: SampleRecord, error: Exception) -> tuple[str, str]:
-    """Return the name of a failed answer, and its traceback, as printable text."""
+    """Return a failed answer's name and traceback as printable text."""
     pass_ = "quality" if record.kind == "quality" else f"repeat {record.repeat}"
     name = printable(f"{record.decoder}, {record.prompt}, {pass_}, attempt {record.attempt}")
     return name, printable("".join(traceback.format_exception(error)))

@@ -1,8 +1,8 @@
 """Files that survive kills and full disks: atomic small files, and append-only ``samples.jsonl``.
 
-A small file is replaced as a whole. ``samples.jsonl`` takes one whole line per record: a write that
-fails is undone, and a damaged end (a line torn by a kill, what a crash of the machine left) is
-ignored by readers and cut off by the next writer. A folder has one writer at a time.
+A small file is replaced as a whole. ``samples.jsonl`` gets one whole line per record. A failed
+write is undone. Readers ignore a damaged end (a partial line after a kill or a crash of the
+machine), and the next writer cuts it off. A folder has one writer at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.records.record import SampleRecord
 
 try:
     import fcntl
-except ImportError:  # no such locks on this system
+except ImportError:  # this system has no such locks
     fcntl = None  # type: ignore[assignment]
 
 SAMPLES, STORED = "samples.jsonl", "samples.parquet"
@@ -33,13 +33,13 @@ _SCRATCH = re.compile(r"\..+\.\d+")
 
 
 def lines_of(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the objects of a JSONL file, each with its length in bytes; no file has none.
+    """Yield the objects of a JSONL file, each with its length in bytes; none if it is missing.
 
-    A damaged end is left out: a last line without its newline, lines that do not parse and are
-    followed by none that does.
+    A damaged end is skipped: a last line without a newline, and lines that do not parse, if no
+    intact line follows.
 
     Raises:
-        InvalidRunError: on a damaged line further up.
+        InvalidRunError: a damaged line is followed by an intact line.
     """
     if not path.is_file():
         return
@@ -67,14 +67,14 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold a run folder against other writers, by the system's lock on the folder itself.
+    """Lock a run folder against other writers, with the operating system's lock on the folder.
 
-    It ends with the process, however that ends, and leaves no file behind. Where the file system
-    knows no locks, nothing is refused.
+    The lock ends with the process, even after a crash, and leaves no file behind. On a file system
+    without locks, nothing is locked.
 
     Raises:
-        UnavailableError: another process holds it.
-        UsageError: there is no folder.
+        UnavailableError: another process holds the lock.
+        UsageError: the folder does not exist.
     """
     try:
         held = os.open(folder, os.O_RDONLY)
@@ -95,7 +95,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove what a kill left of files that were being replaced."""
+    """Remove temporary files of replacements that a kill interrupted."""
     for file in folder.rglob(".*"):
         if _SCRATCH.fullmatch(file.name) and file.is_file():
             try:
@@ -106,7 +106,7 @@ def remove_scratch(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Replace a file piece by piece: readers see the old or the new (`BenchError`: disk full)."""
+    """Replace a file atomically while writing in pieces (`BenchError` if writing fails)."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("wb") as file:
@@ -115,24 +115,24 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # a read-only file system refuses this as well
+        with contextlib.suppress(OSError):  # fails as well on a read-only file system
             scratch.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a small file atomically (raises as `replacing` does)."""
+    """Replace a small file atomically (raises as `replacing`)."""
     with replacing(path) as file:
         file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a small file by text in UTF-8 (raises as `replacing` does)."""
+    """Replace a small file with UTF-8 text (raises as `replacing`)."""
     write_bytes(path, text.encode())
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Replace files given by their path in `folder`, which is made; return where they lie."""
+    """Replace files by their paths in `folder`, creating folders; return the full paths."""
     for name, data in files.items():
         path = folder / name
         try:
@@ -144,12 +144,12 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
 
 
 def write_json(path: Path, data: Mapping[str, Any], indent: int = 1) -> None:
-    """Replace a small file by indented JSON (raises as `replacing` does)."""
+    """Replace a small file with indented JSON (raises as `replacing`)."""
     write_text(path, json.dumps(data, ensure_ascii=False, indent=indent) + "\n")
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append text, escapes for what UTF-8 cannot hold (`BenchError` where that fails)."""
+    """Append text, escaping what UTF-8 cannot encode (`BenchError` if writing fails)."""
     try:
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
@@ -158,10 +158,10 @@ def append_text(path: Path, text: str) -> None:
 
 
 class Sink:
-    """Taker of what is measured: a line for each record and event, and tracebacks by answer."""
+    """Receives measurements: one line per record or event, and tracebacks of failed answers."""
 
     def record(self, record: SampleRecord, outcome: object = None) -> None:
-        """Take one record, and the traceback where its `outcome` is an error."""
+        """Take one record, and the traceback if its `outcome` is an error."""
         self._append(record.to_json())
         if isinstance(outcome, Exception):
             self.trace(*described(record, outcome))
@@ -171,28 +171,28 @@ class Sink:
         self._append(json.dumps({"event": event, **fields}, separators=(",", ":")))
 
     def trace(self, name: str, trace: str) -> None:
-        """Take the traceback of the answer of this name."""
+        """Take the traceback of the answer called `name`."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Note that a block is whole."""
+        """Mark the end of a block."""
 
     def _append(self, line: str) -> None:
         raise NotImplementedError
 
 
 class LineCollector(Sink):
-    """Keeps lines and tracebacks for a `SampleWriter`, named after `worker` and `node`."""
+    """Collects lines and tracebacks for a `SampleWriter`, labelled with `worker` and `node`."""
 
     def __init__(self, worker: str | None = None, node: str | None = None) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._worker, self._node = worker, node
         self._event = {} if worker is None else {"worker": worker}
         self.lines: list[str] = []
         self._traces: list[tuple[str, str]] = []
 
     def record(self, record: SampleRecord, outcome: object = None) -> None:
-        """Keep one record, and the traceback where its `outcome` is an error."""
+        """Keep one record, and the traceback if its `outcome` is an error."""
         super().record(replace(record, worker=self._worker, node=self._node), outcome)
 
     def event(self, event: str, **fields: object) -> None:
@@ -207,7 +207,7 @@ class LineCollector(Sink):
         self.lines.append(line)
 
     def take(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """Return and forget the lines, and the names and tracebacks, kept so far."""
+        """Return the lines and the named tracebacks collected so far, and forget them."""
         kept = tuple(self.lines), tuple(self._traces)
         self.lines.clear()
         self._traces.clear()
@@ -215,10 +215,10 @@ class LineCollector(Sink):
 
 
 class SampleWriter(Sink):
-    """Appends whole lines to samples.jsonl, or undoes it, and tracebacks to errors.log."""
+    """Appends lines to samples.jsonl, undoing failed writes, and tracebacks to errors.log."""
 
     def __init__(self, run_dir: Path, name: str = SAMPLES) -> None:
-        """Open the file `name`, cutting off a damaged end."""
+        """Open the file `name` and cut off a damaged end."""
         self.path = run_dir / name
         whole = sum(length for _, length in lines_of(self.path))
         try:
@@ -232,25 +232,25 @@ class SampleWriter(Sink):
         self._traces: dict[str, str] = {}
 
     def trace(self, name: str, trace: str) -> None:
-        """Append a traceback; a repeated one is named only."""
+        """Append a traceback; for a repeated traceback, only refer to the first."""
         first = self._traces.setdefault(trace, name)
         text = trace if first == name else f"as in {first}\n"
         append_text(self.path.with_name(ERRORS), f"{name}\n{text}\n")
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Append the lines of a `LineCollector` in one write: all of them or none."""
+        """Append the lines of a `LineCollector` in one write: all or none."""
         if lines:
             self._append("\n".join(lines))
 
     def sync(self) -> None:
-        """Make the lines so far survive a power cut; at most once in `_SYNC_EVERY_S` seconds."""
+        """Flush lines to disk against a power cut, at most once per `_SYNC_EVERY_S` seconds."""
         now_s = time.monotonic()
         if now_s - self._synced_s >= _SYNC_EVERY_S:
             self._sync()
             self._synced_s = now_s
 
     def close(self) -> None:
-        """Close the file once its lines are safe: no status may outlive them."""
+        """Close the file after flushing: no status may be stored without its lines."""
         try:
             self._sync()
         finally:
@@ -276,14 +276,14 @@ class SampleWriter(Sink):
             if written != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            with contextlib.suppress(OSError):  # else readers and the next writer cut it off
+            with contextlib.suppress(OSError):  # if this fails, readers skip the end
                 os.ftruncate(self._fd, self._size)
             raise cannot_write(self.path, error) from error
         self._size += len(data)
 
 
 def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:
-    """Return the error for a write that failed (full disk, read-only folder, file in the way)."""
+    """Return the error of a failed write (full disk, read-only folder, file in the way)."""
     reason = getattr(error, "strerror", None) or str(error)
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     advice = "free some space" if full else "choose a folder that can be written to"

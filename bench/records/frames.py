@@ -1,7 +1,7 @@
 """Frames and records of a run as bytes of CSV and Parquet; the same data give the same bytes.
 
-``samples.parquet`` has all that a reader of ``samples.jsonl`` counts: a row per effective record,
-and the events in the metadata. A run may be stored with it alone.
+``samples.parquet`` can replace ``samples.jsonl`` in a stored run: it holds one row per effective
+record, and the events in its metadata.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from bench.errors import InvalidRunError
 from bench.records.record import NESTED_COLUMNS, REAL_COLUMNS, SampleRecord, StepColumns, fields_of
 
 _GROUP = 1024
-"""Records in a group of rows."""
+"""Records per Parquet row group."""
 _EVENTS = b"events"
-"""Key of the metadata that holds the events."""
+"""Metadata key of the events."""
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "Kind": pa.string()}
 
 
 def csv_bytes(frame: pd.DataFrame, float_format: str | None = "%.6g") -> bytes:
-    """Return a CSV of six significant digits, of all with None; unknown is empty."""
+    """Return CSV with six significant digits, or all (None); unknown values are empty."""
     return frame.to_csv(index=False, float_format=float_format, lineterminator="\n").encode()
 
 
 def parquet_bytes(frame: pd.DataFrame) -> bytes:
-    """Return a Parquet file."""
+    """Return the frame as a Parquet file."""
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
     return buffer.getvalue()
@@ -44,14 +44,14 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
 def write_samples(
     file: IO[bytes], records: Sequence[SampleRecord], events: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Write the table; the same records and events give the same bytes."""
+    """Write samples.parquet; the same records and events give the same bytes."""
     scores = list(dict.fromkeys(name for record in records for name in record.scores or ()))
     schema = _schema(scores)
-    names = [field.name for field in schema if field.type == pa.string()]  # few, much repeated
+    names = [field.name for field in schema if field.type == pa.string()]  # few distinct values
     how: Any = {"compression": "zstd", "compression_level": 9, "write_page_checksum": True}
     how |= {"use_dictionary": names, "write_statistics": False, "store_schema": False}
     with pq.ParquetWriter(file, schema, **how) as writer:
-        packed = zlib.compress(json.dumps(events).encode())  # which has a checksum, as pages have
+        packed = zlib.compress(json.dumps(events).encode())  # zlib adds a checksum
         writer.add_key_value_metadata({_EVENTS: base64.b85encode(packed)})
         for start in range(0, max(len(records), 1), _GROUP):
             rows = [_row(record) for record in records[start : start + _GROUP]]
@@ -59,10 +59,10 @@ def write_samples(
 
 
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield events and records of a table as samples.jsonl holds them.
+    """Yield the events and records of a table in the format of samples.jsonl.
 
     Raises:
-        InvalidRunError: it is damaged, or no such table.
+        InvalidRunError: the file is damaged or not such a table.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -78,7 +78,7 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def num_samples(path: Path) -> int:
-    """Return the number of records of a table, 0 where it cannot be read."""
+    """Return the number of records in a table; 0 if unreadable."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except (pa.ArrowException, OSError):
@@ -86,7 +86,7 @@ def num_samples(path: Path) -> int:
 
 
 def _schema(scores: Sequence[str]) -> Any:
-    """Every column with its type: a group in which all is unknown has the same."""
+    """Return every column with its type, also for row groups with only unknown values."""
     columns = []
     for field in dataclasses.fields(SampleRecord):
         if field.name == "tokens":
@@ -110,7 +110,7 @@ def _row(record: SampleRecord) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a record as samples.jsonl holds it, the reverse of `_row`."""
+    """Return a record in the format of samples.jsonl: the inverse of `_row`."""
     nested: dict[str, dict[str, Any]] = {"steps_": {}, "score_": {}}
     for prefix, found in nested.items():
         for name in [name for name in row if name.startswith(prefix)]:

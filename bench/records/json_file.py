@@ -1,7 +1,7 @@
-"""JSON of a run folder, read as frozen dataclasses: numbers and texts as they are, never converted.
+"""JSON files of a run folder, read as frozen dataclasses; numbers and texts are never converted.
 
-A file of an older version may lack fields, whose default None is "unknown"; unknown fields are
-passed over.
+Files of older versions may lack fields; the default None then means unknown. Unknown fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from bench.errors import InvalidRunError, UnavailableError
 from bench.settings.bounds import allowed
 
 SCHEMA = 1
-"""Version of all files; raised whenever the meaning of a field or metric changes."""
+"""Version of all files, raised whenever the meaning of a field or metric changes."""
 T = TypeVar("T")
 
 
 def check_schema(path: Path, data: dict[str, Any]) -> None:
-    """Raise `UnavailableError` for an object of another schema; the first versions wrote none."""
+    """Raise `UnavailableError` for another schema; the first versions wrote no schema."""
     if (schema := data.get("schema", SCHEMA)) != SCHEMA:
         line = f"{path} has schema {schema}; this version reads {SCHEMA}"
         raise UnavailableError(f"{line}: use the version that wrote it")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a file's object, None: no file (`InvalidRunError`, `UnavailableError`: its schema)."""
+    """Read a JSON object; None: no file (`InvalidRunError`; `UnavailableError`: other schema)."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -45,7 +45,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def parse(kind: type[T], data: object, source: Path | str) -> T:
-    """Return JSON data as a dataclass; `InvalidRunError` names `source` and the first bad field."""
+    """Parse JSON data as `kind`; an `InvalidRunError` names `source` and the first bad field."""
     try:
         parsed: T = validator(kind).validate_python(data)
     except RecursionError as error:
@@ -71,4 +71,4 @@ def _strict(schema: Any) -> Any:
 validator: Callable[[Any], SchemaValidator] = cache(
     lambda kind: SchemaValidator(_strict(TypeAdapter(kind).core_schema))
 )
-"""Returns the validator of a type: lists become tuples, and nothing else is converted."""
+"""Returns the validator of a type. It converts lists to tuples and nothing else."""

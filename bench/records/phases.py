@@ -1,4 +1,4 @@
-"""``phases.json``: seconds of a few answers by phase (`bench.measure.phases`)."""
+"""``phases.json``: the time of a few answers by phase (`bench.measure.phases`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasedAnswer:
-    """One answer (or a group of B at a time) of the second pass: its seconds by phase, its counts.
+    """Seconds by phase and counts of one answer (or one group of B) of the second pass.
 
-    `later_*` count what came after the first step, as `bench.stats.counters.Tally` does. `repeat`
-    is that of the timed block before it, whose seed it shares (None: the pass came after all of
-    them, as it did in older runs). Its calls had `rows`; `padded_rows` more filled merged calls up
-    to one width (both 0 in older runs).
+    `later_*` exclude the first step, as in `bench.stats.counters.Tally`. `repeat` is the repeat of
+    the preceding timed block, whose seed the answer shares (None in older runs, whose second pass
+    followed all blocks). `rows` counts the rows of calls, and `padded_rows` the padding that gives
+    merged calls one width (both 0 in older runs).
     """
 
     decoder: str
@@ -36,18 +36,18 @@ class PhasedAnswer:
 
     @property
     def total_s(self) -> float:
-        """Seconds of all phases together."""
+        """Seconds of all phases."""
         return sum(self.seconds.values())
 
 
 def write_phases(run_dir: Path, answers: Iterable[PhasedAnswer]) -> None:
-    """Replace phases.json (`BenchError` where it cannot be written)."""
+    """Replace phases.json (`BenchError` if writing fails)."""
     data = {"phases": PHASES, "answers": [asdict(answer) for answer in answers]}
     write_json(run_dir / PHASES_FILE, {"schema": SCHEMA, **data})
 
 
 def read_phases(run_dir: Path) -> tuple[PhasedAnswer, ...]:
-    """Return the answers of a run's second pass, none where it had none (`InvalidRunError`)."""
+    """Read the answers of the second pass; empty if it did not run (`InvalidRunError`)."""
     path = run_dir / PHASES_FILE
     if (data := read_json(path)) is None:
         return ()

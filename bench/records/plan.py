@@ -1,10 +1,10 @@
-"""The plan of a run: which cells answer which prompts, in which blocks, in which order.
+"""The plan of a run: the cells, the prompts, the blocks, and their order.
 
-A *cell* is a decoder with its options; the baseline has a second arm, ``ar@aa``, which runs the
-same decoder and shows the noise floor. A *block* is what is measured together: one prompt under one
-repeat, or at batch size B a fixed group of 4B prompts. Repeats follow each other; within a repeat
-blocks, and within a block cells, come in seeded random order, so that drift hits all cells alike.
-The plan is written to ``manifest.json`` before the first measurement.
+A *cell* is a decoder with its options. The baseline has a second arm, ``ar@aa``, which runs the
+same decoder and shows the noise floor. A *block* is measured together: one prompt under one repeat,
+or at batch size B a fixed group of 4B prompts. Repeats run one after another. Blocks within a
+repeat, and cells within a block, are in seeded random order, so that drift affects all cells
+equally. The plan is written to ``manifest.json`` before the first measurement.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MANIFEST = "manifest.json"
 BASELINE = "ar"
 SECOND_BASELINE = "ar@aa"
 SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
-"""Guarantees of a cell's answers, held against ar's."""
+"""Guarantees of a cell's answers, relative to the baseline's."""
 WRONG = "WRONG"
-"""Shown instead where a cell claims to be lossless and was found not to be."""
+"""Replaces the guarantee of a cell that claims to be lossless and was found not to be."""
 _GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE, WRONG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One row of every table: a decoder with all of its options resolved.
+    """One row of every table: a decoder with all options resolved.
 
-    Its class facts and options decide whether it is `lossless`, the temperature besides whether
-    lossless means ar's very tokens (greedy, or coupled: `comparable_to_ar`).
+    The decoder's class and options determine `lossless`. With the temperature, they determine
+    `comparable_to_ar`: lossless then means exactly ar's tokens (greedy, or coupled).
     """
 
     cell: str
@@ -48,22 +48,22 @@ class Cell:
 
     @property
     def guarantee(self) -> str:
-        """The claim about its answers."""
+        """Guarantee that the cell claims for its answers."""
         if not self.lossless:
             return NO_GUARANTEE
         return SAME_TOKENS if self.comparable_to_ar else SAME_DISTRIBUTION
 
 
 def guarantee_rank(guarantee: object) -> int:
-    """Return the position of a guarantee in tables: the strongest first, an unknown one last."""
+    """Return a guarantee's position in tables: strongest first, unknown ones last."""
     return _GUARANTEES.index(guarantee) if guarantee in _GUARANTEES else len(_GUARANTEES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPrompt:
-    """One turn of one conversation, and the passes it takes part in (``timing``, ``quality``).
+    """One turn of one conversation, and the passes that use it (``timing``, ``quality``).
 
-    `reference` is what its answers are scored against, as JSON data (None: they are not scored).
+    `reference` is the gold answer for scoring, as JSON data (None: answers are not scored).
     """
 
     prompt: str
@@ -87,16 +87,16 @@ class Block:
 
     @property
     def num_answers(self) -> int:
-        """Answers that make it whole, the second baseline's included."""
+        """Number of answers in a complete block, the second baseline's included."""
         return len(self.prompts) * len(self.order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The content of manifest.json; `identity` holds hashes that a resumed run must find unchanged.
+    """The content of manifest.json; `identity` holds hashes that must not change before a resume.
 
-    Of a part of a plan (``bench run --part 2/4``) `parts` says which, and `whole` is the digest of
-    the whole plan; a merged run has several parts, and none where it is whole.
+    In a part of a plan (``bench run --part 2/4``), `parts` names the part and `whole` is the digest
+    of the whole plan. A merged run lists several parts, or none if it is complete.
     """
 
     name: str | None = None
@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits of the whole plan's prompts, cells and order."""
+        """Hash of the whole plan's prompts, cells and order: sixteen hexadecimal digits."""
         if self.whole is not None:
             return self.whole
         asked = [(p.prompt, p.hash, p.passes) for p in self.prompts]
@@ -126,21 +126,21 @@ class Plan:
         return {"schema": SCHEMA, **asdict(self)}
 
     def guarantees(self, wrong: Collection[str] = ()) -> dict[str, str]:
-        """Return the guarantee of every planned cell, `WRONG` for those in `wrong`."""
+        """Return the guarantee of every planned cell: `WRONG` for the cells in `wrong`."""
         return {cell.cell: cell.guarantee for cell in self.cells} | dict.fromkeys(wrong, WRONG)
 
     @property
     def num_answers(self) -> int:
-        """Timed answers the plan asks for."""
+        """Number of planned timed answers."""
         return sum(block.num_answers for block in self.blocks)
 
     def in_pass(self, name: str) -> tuple[PlannedPrompt, ...]:
-        """Return the prompts of the ``timing`` or the ``quality`` pass."""
+        """Return the prompts of the ``timing`` or ``quality`` pass."""
         return tuple(prompt for prompt in self.prompts if name in prompt.passes)
 
 
 def read_plan(run_dir: Path) -> Plan | None:
-    """Return manifest.json, None where there is none (raises as `read_json` and `parse`)."""
+    """Read manifest.json; None if the file is missing (raises as `read_json` and `parse`)."""
     file = run_dir / MANIFEST
     data = read_json(file)
     if data is not None and "blocks" not in data:
@@ -149,5 +149,5 @@ def read_plan(run_dir: Path) -> Plan | None:
 
 
 def write_plan(run_dir: Path, plan: Plan) -> None:
-    """Replace manifest.json (`BenchError` where it cannot be written)."""
+    """Replace manifest.json (`BenchError` if writing fails)."""
     write_json(run_dir / MANIFEST, plan.to_manifest())

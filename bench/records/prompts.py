@@ -1,7 +1,7 @@
-"""``prompts.jsonl``: the very token ids and references of a run, one prompt a line.
+"""``prompts.jsonl``: the exact token ids and references of a run, one prompt per line.
 
-A resumed run asks what the first one asked, frozen histories included, without the tasks' source
-and without generating anything again; `bench show` reads the prompts from here.
+A resumed run reads its prompts here, frozen histories included. It needs neither the tasks' source
+nor any new generation. `bench show` reads the prompts here as well.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PROMPTS = "prompts.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One turn, tokenised: `turn` counts from 1, `hash` is of the ids, `num_cut` ids were cut.
+    """One tokenised turn: `turn` counts from 1, `hash` covers the ids, `num_cut` ids were cut.
 
-    The first `num_kept` ids are those of the turn before and its answer, which a cache still has.
+    The first `num_kept` ids repeat the previous turn and its answer, which a KV cache may hold.
     """
 
     conversation: str
@@ -39,13 +39,13 @@ class Prompt:
 
     @property
     def name(self) -> str:
-        """Identity of the prompt: conversation and turn."""
+        """Name of the prompt: conversation and turn."""
         return f"{self.conversation}#{self.turn}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedTurn:
-    """One turn that is not measured, and why."""
+    """One turn that is not measured, with the reason."""
 
     conversation: str
     turn: int
@@ -54,23 +54,23 @@ class SkippedTurn:
 
     @property
     def name(self) -> str:
-        """Identity of the turn: conversation and turn."""
+        """Name of the turn: conversation and turn."""
         return f"{self.conversation}#{self.turn}"
 
 
 def ids_hash(ids: Sequence[int]) -> str:
-    """Return 16 hexadecimal digits of a prompt's ids: two runs prove that they asked the same."""
+    """Return 16 hexadecimal digits of a hash of a prompt's ids, to prove that two prompts agree."""
     return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:16]
 
 
 def write_prompts(run_dir: Path, prompts: Sequence[Prompt]) -> None:
-    """Write all prompts of a run (`BenchError` where that fails)."""
+    """Write all prompts of a run (`BenchError` if writing fails)."""
     lines = [json.dumps(dataclasses.asdict(prompt), ensure_ascii=False) for prompt in prompts]
     write_text(run_dir / PROMPTS, "".join(line + "\n" for line in lines))
 
 
 def read_prompts(run_dir: Path) -> dict[str, Prompt]:
-    """Return the prompts of a run by name (`UnavailableError`: missing, damaged, another hash)."""
+    """Read the prompts of a run by name (`UnavailableError`: missing, damaged or changed file)."""
     path = run_dir / PROMPTS
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,9 +1,9 @@
-"""The record of one answer, and the append-only file that holds a run's records.
+"""The record of one answer: one line of ``samples.jsonl``.
 
-One line of ``samples.jsonl`` is one `SampleRecord`: decoder x prompt x repeat, errors included. A
-*prompt* is one turn of a conversation; a *block* is what is measured together and counts only as a
-whole: one prompt (or, at batch size B, one fixed group of 4B prompts) under one repeat, by every
-decoder. Unknown is None (null in the file), never 0.
+Each line is one `SampleRecord`: decoder x prompt x repeat, errors included. A *prompt* is one turn
+of a conversation. A *block* is measured together and counts only if complete: one prompt (or, at
+batch size B, one fixed group of 4B prompts) under one repeat, answered by every decoder. Unknown
+values are None (null in the file), never 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from decoders.core.types import Generation
 Kind = Literal["timing", "quality"]
 
 MOST_REJECTED = 32
-"""Ids of rejected drafts that a record keeps of one step, and (below) of one answer."""
+"""Most ids of rejected drafts that a record keeps per step, and (below) per answer."""
 MOST_REJECTED_IN_ALL = 1024
 
 
@@ -39,19 +39,19 @@ class _Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns(_Holder):
-    """The steps of one answer, one entry per step; step 0 is the prefill's.
+    """The steps of one answer as columns with one entry per step; step 0 is the prefill.
 
-    `emitted` counts tokens, so that slices of the answer's ids give each step's tokens. Those with
-    a default (see `StepEvent`) are empty where no step has any: `passes` where no blocks are
-    refined, `undrafted` where all steps begin with their drafts, `depth` where all drafts are
-    chains, `source` where one drafter made all drafts, `tested`, `overlap` and `alpha` where the
-    distributions of drafts were not compared. `source` has of each accepted draft the index of its
-    drafter in `SampleRecord.drafters`.
+    `emitted` counts each step's tokens, so it splits the answer's ids into steps. Columns with a
+    default (see `StepEvent`) are empty in these cases: `passes` if no blocks are refined,
+    `undrafted` if all steps begin with their drafts, `depth` if all drafts are chains, `source` if
+    one drafter made all drafts, and `tested`, `overlap` and `alpha` if draft distributions were not
+    compared. `source` lists, for each accepted draft, its drafter's index in
+    `SampleRecord.drafters`.
 
-    The last three are for whoever looks at the answer; no metric reads them. `rejected` has ids of
-    the drafts that fell, at most `MOST_REJECTED` of a step and `MOST_REJECTED_IN_ALL` of the answer
-    (how many there were is drafted - accepted); `decided` the pass that decided each token, 0 for
-    the target's own; `ended_s` seconds from the request's start to the end of each step.
+    The last three columns are for inspection; no metric reads them. `rejected` lists ids of
+    rejected drafts, at most `MOST_REJECTED` per step and `MOST_REJECTED_IN_ALL` per answer (their
+    number is drafted - accepted). `decided` is the pass that decided each token, 0 for the target's
+    own token. `ended_s` is the time from the request's start to the end of each step, in seconds.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -76,12 +76,12 @@ class StepColumns(_Holder):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Most drafts of each step that could have stood: all of a chain, a tree's depth."""
+        """Most drafts that each step could accept: a chain's length, a tree's depth."""
         return self.depth or self.drafted
 
     @classmethod
     def of_packed(cls, packed: Sequence[Sequence[Any]]) -> Self:
-        """Make columns that are read on demand (see `SampleRecord.pack`)."""
+        """Make columns that are unpacked on demand (see `SampleRecord.pack`)."""
         steps = object.__new__(cls)
         object.__setattr__(steps, "_packed", packed)
         return steps
@@ -89,7 +89,7 @@ class StepColumns(_Holder):
     if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
 
         def __getattr__(self, name: str) -> Any:
-            """Read a column: only a field without a value comes here."""
+            """Unpack a column; Python calls this only for a field without a value."""
             if name not in _INDEX:
                 raise AttributeError(f"steps have no {name}", name=name, obj=self)
             column = tuple(self._packed[_INDEX[name]])
@@ -101,7 +101,7 @@ class StepColumns(_Holder):
 
     @classmethod
     def of(cls, generation: Generation, ended_s: Sequence[float] = ()) -> Self:
-        """Make columns of a generation's steps, and of their ends (in s) where these are known."""
+        """Make columns from a generation's steps, and from their end times (s) if known."""
         steps = generation.steps
         drafters = drafters_of(generation)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
@@ -118,7 +118,7 @@ class StepColumns(_Holder):
             passes=optional("passes"),
             tested=tuple(step.tested or 0 for step in compared),
             overlap=tuple(round(step.overlap or 0.0, 6) for step in compared),
-            # a step that verified nothing emitted tokens of the target's own
+            # a step that verified nothing emitted only the target's own tokens
             alpha=tuple(
                 round(len(step.tokens) if step.alpha is None else step.alpha, 6)
                 for step in compared
@@ -133,7 +133,7 @@ class StepColumns(_Holder):
 
 
 def drafters_of(generation: Generation) -> tuple[str, ...]:
-    """Return the names of the drafters that made accepted drafts, where several drafted."""
+    """Return the names of drafters with accepted drafts; empty if there was only one drafter."""
     return tuple(dict.fromkeys(name for step in generation.steps for name in step.sources))
 
 
@@ -150,19 +150,19 @@ def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 class SampleRecord(_Holder):
     """One answer of one decoder to one prompt under one repeat (one line of samples.jsonl).
 
-    `ttft_s` and `total_s` run from the request's start; they are None in the quality pass, and at
-    batch size > 1, where `group_s` is the makespan of the whole group instead. `order` is the
-    position of the decoder within its block; `energy_j` are the device's joules meanwhile, an even
-    share of a group's; `attempt` counts the sessions (first run 0, each resume + 1) that wrote to
-    the file. `nll`, `agreement` and `entropy` are the target's view of a
-    quality answer: mean negative log-likelihood of a token, share of tokens that were its
-    likeliest, and mean entropy of its distributions (nats). `recounted` is the length of the
-    baseline's answer as Spec-Bench counts it (`bench.settings.protocol`), under its protocol only.
-    With `error` set, everything measured is None; `error_at` is the line of its file at which the
-    decoder raised it or stood, as ``FILE.py:LINE``. `worker` measured it on `node` (a hash that
-    names a machine), where work was handed out to several; `machine` is the comparability key of
-    the part of a merged run it is from. `drafters` are named where several drafted, see
-    `StepColumns`. After `pack`, `tokens` and `steps` are read on demand.
+    `ttft_s` and `total_s` run from the request's start. They are None in the quality pass, and at
+    batch size > 1, where `group_s` is the makespan of the whole group. `order` is the position of
+    the decoder within its block. `energy_j` is the device's energy during the answer, or an even
+    share of the group's. `attempt` numbers the session that wrote the record: 0 for the first run,
+    + 1 for each resume. `nll`, `agreement` and `entropy` evaluate a quality answer under the
+    target: mean negative log-likelihood per token, share of tokens that were the target's most
+    likely token, and mean entropy of its distributions (nats). `recounted` is the length of the
+    baseline's answer as Spec-Bench counts it (`bench.settings.protocol`), only under its protocol.
+    If `error` is set, all measurements are None, and `error_at` is the line of the decoder's file
+    that raised the error or was running, as ``FILE.py:LINE``. `worker` and `node` (a hash that
+    names a machine) tell who measured the answer if there were several workers. `machine` is the
+    comparability key of its part in a merged run. `drafters` names the drafters if there were
+    several, see `StepColumns`. After `pack`, `tokens` and `steps` are unpacked on demand.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -204,21 +204,21 @@ class SampleRecord(_Holder):
 
     @property
     def prompt(self) -> str:
-        """Identity of the prompt: conversation and turn."""
+        """Name of the prompt: conversation and turn."""
         return f"{self.conversation}#{self.turn}"
 
     @property
     def failure(self) -> str | None:
-        """The error with its position, for people."""
+        """Error and its position, for display."""
         return f"{self.error} ({self.error_at})" if self.error and self.error_at else self.error
 
     @property
     def has_steps(self) -> bool:
-        """Tell whether `steps` are known, without reading them."""
+        """Tell whether `steps` are known, without unpacking them."""
         return hasattr(self, "_packed") or self.steps is not None
 
     def pack(self) -> None:
-        """Keep the answer in a tenth of its memory (`OverflowError`: integers above 8 bytes)."""
+        """Pack the answer into a tenth of its memory (`OverflowError`: integers above 8 bytes)."""
         if hasattr(self, "_packed") or self.tokens is None or self.steps is None:
             return
         object.__setattr__(self, "_packed", _packed(self.tokens, self.steps))
@@ -228,7 +228,7 @@ class SampleRecord(_Holder):
     if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
 
         def __getattr__(self, name: str) -> Any:
-            """Read a part back: only a field without a value comes here."""
+            """Unpack a field; Python calls this only for a field without a value."""
             if name not in _PARTS:
                 raise AttributeError(f"a record has no {name}", name=name, obj=self)
             return (
@@ -245,7 +245,7 @@ class SampleRecord(_Holder):
         """Rebuild a record from a parsed line.
 
         Raises:
-            ValueError: on another schema, or a field that is missing, unknown or of another type.
+            ValueError: the schema differs, or a field is missing, unknown or of the wrong type.
         """
         if (schema := data.get("schema")) != SCHEMA:
             raise ValueError(f"record of schema {schema!r}; this version reads schema {SCHEMA}")
@@ -267,7 +267,7 @@ class SampleRecord(_Holder):
 
 
 def fields_of(data: SampleRecord | StepColumns) -> dict[str, Any]:
-    """Return fields by name, as they are: `dataclasses.asdict` would copy every number in them."""
+    """Return fields by name without copies; `dataclasses.asdict` would copy every number."""
     return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
 
 
@@ -275,7 +275,7 @@ _NAMES = (
     *("kind", "decoder", "family", "conversation", "prompt_hash", "stop"),
     *("error", "error_at", "worker", "node", "machine"),
 )
-"""Strings that many records have in common."""
+"""Fields whose strings repeat across records, so they are interned."""
 _COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows")
 REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 NESTED_COLUMNS = ("source", "rejected", "decided")
@@ -285,12 +285,12 @@ _PACKED = (
     *("tokens", *(field.name for field in dataclasses.fields(StepColumns))),
     *(f"ends of {name}" for name in NESTED_COLUMNS),
 )
-"""Columns of a packed answer; of those of lists, all numbers and where each list ends."""
+"""Columns of a packed answer; a column of lists is stored as flat numbers and list ends."""
 _INDEX = {name: index for index, name in enumerate(_PACKED)}
 
 
 def _packed(tokens: Sequence[int], steps: StepColumns) -> tuple[bytes | array[Any], ...]:
-    """Return the columns of `_PACKED`, each as narrow as it can be."""
+    """Return the columns of `_PACKED`, each in the narrowest type."""
     columns = {"tokens": tokens, **fields_of(steps)}
     for name in NESTED_COLUMNS:
         columns[f"ends of {name}"] = tuple(itertools.accumulate(map(len, columns[name])))
@@ -299,7 +299,7 @@ def _packed(tokens: Sequence[int], steps: StepColumns) -> tuple[bytes | array[An
 
 
 def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:
-    """Return a column in as few bytes a number as the largest needs, 8 at most."""
+    """Pack a column into the narrowest type that holds its largest number, at most 8 bytes."""
     if column and name in REAL_COLUMNS:
         return array("d", column)
     for kind in (bytes, partial(array, "H"), partial(array, "i")):
@@ -309,7 +309,7 @@ def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:
 
 
 def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str]:
-    """Return the invariants that a record breaks, in words; none of a failed answer."""
+    """Describe the invariants that a record breaks; empty for a failed answer."""
     steps, tokens = record.steps, record.tokens
     if steps is None or tokens is None:
         return ()

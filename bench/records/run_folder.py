@@ -1,22 +1,22 @@
-"""The run folder: where everything a run measured lies, and the rules that let it be resumed.
+"""The run folder: all files of a run, and the rules for resuming it.
 
 ``results/<utc>-<name>-<hash>/`` holds ``manifest.json`` (the plan, written before the first
 measurement), ``config.toml``, ``env.json``, ``samples.jsonl`` (append-only, see
-`bench.records.files`) and ``run.json``. It appears with ``config.toml`` and ``run.json`` before any
-model is opened: from its first moment there is something to resume.
+`bench.records.files`) and ``run.json``. The folder is created with ``config.toml`` and ``run.json``
+before any model is opened, so a run can be resumed from the start.
 
-``samples.jsonl`` holds two kinds of line, records (see `bench.records.record`) and ``{"event":
-...}``:
+``samples.jsonl`` holds two kinds of lines: records (see `bench.records.record`) and events, as
+``{"event": ...}``:
 
 =============  ====================================================================================
 supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
-load           ``block``, ``attempt``, ``other_cores``: CPU time other processes took, in cores
+load           ``block``, ``attempt``, ``other_cores``: CPU time of other processes, in cores
 cut            ``num_bytes``: a damaged end of that length was cut off here
 =============  ====================================================================================
 
-A stored run has ``samples.parquet`` in place of these lines (`bench.records.frames`) and is only
-read. A timing block counts once all its lines are there; records of unfinished blocks, like
-superseded ones, are not returned by `load_records`.
+A stored run has ``samples.parquet`` instead of ``samples.jsonl`` (`bench.records.frames`) and is
+read-only. A timing block counts only if complete: `load_records` returns the *effective* records,
+without those of unfinished blocks and superseded ones.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ CONFIG = "config.toml"
 
 _Event = Mapping[str, Any]
 _NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
-"""Fields that an outline lacks."""
+"""Fields that `outlines` leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as read back from its folder; `records` are the effective ones, `events` all."""
+    """A run as read from its folder, with its effective `records` and all `events`."""
 
     path: Path
     plan: Plan
@@ -60,12 +60,12 @@ class Run:
 
 
 def load_run(run_dir: Path | str) -> Run:
-    """Read a run folder; files that are not there yet (env, status) are unknown in all fields.
+    """Read a run folder; fields of missing files (env, status) are unknown.
 
     Raises:
-        UsageError: there is no run folder.
+        UsageError: the folder is not a run folder.
         InvalidRunError: a file is damaged.
-        UnavailableError: a file is of a schema that this version does not know.
+        UnavailableError: a file has a schema that this version does not know.
     """
     path = Path(run_dir)
     plan = read_plan(path)
@@ -93,22 +93,22 @@ def load_run(run_dir: Path | str) -> Run:
 
 
 def planned(path: Path) -> bool:
-    """Return whether a folder has a plan, or answers, which had one."""
+    """Return whether a folder has a plan, or answers of a lost plan."""
     return any((path / name).is_file() for name in (MANIFEST, SAMPLES, STORED))
 
 
 def lost_plan(path: Path) -> bool:
-    """Return whether a folder has answers and no plan to judge them by."""
+    """Return whether a folder has answers but no plan."""
     return planned(path) and not (path / MANIFEST).is_file()
 
 
 def is_stored(path: Path) -> bool:
-    """Return whether a folder has answers as a table alone: it is read, and never added to."""
+    """Return whether a folder holds answers only as a table, which makes it read-only."""
     return (path / STORED).is_file() and not (path / SAMPLES).is_file()
 
 
 def refuse_summary(path: Path) -> None:
-    """Raise `UsageError` for a folder without a plan that keeps the summary of a run that ended."""
+    """Raise `UsageError` if a folder without a plan keeps the summary of a finished run."""
     if (path / "summary.csv").is_file() or read_status(path).complete:
         raise UsageError(
             f"{path} has a summary and neither plan nor answers, without which no run is read: "
@@ -118,19 +118,19 @@ def refuse_summary(path: Path) -> None:
 
 
 def load_records(run_dir: Path | str) -> list[SampleRecord]:
-    """Return the effective records of a run, in the order measured (raises as `load_run`)."""
+    """Return the effective records of a run in measured order (raises as `load_run`)."""
     return list(load_run(run_dir).records)
 
 
 def outlines(run_dir: Path, plan: Plan) -> tuple[SampleRecord, ...]:
-    """Return the effective records without answers, in little memory (raises as `load_run`)."""
+    """Return the effective records without answers, to save memory (raises as `load_run`)."""
     return _effective_records(*_read_samples(run_dir, outline=True), plan)
 
 
 def _read_samples(
     run_dir: Path, *, outline: bool = False
 ) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
-    """Read all records, packed, and events."""
+    """Read all events and all records, packed."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
     try:
@@ -157,7 +157,7 @@ def _lines(run_dir: Path) -> Iterator[dict[str, Any]]:
 def _effective_records(
     records: Iterable[SampleRecord], events: Iterable[_Event], plan: Plan
 ) -> tuple[SampleRecord, ...]:
-    """Return records of finished blocks, not superseded; of a hand-made duplicate the first."""
+    """Return records of finished blocks that are not superseded; of duplicates, the first."""
     try:
         valid_from = {
             int(line["block"]): int(line["before_attempt"])
@@ -177,7 +177,7 @@ def _effective_records(
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
-    """Return the resolved configuration of a run folder (`InvalidRunError` where damaged)."""
+    """Read the resolved configuration of a run folder (`InvalidRunError` if damaged)."""
     path = run_dir / CONFIG
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -188,7 +188,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
 
 
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:
-    """Make ``parent/stem`` (or ``stem-2``, …) for this process, with `files` (`BenchError`)."""
+    """Create ``parent/stem`` (or ``stem-2``, …) with `files`, atomically (`BenchError`)."""
     hidden = parent / f".new-{stem}-{os.getpid()}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: not a valid file name
         raise cannot_write(parent, error) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -212,24 +212,24 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
 
 
 def point_latest(run_dir: Path) -> None:
-    """Point ``results/latest`` to this run: a symlink, or a text file where links are refused."""
+    """Point ``results/latest`` to this run: a symlink, or a text file if links are refused."""
     latest = run_dir.parent / "latest"
     scratch = run_dir.parent / f".latest-{os.getpid()}"
     try:
-        scratch.unlink(missing_ok=True)  # of a process that was killed here
+        scratch.unlink(missing_ok=True)  # left by a killed process
         scratch.symlink_to(run_dir.name, target_is_directory=True)
     except OSError:
-        with contextlib.suppress(BenchError):  # a convenience: no run fails for want of it
+        with contextlib.suppress(BenchError):  # a convenience: never a reason to fail
             write_text(latest, run_dir.name + "\n")
         return
     try:
         scratch.replace(latest)
-    except OSError:  # `latest` is a folder somebody made: leave it alone
+    except OSError:  # `latest` is a folder made by a user: keep it
         scratch.unlink()
 
 
 def find_run(name: str, parent: Path) -> Path:
-    """Return the run folder of a path, a name under `parent`, or ``latest`` (`UsageError`)."""
+    """Find a run folder by path, by name under `parent`, or by ``latest`` (`UsageError`)."""
     for path in (Path(name), parent / name):
         if path.is_file() and path.name == "latest":
             path = path.parent / path.read_text(encoding="utf-8").strip()

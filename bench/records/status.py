@@ -1,7 +1,7 @@
-"""``run.json``: how a run ended, what it counts, and its verdict.
+"""``run.json``: how a run ended, its counts, and its verdict.
 
-It is written when the folder is made (``opening``), before the first measurement (``started``), and
-when the run ended, judged. What a stage does not know yet is None, and not written.
+The file is written when the folder is created (``opening``), before the first measurement
+(``started``), and with the verdict at the end. Values not yet known are None and not written.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ COMPLETE = "complete"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A cell that claims to be lossless and left the baseline's tokens.
+    """A cell that claims to be lossless but gave other tokens than the baseline.
 
-    It did so on `num_answers` of `num_compared` answers, `num_wrong` of which are no near-ties
-    (None where that is not judged); `example` is a prompt. Of the baseline's `num_tokens` tokens in
-    these answers `num_equal` come before a first difference. `places` are the tokens before each
-    first difference, and `gaps` how far from a tie it is: logits apart, or above temperature 0 u
-    from the other token's share (as many as were looked at; repeats of one are looked at once).
+    `num_answers` of `num_compared` answers differ, e.g. for the prompt `example`; `num_wrong` of
+    them differ by more than a near-tie (None: not judged). Of the baseline's `num_tokens` tokens,
+    `num_equal` come before a first difference. `places` counts the tokens before each first
+    difference. `gaps` are the examined differences' distances from a tie (repeats counted once):
+    between two logits, or above temperature 0 from u to the other token's share of the CDF.
     """
 
     cell: str
@@ -44,8 +44,8 @@ class RunStatus:
     """The content of run.json.
 
     `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
-    same `ab` were measured interleaved by `bench ab`, which was asked to check out `revision`. Of a
-    complete run whose report was not written yet `reported` is False; `split` is as configured.
+    same `ab` were measured interleaved by `bench ab`, which checked out `revision`. `reported` is
+    False for a complete run until its report is written; `split` is as configured.
     """
 
     status: str | None = None
@@ -71,16 +71,16 @@ class RunStatus:
 
     @property
     def complete(self) -> bool:
-        """Tell whether the whole plan was measured."""
+        """Whether the whole plan was measured."""
         return self.status == COMPLETE
 
     @property
     def wrong(self) -> list[str]:
-        """Cells that claim to be lossless and left the baseline's tokens."""
+        """Cells that claim to be lossless but gave wrong tokens."""
         return [difference.cell for difference in self.differences or () if difference.num_wrong]
 
     def to_json(self) -> dict[str, Any]:
-        """Return as JSON data what is known."""
+        """Return the known values as JSON data."""
         data = {"schema": SCHEMA, **asdict(self)}
         for difference in data["differences"] or ():
             known = {key: value for key, value in difference.items() if value not in (None, ())}
@@ -90,11 +90,11 @@ class RunStatus:
 
 
 def read_status(run_dir: Path) -> RunStatus:
-    """Return run.json, unknown in all fields where there is none (raises as `parse`)."""
+    """Read run.json; all fields are unknown if the file is missing (raises as `parse`)."""
     file = run_dir / STATUS
     return parse(RunStatus, read_json(file) or {}, file)
 
 
 def write_status(run_dir: Path, status: RunStatus) -> None:
-    """Replace run.json (`BenchError` where it cannot be written)."""
+    """Replace run.json (`BenchError` if writing fails)."""
     write_json(run_dir / STATUS, status.to_json())

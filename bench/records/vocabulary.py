@@ -1,7 +1,7 @@
-"""``vocab.json``: the text of every token id that occurs in a run, to read it without a model.
+"""``vocab.json``: the text of every token id in a run, for reading a run without a model.
 
-A piece is the text that an id adds after another token: leading spaces, which many tokenizers drop
-at a text's start, survive. Bytes of a split character show as the replacement character.
+A piece is the text that an id adds after another token. It keeps leading spaces, which many
+tokenizers drop at the start of a text. Bytes of a split character become the replacement character.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write_vocabulary(
     records: Iterable[SampleRecord],
     prompts: Sequence[Prompt],
 ) -> None:
-    """Write ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
+    """Write `pieces_in` of a run to vocab.json."""
     write_json(run_dir / VOCABULARY, pieces_in(tokenizer, records, prompts), indent=0)
 
 
@@ -50,13 +50,13 @@ def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> dict[int, str]:
-    """Return the piece of text that each id stands for."""
+    """Return the piece of text of each id."""
     anchor = tokenizer.encode("a", add_special_tokens=False, verbose=False)[-1:]
     start = len(str(tokenizer.decode(anchor)))
     return {token: str(tokenizer.decode([*anchor, token]))[start:] for token in ids}
 
 
 def pieces_of(run_dir: Path) -> Callable[[int], str]:
-    """Return a function from id to printable text, <id> where unknown (`InvalidRunError`)."""
+    """Return a function from id to printable text, <id> if unknown (`InvalidRunError`)."""
     pieces = read_json(run_dir / VOCABULARY) or {}
     return cache(lambda token: printable(str(pieces.get(str(token), f"<{token}>"))))

@@ -1,1 +1,1 @@
-"""Settings of a run: configuration, bounds, protocols, published figures."""
+"""Settings of a run: configuration, bounds, protocols, published numbers."""

@@ -1,6 +1,6 @@
-"""Ranges of settings, each a type of its own: every seed or temperature has the same.
+"""Allowed ranges of settings as types, e.g. one type for every seed or temperature.
 
-Values beyond them would fail late (a column of 64-bit integers, a timer), or never end.
+Values outside a range would fail late (a column of 64-bit integers, a timer) or never end.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bench.errors import UsageError
 from decoders.core.types import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 MOST = 1_000_000_000
-"""No count is larger."""
+"""Largest count."""
 _NAME = re.compile(r"[A-Za-z0-9._+@-]+")
 _FINITE = Field(allow_inf_nan=False)
 PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Maps of layers to devices that accelerate makes itself."""
+"""Layer-to-device maps that accelerate computes."""
 MOST_NAME = 100
-"""Characters of a run's name: its folder's has more, and a file system allows 255."""
+"""Most characters of a run's name: the folder's name is longer, and file systems allow 255."""
 _ALLOWED = {
     "greater_than_equal": "it must be {ge:,} or more",
     "greater_than": "it must be above {gt:,}",
@@ -75,11 +75,11 @@ def _file_name(name: str) -> str:
 Text = Annotated[str, AfterValidator(_given)]
 RunName = Annotated[str, AfterValidator(_given), AfterValidator(_file_name)]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
-"""Repeat r takes seed + r, and a record holds it in 64 bits."""
+"""Repeat r uses seed + r, which a record stores in 64 bits."""
 Count = Annotated[int, Field(ge=1, le=MOST)]
 CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
-"""Every repeat of every prompt is a block of the plan."""
+"""The plan has a block for every repeat of every prompt."""
 BatchSize = Annotated[int, Field(ge=1, le=65_536)]
 MaxNewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Threads = Annotated[int, Field(ge=1), AfterValidator(_cores)]
@@ -89,14 +89,14 @@ Temperature = Annotated[float, _FINITE, Field(ge=0, le=MAX_TEMPERATURE), AfterVa
 TopP = Annotated[float, _FINITE, Field(gt=0, le=1)]
 Seconds = Annotated[float, _FINITE, Field(gt=0, le=10_000_000)]
 Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
-"""Relative difference to find: 0.03 is 3 %."""
+"""Relative difference to detect: 0.03 is 3 %."""
 NumDraws = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 def format_error(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the first error as one line: the key, the allowed values, the given one.
+    """Format the first error as one line: the key, the allowed values, the given value.
 
-    `names` are the user's names of keys, where they differ.
+    `names` maps keys to the user's names for them, if they differ.
     """
     first = error.errors()[0]
     key, *inside = map(str, first["loc"] or ("",))
@@ -106,7 +106,7 @@ def format_error(error: ValidationError, names: Mapping[str, str] = MappingProxy
 
 
 def allowed(error: ErrorDetails) -> str:
-    """Return what a value must be, in our words; the validator's where we have none."""
+    """Describe the allowed values in our words, or else in the validator's."""
     given = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(given["error"])
@@ -117,7 +117,7 @@ def allowed(error: ErrorDetails) -> str:
 
 
 def check(value: object, kind: Any, name: str) -> None:
-    """Raise `UsageError` unless a value that no configuration holds is of its `kind`."""
+    """Raise `UsageError` unless a value from outside the configuration is of type `kind`."""
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

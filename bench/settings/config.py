@@ -1,7 +1,7 @@
 """Configuration of a run: `RunConfig`, from defaults, a TOML file and the command line.
 
-The command line overrides the file, the file overrides the defaults; an unknown key is an error.
-The resolved configuration, ``config.toml`` in the run folder, rebuilds the very same run.
+The command line overrides the file, and the file overrides the defaults. An unknown key is an
+error. The resolved configuration, ``config.toml`` in the run folder, reproduces the run exactly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from decoders.core.types import DecoderSpec
 from specbench_tasks.task import EMBEDDED
 
 ZOO = "zoo"
-"""The embedded default, as `--model`, `--draft` and `--tasks` name it."""
+"""Name of the embedded default for `--model`, `--draft` and `--tasks`."""
 _ZOO_LIMITS = {"limit": 24, "quality_limit": 20}
-"""Defaults when the tasks are the zoo's: the main job is to end within two minutes."""
+"""Defaults for the zoo's tasks: the main job must end within two minutes."""
 
 Options = dict[str, str]
 _AS_KEYS: Mapping[str, str] = MappingProxyType({})
@@ -37,27 +37,26 @@ INVARIANT: Numerics = "invariant"
 
 
 class RunConfig(BaseModel):
-    """Everything that decides what a run measures; None means "decide when the models are open".
+    """All settings that determine what a run measures; None: chosen once the models are open.
 
-    `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded one of that
-    name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None is every built-in
-    decoder whose needs are met. `primary` is the cell whose speed-up over the baseline is not
-    exploratory, or ``none`` (None: the first named). `split` is the part of the conversations
-    (`specbench_tasks.registry.tuning_split`; None: all). `limit` counts conversations to time,
-    `quality_limit` held-out prompts per family to score (0: no quality pass), `phase_limit` prompts
-    whose time is split by phase once all are timed (0: none). `timeout` is how many seconds an
-    answer may take (None: what no honest decoder needs, see `bench.machine.deadline`).
-    `prompt_tokens` makes every prompt so long (`bench.plan.tokenise.to_length`): of context
-    lengths, times and counts can be compared then, and scores mean nothing. `columns` maps what a
-    prompt needs to the columns of a file or a dataset; a configuration may say it as
-    ``[tasks.jsonl]`` with ``path``. `cost` is a folder of `bench cost`: options that are ``auto``
-    are read off it, and ar's share of the machine's limit is printed. `protocol` sets what is not
-    set otherwise (`bench.settings.protocol`); `reference` names published numbers that the report
-    prints beside the run's own (`bench.report.references`). `self_check` has every model compared
-    with transformers' own forward when it is opened (`decoders.core.hf.self_check`). `numerics`
-    says how rows are computed (None: ``fast``), and `tile` how many at once in ``invariant``
-    numerics (`bench.plan.numerics`). `compile` None: runs compile where they can
-    (`bench.plan.compiling`).
+    `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded adapter of that
+    name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None selects every
+    built-in decoder whose requirements are met. `primary` is the cell whose speed-up over the
+    baseline is not exploratory, or ``none`` (None: the first named). `split` selects a part of the
+    conversations (`specbench_tasks.registry.tuning_split`; None: all). `limit` is the number of
+    conversations to time, `quality_limit` the number of held-out prompts per family to score (0: no
+    quality pass), and `phase_limit` the number of prompts whose time is split by phase (0: none).
+    `timeout` is the time limit of an answer in seconds (None: more than any honest decoder needs,
+    see `bench.machine.deadline`). `prompt_tokens` gives every prompt this length
+    (`bench.plan.tokenise.to_length`), to compare times and counts between context lengths; scores
+    are then meaningless. `columns` maps a prompt's fields to columns of a file or dataset; a
+    configuration may use ``[tasks.jsonl]`` with ``path`` instead. `cost` is a cost folder that sets
+    ``auto`` options and gives ar's share of the machine's limit. `protocol` sets values not set
+    otherwise (`bench.settings.protocol`). `reference` names published numbers that the report
+    prints next to the run's (`bench.report.references`). `self_check` compares every opened model
+    with transformers' own forward (`decoders.core.hf.self_check`). `numerics` selects how rows are
+    computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
+    (`bench.plan.numerics`). With `compile` None, runs compile if they can (`bench.plan.compiling`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -111,7 +110,7 @@ class RunConfig(BaseModel):
     @field_validator("decoders", mode="before")
     @classmethod
     def _cells(cls, value: object) -> object:
-        """Accept a list of specs or a table of options; options become text."""
+        """Accept a list of specs or a table of options; convert options to text."""
         if value is None:
             return None
         if isinstance(value, Mapping) and value:
@@ -132,16 +131,16 @@ class RunConfig(BaseModel):
 
     @property
     def specs(self) -> tuple[DecoderSpec, ...]:
-        """Decoders named, in order (empty where none is named)."""
+        """Named decoders, in order (empty if none is named)."""
         return tuple(spec_of(cell, options) for cell, options in (self.decoders or {}).items())
 
     @property
     def hash(self) -> str:
-        """Four hexadecimal digits of the configuration."""
+        """Hash of the configuration: four hexadecimal digits."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:4]
 
     def to_toml(self) -> str:
-        """Return TOML without the keys that are None, which resolve the same again."""
+        """Return TOML without the keys that are None, which resolve to the same values again."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def with_values(self, **values: object) -> RunConfig:
@@ -150,7 +149,7 @@ class RunConfig(BaseModel):
 
 
 def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
-    """Return the decoder spec of a cell (`ValueError` where it is no NAME[@LABEL])."""
+    """Return the decoder spec of a cell (`ValueError` if it is not NAME[@LABEL])."""
     named = registry.parse_spec(cell)
     return DecoderSpec(name=named.name, label=named.label, options={**named.options, **options})
 
@@ -158,9 +157,9 @@ def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
 def load_config(
     file: Path | None, overrides: Mapping[str, object], names: Mapping[str, str] = _AS_KEYS
 ) -> RunConfig:
-    """Return the configuration of `file` with the `overrides` that are not None on top.
+    """Return the configuration of `file`, replaced by the `overrides` that are not None.
 
-    `names` are the user's names of the overrides: an error speaks of ``--top-p``.
+    `names` maps overrides to the user's names for errors, e.g. ``--top-p``.
 
     Raises:
         UsageError: a missing or malformed file, an unknown key, a value out of range.
@@ -171,7 +170,7 @@ def load_config(
 
 
 def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
-    """Return the configuration of a file's values, with the defaults (raises likewise)."""
+    """Return the configuration of a file's values and the defaults (raises as `load_config`)."""
     values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values, names)
@@ -182,7 +181,7 @@ def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) ->
 
 
 def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
-    """Return ``NAME=PATH`` texts as a table (`UsageError`)."""
+    """Parse ``NAME=PATH`` texts into a table (`UsageError`)."""
     adapters = {}
     for text in texts or ():
         name, equals, path = text.partition("=")
@@ -195,7 +194,7 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Return a TOML file's values (`UsageError` where it cannot be read or is none)."""
+    """Read a TOML file (`UsageError` if it is unreadable or not TOML)."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -213,7 +212,7 @@ def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
     if len(tasks) != 1 or not all(isinstance(table, Mapping) for table in tasks.values()):
         raise UsageError("tasks takes one source, e.g. [tasks.jsonl] with path")
     ((source, table),) = tasks.items()
-    origin = "id" if source == "hf" else "path"  # of a file, `id` is a column
+    origin = "id" if source == "hf" else "path"  # in a file, `id` is a column
     flat["tasks"] = f"{source}={table[origin]}" if origin in table else source
     flat["columns"] = {key: value for key, value in table.items() if key != origin}
     return flat
@@ -238,5 +237,5 @@ def _as_text(cell: str, options: object) -> Options:
 
 
 def as_text(value: object) -> str:
-    """Return an option's value as it is written in a spec."""
+    """Return an option's value as written in a spec."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,11 +1,11 @@
-"""Spec-Bench's protocol (``--protocol specbench``), and published numbers to stand beside.
+"""Spec-Bench's protocol (``--protocol specbench``), and published numbers for comparison.
 
-After github.com/hemingkx/Spec-Bench (arXiv 2401.07851), main at fd2c1cd: all 480 questions, greedy,
-batch 1, 1,024 tokens at most, float16 on a GPU, three runs, prompts in FastChat's Vicuna v1.1
-template whatever the model, and tokens counted as evaluation/speed.py does: a method's as emitted,
-the baseline's as its text tokenised again, less one. Options given beside it win, and are told as
-departures. Our own stay: order, warm-up, and turn 2 after the baseline's answer to turn 1, the same
-for all (there, each method's own).
+The protocol follows github.com/hemingkx/Spec-Bench (arXiv 2401.07851), main at fd2c1cd: all 480
+questions, greedy, batch 1, at most 1,024 tokens, float16 on a GPU, three runs, and prompts in
+FastChat's Vicuna v1.1 template for every model. Tokens are counted as in evaluation/speed.py: a
+method's tokens as emitted, the baseline's by tokenising its text again, minus one. Explicit options
+override the protocol and are reported as departures. Order and warm-up remain ours. Turn 2 follows
+the baseline's answer to turn 1 for every method (in Spec-Bench, each method's own answer).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NUM_TURNS = 560
-"""Turns of the 480 questions: 80 have two."""
+"""Turns of the 480 questions: 80 questions have two."""
 SPECBENCH: Mapping[str, Any] = {
     "tasks": "specbench",
     "quality_limit": 0,
@@ -32,23 +32,23 @@ SPECBENCH: Mapping[str, Any] = {
     "fixed_length": False,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {"specbench": SPECBENCH}
-"""Configuration values of each protocol."""
+"""Configuration values set by each protocol."""
 DTYPE = "float16"
 _SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
     "helpful, detailed, and polite answers to the user's questions."
 )
 _FREE = ("quality_limit", "tasks")
-"""Values that change nothing the protocol measures, or are compared in another way."""
+"""Keys that do not affect what the protocol measures, or that are compared in another way."""
 
 
 def published() -> dict[str, dict[str, Any]]:
-    """Return every reference of ``published.toml`` by the name that ``--reference`` takes."""
+    """Read the references of ``published.toml``, by their names in ``--reference``."""
     return tomllib.loads((files("bench.settings") / "published.toml").read_text(encoding="utf-8"))
 
 
 def vicuna(messages: Sequence[str]) -> str:
-    """Return texts of user and assistant, the user's last, as FastChat's Vicuna v1.1 prompt."""
+    """Format user and assistant texts (the user's last) as FastChat's Vicuna v1.1 prompt."""
     text = f"{_SYSTEM} "
     for turn, message in enumerate(messages):
         text += f"ASSISTANT: {message}</s>" if turn % 2 else f"USER: {message} "
@@ -56,12 +56,12 @@ def vicuna(messages: Sequence[str]) -> str:
 
 
 def recount(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
-    """Return a baseline answer's length as Spec-Bench counts: tokenised again, less the BOS."""
+    """Return a baseline answer's length as Spec-Bench counts it: tokenised again, minus the BOS."""
     return len(tokenizer.encode(text, add_special_tokens=True, verbose=False)) - 1
 
 
 def departures(config: Mapping[str, Any], num_turns: int) -> list[str]:
-    """Return the ways in which a run that timed `num_turns` left the protocol, a line each."""
+    """Return how a run that timed `num_turns` departs from the protocol, one line each."""
     lines = [
         f"{key} is {config[key]}, not {wanted}"
         for key, wanted in SPECBENCH.items()

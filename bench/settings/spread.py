@@ -1,7 +1,7 @@
-"""``--executor`` and the options beside it: how a run is spread over workers.
+"""``--executor`` and related options: how a run is distributed over workers.
 
-They decide where blocks are measured and not which, so they are no part of `RunConfig`: a run may
-be resumed with another.
+These options decide where blocks are measured, not which blocks. They are not part of `RunConfig`,
+so a run may be resumed with another executor.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Literal
 from bench.errors import UsageError
 
 Kind = Literal["local", "ray", "submitit"]
-"""Executors of ``--executor``."""
+"""Values of ``--executor``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """Number of workers, the executor that starts them, and its options.
 
-    Options of Ray are ``address`` and those of an actor; of submitit ``folder``, ``cluster`` and
-    those of its ``update_parameters``.
+    Ray takes ``address`` and an actor's options; submitit takes ``folder``, ``cluster`` and the
+    options of its ``update_parameters``.
     """
 
     kind: Kind = "local"
@@ -30,7 +30,7 @@ class WorkerConfig:
 
     @property
     def alone(self) -> bool:
-        """Tell whether the run's own process measures."""
+        """Whether the run's own process does all measurements."""
         return self.kind == "local" and self.workers == 1
 
 
@@ -38,7 +38,7 @@ ALONE = WorkerConfig()
 
 
 def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> WorkerConfig:
-    """Return what the command line asks for; `options` are ``KEY=VALUE`` texts (`UsageError`)."""
+    """Parse the command line's values; `options` are ``KEY=VALUE`` texts (`UsageError`)."""
     if workers < 1:
         raise UsageError(f"--workers {workers} is not allowed; use 1 or more")
     table = {}

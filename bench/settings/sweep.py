@@ -1,9 +1,9 @@
-"""A sweep as it is asked for: `Sweep`, the points of the grids of a TOML file.
+"""A sweep: the points of the grids in a TOML file.
 
-The file is a configuration as ``--config`` takes one, and beside it ``[sweep]``, a grid, or several
-``[[sweep]]``. In a grid a list is an axis, anything else replaces the configuration's value; the
-options of a decoder stand under its cell's name. The points are all combinations of each grid, one
-that occurs again left out.
+The file is a configuration for ``--config`` with an additional grid ``[sweep]``, or several
+``[[sweep]]``. In a grid, a list is an axis, and any other value replaces the configuration's. A
+decoder's options are in a table named after its cell. The points are all combinations of each grid,
+without duplicates.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bench.errors import UsageError, did_you_mean
 from bench.settings.config import RunConfig, as_text, config_of, read_toml
 
 GRIDS = "sweep"
-"""Key of a file's grids."""
+"""Key of the grids in a file."""
 ALWAYS = ("batch_size", "temperature", "max_new_tokens")
-"""Settings that every point shows, axes or not."""
+"""Settings shown for every point, even if they are not axes."""
 _NO_AXIS = ("decoders", "adapters", "columns", "run_name", "protocol", "reference")
 _LONGEST = 48
 
@@ -32,10 +32,10 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One combination: its number among all (from 1), its run's configuration, its value on axes.
+    """One combination: its number (from 1), its run's configuration, its values on the axes.
 
-    An axis is a setting, or ``CELL.OPTION``; a point without that cell has None there. `label`
-    names the point's own values in its grid.
+    An axis is a setting or ``CELL.OPTION``; a point without this cell has the value None. `label`
+    names the point's values on the axes of its grid.
     """
 
     number: int
@@ -45,14 +45,14 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Name of its run, no other point's."""
+        """Name of the point's run, unique in the sweep."""
         assert self.config.run_name is not None
         return self.config.run_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The points of a file, in order, and the axes on which they differ."""
+    """The points of a file, in order, and the axes of its grids."""
 
     stem: str
     given: Values
@@ -61,7 +61,7 @@ class Sweep:
 
     @property
     def folder_name(self) -> str:
-        """Name that is the same for the same file: a sweep goes on where it was stopped."""
+        """Name of the folder, the same for the same file, so that a sweep can be resumed."""
         digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode()).hexdigest()[:4]
         return f"{'' if self.stem == GRIDS else 'sweep-'}{self.stem}-{digest}"
 
@@ -77,7 +77,7 @@ class Sweep:
 
 
 def load_sweep(file: Path) -> Sweep:
-    """Return the sweep of a TOML file (`UsageError` for no sweep or no configuration)."""
+    """Read the sweep of a TOML file (`UsageError` without a valid sweep and configuration)."""
     given = read_toml(file)
     grids = given.get(GRIDS)
     listed = [grids] if isinstance(grids, Mapping) else grids
@@ -100,7 +100,7 @@ def load_sweep(file: Path) -> Sweep:
 def _combinations(
     base: Values, grid: Values, axes: dict[str, None]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield values and labels of a grid's points, the last axis fastest; add to `axes`."""
+    """Yield values and label of each point of a grid, last axis fastest; add its axes to `axes`."""
     fixed = {**base, **{key: grid[key] for key in ("decoders",) if key in grid}}
     varied: dict[str, Sequence[Any]] = {}
     for key, value in grid.items():

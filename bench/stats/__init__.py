@@ -1,4 +1,4 @@
-"""From records to numbers: counters, times, intervals, quality, validity.
+"""Statistics of records: counters, times, intervals, quality, validity.
 
 Pure functions of records. Imports records and below. No torch.
 """

@@ -1,4 +1,4 @@
-"""Warnings of adapters used outside of what they were trained for: they only propose worse."""
+"""Warnings about adapters used outside their training: only their proposals get worse."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from bench.records.environment import AdapterFacts, Models
 
 _MAX_TOP_P_GAP = 0.05
-"""A nucleus this near to one of training is as good as trained."""
+"""Largest difference of top-p from a trained value that counts as trained."""
 
 
 def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, ...]:
-    """Return one line for every adapter that a run uses outside of what it was trained for."""
+    """Return one line for every adapter that a run uses outside its training."""
     lines = []
     for name, facts in (models.adapters or {}).items():
         reasons = [*_other_distribution(config, facts), *_other_base(facts, models)]
@@ -26,7 +26,7 @@ def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, .
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    if facts.masked or facts.variant == "shallow":  # slots know of no sampling, or of any
+    if facts.masked or facts.variant == "shallow":  # independent of the sampling settings
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:

@@ -1,8 +1,7 @@
-"""The ceiling of a decoder that fills slots in parallel (`specbench_tasks.generators.lists`).
+"""The score ceiling of decoders that fill slots in parallel (`specbench_tasks.generators.lists`).
 
-Items that one pass over a block decided were drawn without a look at one another. The target's own
-token of a pass is drawn in the same call, so it counts with that pass. Decoders that record no
-passes have no ceiling.
+Items decided in one pass over a block were drawn independently. The target's own token of a pass is
+drawn in the same call, so it counts with that pass. Decoders that record no passes have no ceiling.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ Piece = Callable[[int], str]
 
 
 def holds(config: Mapping[str, object]) -> bool:
-    """Tell whether a run's tokens are drawn from the distributions as they are."""
+    """Tell whether a run draws its tokens from unwarped distributions."""
     warp = (config.get("temperature", 0), config.get("top_p", 1), config.get("top_k", 0))
     return warp == (1, 1, 0)
 
 
 def on_lists(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """Return the scored answers to lists that were filled in passes."""
+    """Return the scored answers to list tasks that were filled in passes."""
     return [
         record
         for record in records
@@ -39,16 +38,16 @@ def on_lists(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 
 
 def mean_ceiling(records: Sequence[SampleRecord], piece: Piece) -> float | None:
-    """Return the mean ceiling of one decoder's answers in one family; None: no answer is a list."""
+    """Return the mean ceiling of one decoder's answers in one family; None: no complete list."""
     grouped = [(record.family, groups(record, piece)) for record in records]
     values = [ceiling(family, sizes) for family, sizes in grouped if sizes]
     return fmean(values) if values else None
 
 
 def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
-    """Count the items each pass decided, in order; empty for an answer of other than n items.
+    """Count the items that each pass decided, in order; empty without exactly `NUM_ITEMS` items.
 
-    An item is a capital letter on its own, and belongs to the token that holds it.
+    An item is a capital letter. It belongs to the token that contains it.
     """
     steps, tokens = record.steps, record.tokens
     assert steps is not None
@@ -67,12 +66,12 @@ def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
 
 
 def _passes(decided: Sequence[Sequence[int]], finished: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (block, pass) of every token; a block ends with the step that says its passes."""
+    """Return (block, pass) of every token; a block ends with the step that reports its passes."""
     made: list[tuple[int, int]] = []
     block = latest = 0
     for numbers, passes in zip(decided, finished, strict=True):
         for number in numbers:
-            # the target's own token (0) is of the pass after those that came before it
+            # the target's own token (0) belongs to the pass after the preceding tokens' passes
             made.append((block, number or latest + 1))
             latest = max(latest, number)
         if passes:

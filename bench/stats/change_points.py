@@ -1,9 +1,9 @@
-"""Change points of a series, for a dashboard: marks to look at, and no verdicts.
+"""Change points of a series, as marks on a dashboard; they are not verdicts.
 
-Binary segmentation: the split of a series that separates its halves best is kept where shuffled
-series hardly ever separate as well, and both halves are split in turn. The statistic is that of
-Matteson & James (2014, arXiv 1306.4933) for means: n m / (n + m) times the squared difference of
-the means. Regressions are judged by paired runs (`bench compare`), never here.
+The method is binary segmentation: the best split of a series is kept if a permutation test finds it
+significant, and both halves are then split in turn. The statistic is that of Matteson & James
+(2014, arXiv 1306.4933) for means: n m / (n + m) times the squared difference of the means.
+Regressions are judged only by paired runs (`bench compare`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bench.stats.intervals import Floats
 _SHUFFLES = 499
 _LEVEL = 0.01
 _SHORTEST = 3
-"""Numbers in a segment at least: fewer cannot be told from chance."""
+"""Fewest numbers in a segment: fewer cannot be distinguished from chance."""
 _SMALLEST = 1e-3
-"""A change of a level by less than this share is none: counters jitter in their last digit."""
+"""Smallest relative change of a level that counts: counters jitter in their last digit."""
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """Return the indices at which a new level begins, ascending (at 0 none does)."""
+    """Return the indices at which a new level begins, ascending and without 0."""
     series = np.asarray(values, dtype=np.float64)
     found: list[int] = []
     pending = [(0, len(series))]
@@ -49,7 +49,7 @@ def _split(series: Floats, generator: np.random.Generator) -> int | None:
 
 
 def _best(series: Floats) -> tuple[int, float]:
-    """Return the split with the largest statistic, and that."""
+    """Return the split with the largest statistic, and the statistic."""
     sums = np.cumsum(series)
     splits = np.arange(_SHORTEST, len(series) - _SHORTEST + 1)
     before = sums[splits - 1] / splits

@@ -1,9 +1,9 @@
-"""A measured cost curve: seconds of a call by rows, sequences and context, and what follows.
+"""A measured cost curve: seconds of a call as a function of rows, sequences and context.
 
-A call reads its model's weights and its cache once and multiplies its rows with them, so it takes
-no less than bytes over bandwidth and operations over rate; the larger is the roofline (Williams et
-al. 2009, doi 10.1145/1498765.1498785). k drafts are verified in a call of k + 1 rows: they pay once
-a step emits more tokens than that call costs in calls of one row.
+A call reads the model's weights and the KV cache once and multiplies its rows with them. It
+therefore takes at least bytes / bandwidth and at least operations / rate; the larger bound is the
+roofline (Williams et al. 2009, doi 10.1145/1498765.1498785). k drafts are verified in a call of
+k + 1 rows. They pay if a step emits more tokens than that call costs in one-row calls.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ COLUMNS = (
     *("rows", "sequences", "context", "rounds", "seconds", "low", "high"),
     *("relative", "memory_s", "compute_s", "left_out"),
 )
-"""Columns of cost.csv; `relative` is `seconds` over those of one row beside it."""
+"""Columns of cost.csv; `relative` is `seconds` / `seconds` of the same cell with one row."""
 _LONGEST_PROPOSAL = 31
-"""Slots of a proposal of ordinary length, up to which `row_cost` looks."""
+"""Slots of a proposal of ordinary length; `row_cost` averages up to this length."""
 
 
 @dataclass(frozen=True)
 class CostCurve:
-    """Seconds of the measured cells, piecewise linear in between.
+    """Seconds of the measured cells, with piecewise linear interpolation.
 
-    Beyond the largest rows, sequences and context it goes on as between the last two, and below the
-    smallest context it stays what it is there.
+    Beyond the largest measured rows, sequences or context, the curve extrapolates the last segment
+    (without falling). Below the smallest value it is constant.
     """
 
     points: Mapping[CostCell, float]
 
     @cached_property
     def _table(self) -> dict[int, dict[int, dict[int, float]]]:
-        """Seconds by sequences, context and rows, each ascending."""
+        """Seconds by sequences, then context, then rows, each ascending."""
         table: dict[int, dict[int, dict[int, float]]] = {}
         for cell in sorted(self.points):
             contexts = table.setdefault(cell.sequences, {})
@@ -62,16 +62,16 @@ class CostCurve:
         return table
 
     def seconds(self, rows: float, context: float, sequences: float = 1) -> float:
-        """Return seconds of a call of `sequences` times `rows` rows after `context` tokens each."""
+        """Return the seconds of a call: `rows` rows per sequence after `context` cached tokens."""
         return _interpolate(self._table, sequences, context, rows)
 
     def relative(self, rows: float, context: float, sequences: float = 1) -> float:
-        """Return the call's cost in calls of one row: tokens a step must emit for it to pay."""
+        """Return the call's cost in one-row calls: the tokens a step must emit to break even."""
         one = self.seconds(1, context, sequences)
         return self.seconds(rows, context, sequences) / one
 
     def covers(self, rows: float, context: float, sequences: float = 1) -> bool:
-        """Tell whether the call lies within what was measured (or below the smallest context)."""
+        """Tell whether a measured cell is at least as large along every axis as the call."""
         return any(
             cell.rows >= rows and cell.context >= context and cell.sequences >= sequences
             for cell in self._outermost
@@ -83,7 +83,7 @@ class CostCurve:
         return [c for c in cells if not any(o != c and o.contains(c) for o in cells)]
 
     def row_cost(self, context: float, sequences: float = 1) -> float:
-        """Return what one more row of a proposal adds to a call on average, in calls of one row."""
+        """Return the mean cost of one more row of a proposal, in one-row calls."""
         most = min(1 + _LONGEST_PROPOSAL, max(cell.rows for cell in self.points))
         if most == 1:
             return 0.0
@@ -91,9 +91,9 @@ class CostCurve:
 
 
 def _interpolate(table: Mapping[int, Any], at: float, *inner: float) -> float:
-    """Return the piecewise linear value at ascending knots; never falling beyond the last.
+    """Interpolate linearly between ascending knots; never fall beyond the last knot.
 
-    Of a table of tables it is that of the values `inner`.
+    In a table of tables, `inner` holds the arguments of the inner tables.
     """
 
     def value(knot: int) -> float:
@@ -111,7 +111,7 @@ def _interpolate(table: Mapping[int, Any], at: float, *inner: float) -> float:
 
 
 def tokens_per_step(rate: float, num_drafts: int) -> float:
-    """Return 1 + a + … + a^k, the tokens of a step whose k drafts stand with probability a each.
+    """Return 1 + a + … + a^k: expected tokens of a step with k drafts and acceptance rate a each.
 
     Leviathan et al. 2023 (arXiv 2211.17192), equation 1.
     """
@@ -119,9 +119,9 @@ def tokens_per_step(rate: float, num_drafts: int) -> float:
 
 
 def break_even_rate(cost: float, num_drafts: int) -> float | None:
-    """Return the acceptance rate from which k drafts pay; None: they never do.
+    """Return the break-even acceptance rate of k drafts; None: they never pay.
 
-    `cost` of a step is in calls of one row, drafting included.
+    `cost` is the cost of a step in one-row calls, drafting included.
     """
     if cost <= 1:
         return 0.0
@@ -134,7 +134,7 @@ def break_even_rate(cost: float, num_drafts: int) -> float | None:
 
 
 def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
-    """Return the facts with the medians of what was read off the machine."""
+    """Return the facts with the medians of the machine's readings."""
     by_what: defaultdict[str, list[float]] = defaultdict(list)
     for (what, _), value in calls.readings.items():
         by_what[what].append(value)
@@ -145,7 +145,7 @@ def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
 
 
 def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
-    """Return the rows of cost.csv in the order of the grid; cells left out say why."""
+    """Make the table of cost.csv in grid order; cells that were left out give the reason."""
     samples: dict[CostCell, list[float]] = {}
     for (cell, _), seconds in calls.visits.items():
         samples.setdefault(cell, []).append(seconds)
@@ -174,7 +174,7 @@ def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """A cost folder, read."""
+    """The content of a cost folder."""
 
     path: Path
     facts: CostFacts
@@ -184,7 +184,7 @@ class Cost:
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """Return the cells that were not measured."""
+        """Cells that were not measured."""
         rows = self.table[self.table["left_out"].notna()].to_dict("records")
         return [LeftOut(cell=_cell(row), reason=str(row["left_out"])) for row in rows]
 
@@ -193,7 +193,7 @@ def load_cost(folder: Path) -> Cost:
     """Read a cost folder.
 
     Raises:
-        BenchError: there is none (exit 2), or it is damaged or holds no call of one row (4).
+        BenchError: the folder is missing (exit 2), damaged, or without one-row calls (exit 4).
     """
     facts = read_facts(folder)
     if facts is None or not (folder / CURVE).is_file():

@@ -1,7 +1,7 @@
-"""Every counter of a run, defined once as in docs/metrics.md, from timing records without an error.
+"""Every counter of a run, defined as in docs/metrics.md, from timing records without an error.
 
-Counters are *pooled*: sums over all answers divided by sums over all answers, so that a long answer
-weighs more than a short one. Prefill is the first step: its calls, rows and tokens are kept apart.
+Counters are *pooled*: sums over all answers divided by sums over all answers, so a long answer
+weighs more than a short one. Calls, rows and tokens of the prefill (step 0) are kept separate.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ T = TypeVar("T")
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """Return `part` / `whole`; None where there is nothing to divide by."""
+    """Return `part` / `whole`, or None if `whole` is 0."""
     return part / whole if whole else None
 
 
 def timed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """Return the records of the timing pass that have no error."""
+    """Return the records of the timing pass without an error."""
     return [r for r in records if r.kind == "timing" and r.error is None and r.has_steps]
 
 
 def timed_steps(records: Iterable[SampleRecord]) -> Iterator[StepColumns]:
-    """Yield the steps of timed answers, read one by one: no list of them is held."""
+    """Yield the steps of timed answers, unpacked one answer at a time to save memory."""
     return (steps for record in timed(records) if (steps := record.steps) is not None)
 
 
@@ -44,10 +44,10 @@ def group_by(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Sums over answers from which every counter ratio is formed; tallies add up.
+    """Sums over answers, from which all counter ratios are computed.
 
-    `first_*` and `prefill_*` belong to step 0; `later_*` to all other steps, which include cold
-    ones and those that commit nothing.
+    `first_*` and `prefill_*` count step 0. `later_*` count all other steps, including cold steps
+    (no drafts) and steps that commit nothing. `drafted`, `depth` and `accepted` count all steps.
     """
 
     answers: int = 0
@@ -63,7 +63,7 @@ class Tally:
 
     @classmethod
     def of(cls, record: SampleRecord) -> Self:
-        """Count one answer; an answer without steps (an error row) counts as all zeros."""
+        """Count one answer; an answer without steps (a failed one) counts as all zeros."""
         steps = record.steps
         if steps is None or not steps.emitted:
             return cls()
@@ -90,7 +90,7 @@ class Tally:
 
     @property
     def tokens_per_call(self) -> float | None:
-        """Emitted tokens / target calls, prefill and its token included. AR is exactly 1."""
+        """Emitted tokens / target calls, including the prefill and its token. AR is exactly 1."""
         return ratio(self.emitted, self.target_calls)
 
     @property
@@ -110,24 +110,24 @@ class Tally:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / really drafted tokens, of all branches; None where nothing is drafted."""
+        """Accepted / verified drafts, counting all branches; None if nothing is drafted."""
         return ratio(self.accepted, self.drafted)
 
     @property
     def rows_per_token(self) -> float | None:
-        """Target rows fed after prefill / emitted tokens: the compute price of a token."""
+        """Target rows fed after the prefill / emitted tokens: the compute cost of a token."""
         return ratio(self.later_rows, self.emitted) if self.answers else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionCount:
-    """Fate of the draft at one position of a step (1 is the first).
+    """Outcomes of the draft at position j of a step (1 is the first).
 
-    `steps` drafted at least that far, in a tree on its longest path; in `reached` of them all
-    earlier drafts stood; in `accepted` this one stood as well. `joint` is P(drafts 1..j all stand),
-    the product of the conditionals up to here: it cannot rise with j, as accepted / steps can where
-    drafts differ in length. `added` of the `later_steps`, whether they drafted or not, emitted more
-    than j tokens.
+    `steps` counts steps that drafted at least j tokens (in a tree: on the longest path). In
+    `reached` of them all earlier drafts were accepted, and in `accepted` draft j as well. `joint`
+    is P(drafts 1..j all accepted), the product of the conditionals up to j. It cannot rise with j;
+    accepted / steps can, if drafts differ in length. `added` counts the steps that emitted more
+    than j tokens, out of all `later_steps`, drafting or not.
     """
 
     position: int
@@ -145,19 +145,19 @@ class PositionCount:
 
     @property
     def unconditional(self) -> float | None:
-        """P(a step emits more than j tokens) = added / later steps, of all steps.
+        """P(a step emits more than j tokens) = added / later steps, drafting or not.
 
-        1 + the sum over positions is `Tally.acceptance_length`, as every step emits a token: the
-        target's own, or the last draft where EOS or the budget cut a step behind it.
+        1 + the sum over positions equals `Tally.acceptance_length`, because every step emits a
+        token: the target's own, or the last draft if EOS or the budget cut the step after it.
         """
         return ratio(self.added, self.later_steps)
 
 
 def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
-    """Count drafts by position, up to the first position that no step got past.
+    """Count drafts by position, up to the first position that no step passed.
 
-    A draft cut off by EOS or the budget counts as drafted and not accepted, as it does in
-    `Tally.acceptance_rate`; where nothing was drafted nothing is counted.
+    A draft cut off by EOS or the budget counts as drafted but not accepted, as in
+    `Tally.acceptance_rate`. Without any drafts, the list is empty.
     """
     pairs: Counter[tuple[int, int]] = Counter()
     lengths: Counter[int] = Counter()
@@ -184,7 +184,7 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
 
 
 def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
-    """Count accepted drafts by the drafter that made them, where several drafted."""
+    """Count accepted drafts by drafter; empty if there was only one drafter."""
     counts: Counter[str] = Counter()
     for record in timed(records):
         for indices in record.steps.source if record.steps is not None else ():
@@ -193,7 +193,7 @@ def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
 
 
 def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
-    """Count later steps by the tokens they emitted (the mean is `Tally.acceptance_length`)."""
+    """Count later steps by emitted tokens (their mean is `Tally.acceptance_length`)."""
     lengths: Counter[int] = Counter()
     for steps in timed_steps(records):
         lengths.update(steps.emitted[1:])
@@ -201,7 +201,7 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
 
 
 def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
-    """Return the most memory an answer needed: weights, adapter and KV cache (CUDA: allocated)."""
+    """Return the largest memory of an answer: weights, adapter and KV cache (CUDA: allocated)."""
     return max(
         (r.peak_memory_bytes for r in timed(records) if r.peak_memory_bytes is not None),
         default=None,
@@ -209,7 +209,7 @@ def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
 
 
 def energy_per_token_j(records: Iterable[SampleRecord]) -> float | None:
-    """Return joules of timed answers over their tokens; None where no energy is known."""
+    """Return joules of timed answers / their tokens; None if no energy is known."""
     known = [(r.energy_j, len(r.tokens or ())) for r in timed(records) if r.energy_j is not None]
     return ratio(sum(joules for joules, _ in known), sum(tokens for _, tokens in known))
 
@@ -217,7 +217,7 @@ def energy_per_token_j(records: Iterable[SampleRecord]) -> float | None:
 def _beside_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the ids of a decoder and of the baseline for each (prompt, repeat) of both."""
+    """Yield the decoder's and the baseline's ids for each (prompt, repeat) that both answered."""
     reference = {(r.prompt, r.repeat): r for r in timed(baseline)}
     for record in timed(records):
         if (other := reference.get((record.prompt, record.repeat))) is not None:
@@ -227,7 +227,7 @@ def _beside_ar(
 def identical_to_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
-    """Return the share of (prompt, repeat), error-free on both sides, with the baseline's ids."""
+    """Return the share of answers equal to the baseline's, of those error-free on both sides."""
     same = [mine == expected for mine, expected in _beside_ar(records, baseline)]
     return ratio(sum(same), len(same))
 
@@ -235,7 +235,7 @@ def identical_to_ar(
 def shared_with_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
-    """Return the share of the baseline's tokens that a decoder's answers begin with, pooled."""
+    """Return the share of the baseline's tokens before the first difference, pooled."""
     shared = total = 0
     for mine, expected in _beside_ar(records, baseline):
         parted = first_difference(mine, expected)
@@ -245,7 +245,7 @@ def shared_with_ar(
 
 
 def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
-    """Return how many tokens two answers share before they part; None where they are equal."""
+    """Return the number of tokens before two answers first differ; None if they are equal."""
     if tuple(answer) == tuple(expected):
         return None
     pairs = zip(answer, expected, strict=False)

@@ -1,9 +1,9 @@
-"""A speed-up taken apart: tokens per step against what a step costs, from records and phases.
+"""Decomposition of a speed-up into tokens per step and costs per step, from records and phases.
 
-After the first token a decoder that emits AL tokens per step, and whose steps cost `verify` +
-`draft` + `overhead` times what a token costs ar, is AL / (verify + draft + overhead) times as fast.
-Costs are the second pass's (`bench.measure.phases`), the measured speed-up is that of the timed
-blocks it followed: the residual is what disturbed the second pass, and what drifted.
+Costs are in units of ar's time per token. After the first token, a decoder that emits AL tokens per
+step at a cost of verify + draft + overhead has the speed-up AL / (verify + draft + overhead). The
+costs come from the second pass (`bench.measure.phases`), the measured speed-up from the timed
+blocks. The residual between the two shows disturbances of the second pass, and drift.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from bench.stats import counters, times
 from bench.stats.counters import ratio
 
 MOST_RESIDUAL = 0.05
-"""A residual beyond this is flagged: one of the two passes was disturbed."""
+"""Largest residual that is not flagged as a disturbance of one of the two passes."""
 OVERHEAD = ("sampling", "scheduler", "other")
-"""The phases that are neither calls nor the prefill."""
+"""Phases other than calls and the prefill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One decoder's time in the second pass, by phase: `shares` add up to 1.
+    """One decoder's time in the second pass, by phase; `shares` add up to 1.
 
-    `against_timed` is its time per token over that of the same answers in the timed pass; `padding`
-    the share of computed rows that only filled merged calls up to one width.
+    `against_timed` is the second pass's time per token / the timed pass's, for the same answers.
+    `padding` is the share of computed rows that only pad merged calls to one width.
     """
 
     decoder: str
@@ -41,9 +41,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decomposition:
-    """One decoder's speed-up after the first token, in parts; costs in ar's seconds per token.
+    """The parts of one decoder's speed-up after the first token; costs in ar's seconds per token.
 
-    `measured` is the timed pass's ratio of totals of the same answers.
+    `measured` is the ratio of totals of the same answers in the timed pass.
     """
 
     decoder: str
@@ -56,12 +56,12 @@ class Decomposition:
 
     @property
     def cost(self) -> float:
-        """Return what a step costs."""
+        """Return the cost of a step."""
         return self.verify + self.draft + self.overhead
 
     @property
     def predicted(self) -> float:
-        """Return the speed-up that follows."""
+        """Return the speed-up predicted from the parts."""
         return self.acceptance_length / self.cost
 
     @property
@@ -72,13 +72,13 @@ class Decomposition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLength:
-    """Speed-ups of a decoder after the first token with 1, 2, ... drafts a step."""
+    """Speed-ups of a decoder after the first token with 1, 2, ... drafts per step."""
 
     speedups: tuple[float, ...]
 
     @property
     def best(self) -> int:
-        """Return the number of drafts with the highest speed-up, the smaller of two equal ones."""
+        """Return the number of drafts with the highest speed-up; in a tie, the smallest."""
         return 1 + self.speedups.index(max(self.speedups))
 
 
@@ -89,19 +89,19 @@ def draft_length(
     most: int = 0,
     relative: Callable[[float], float] | None = None,
 ) -> DraftLength | None:
-    """Extrapolate a run with one number of drafts a step to other numbers.
+    """Extrapolate the speed-up of a run to other numbers of drafts per step.
 
-    With k drafts a step emits what it does beside its drafts, and the sum of the joint acceptances
+    A step with k drafts emits as many other tokens as in the run, plus the sum of joint acceptances
     up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
-    costs in proportion to k, and so does verifying beyond a call of one row, unless a measured
-    curve gives its cost; overhead stays.
+    costs in proportion to k. So does verification beyond a one-row call, unless a measured curve
+    gives its cost. The overhead is constant.
 
     Args:
-        parts: of the run.
-        joint: P(drafts 1..j all stand), j = 1, 2, ..., as measured.
-        drafted: mean number of drafts a step.
-        most: how far to go, where drafts stand as often as the last measured one (0: no further).
-        relative: a call's cost by rows, of which the shape counts (`bench.stats.cost_curve`).
+        parts: decomposition of the run.
+        joint: measured P(drafts 1..j all accepted), for j = 1, 2, ...
+        drafted: mean number of drafts per step.
+        most: extrapolate to this k with the last conditional acceptance (0: only measured k).
+        relative: cost of a call by rows; only its shape matters (`bench.stats.cost_curve`).
     """
     if not joint or not drafted:
         return None
@@ -152,7 +152,7 @@ def splits(
 def decompositions(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Decomposition]:
-    """Take every decoder's speed-up apart, on prompts that it and ar answered alone in steps."""
+    """Decompose every decoder's speed-up, on unbatched prompts with later steps on both sides."""
     units = times.units_of(records)
     alone = [a for a in answers if len(a.prompts) == 1 and a.later_steps]
     theirs = {a.prompts: a for a in alone if a.decoder == BASELINE}
@@ -182,11 +182,11 @@ def decompositions(
 
 
 def spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
-    """Return the seconds that answers spent in phases."""
+    """Return the seconds that answers spent in the given phases."""
     return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in phases)
 
 
 def _asked(units: Iterable[times.Unit], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
-    """Return those units that the second pass asked for again, by repeat."""
+    """Return the timed units that the second pass repeated."""
     asked = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
     return [u for u in units if (u.key, u.repeat) in asked or (u.key, None) in asked]

@@ -1,4 +1,4 @@
-"""Estimates beside the headline: tokens per step with their interval, and speed-ups by prompt."""
+"""Further estimates: tokens per step with an interval, and speed-ups by prompt."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PROMPT_COLUMNS = (
 
 
 def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
-    """Estimate the tokens per step with a jackknife interval over conversations.
+    """Estimate tokens per step, with a jackknife interval over conversations.
 
-    The steps of an answer depend on each other, so their number is no sample size.
+    The steps of an answer depend on each other, so the number of steps is not the sample size.
     """
     parts: dict[str, list[tuple[float, float]]] = {}
     for record in counters.timed(records):
@@ -34,9 +34,9 @@ def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
 
 
 def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
-    """Tabulate both sides' times, a row per decoder and prompt (or group).
+    """Tabulate the times of decoder and baseline, one row per decoder and prompt (or group).
 
-    Medians over the repeats that both sides finished; ``ar@aa`` comes after the `decoders`.
+    Times are medians over the repeats that both finished; ``ar@aa`` comes after the `decoders`.
     """
     units = times.units_of(records)
     rows: list[Mapping[str, object]] = []

@@ -1,7 +1,7 @@
-"""Sums of another engine's answers: tokens per second, tokens per call, share of ar's ids.
+"""Statistics of another engine's answers: tokens per second, tokens per call, equality with ar.
 
-Never a ratio to the run's own decoders: those ran under this harness's loop and clock, interleaved;
-another engine did not.
+There are no ratios to the run's own decoders: only those ran interleaved under this harness's loop
+and clock.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bench.stats.counters import ratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSums:
-    """One engine in one mode over its prompts; None where nothing is known.
+    """Statistics of one engine in one mode; unknown values are None.
 
-    `first` is one of its answers; `tokens_per_call` counts the prompt's forward pass, and
-    `tokens_per_step` is 1 + accepted drafts / steps that verified some; `identical` is the share of
-    ar's ids among the prompts `compared`.
+    `first` is the first answer. `tokens_per_call` counts the prompt's forward pass as a call.
+    `tokens_per_step` is 1 + accepted drafts / steps that verified drafts. `identical` is the share
+    of the `compared` answers whose ids equal ar's.
     """
 
     first: ExternalAnswer
@@ -39,9 +39,9 @@ class EngineSums:
 def engine_sums(
     answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
 ) -> list[EngineSums]:
-    """Sum up each engine, mode, options and model, in the order they were first measured.
+    """Summarise each engine, mode, options and model, in the order of first measurement.
 
-    Of several sessions that with the most answers counts, the latest of equals.
+    Only the session with the most successful answers counts; in a tie, the latest.
     """
     baseline = {
         (record.prompt, record.prompt_hash): record.tokens

@@ -1,11 +1,11 @@
 """Paired, clustered statistics: geometric-mean speed-ups, means, and their 95 % intervals.
 
-What is repeated is not independent: the repeats of a prompt collapse to their median, and the
-prompts of a conversation form one cluster (Miller, arXiv 2411.00640). The bootstrap takes wider
-percentiles the fewer clusters there are (Hesterberg, arXiv 1411.5279); coverage is simulated in
+Repeated measurements are dependent: the repeats of a prompt are reduced to their median, and the
+prompts of a conversation form one cluster (Miller, arXiv 2411.00640). The bootstrap widens its
+percentiles for few clusters (Hesterberg, arXiv 1411.5279). Coverage is simulated in
 tests/bench/stats/test_coverage.py.
 
-Letters: C clusters, K sums kept of each, S statistics of them, B resamples.
+Letters: C clusters, K sums per cluster, S statistics of the sums, B resamples.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from bench.stats.times import Unit, matched
 
 CONFIDENCE = 0.95
 LEVEL = f"{CONFIDENCE:.0%}".replace("%", " %")
-"""`CONFIDENCE` as tables and figures print it."""
+"""`CONFIDENCE` as printed in tables and figures."""
 _RESAMPLES = 4999
 MIN_BOOTSTRAP = 8
-"""Clusters below which there is no bootstrap: resamples of fewer cannot reach the tails."""
-t_ppf = lru_cache(maxsize=4096)(stats.t.ppf)  # a report asks for few, thousands of times
+"""Fewest clusters for a bootstrap: resamples of fewer cannot reach the tails."""
+t_ppf = lru_cache(maxsize=4096)(stats.t.ppf)  # few distinct arguments, thousands of calls
 TIME, DECODE_TIME = attrgetter("time_per_token"), attrgetter("decode_time_per_token")
-"""End-to-end seconds per token of a unit, and those after its first token."""
+"""Seconds per token of a unit: end to end, and after the first token."""
 Floats = npt.NDArray[np.float64]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its 95 % interval (None where it is not known) and what it rests on.
+    """A number of `num` values in `clusters` clusters, with its 95 % interval (None: unknown).
 
-    `dropped` counts pairs left out because of an error on either side. The standard `error` and its
-    degrees of freedom are on the scale the mean was taken on (log for a speed-up).
+    `dropped` counts pairs excluded for an error on either side. The standard `error` and its
+    degrees of freedom `df` are on the scale of the mean (log for a speed-up).
     """
 
     value: float | None = None
@@ -57,11 +57,11 @@ class Estimate:
 
     @property
     def differs_from_one(self) -> bool:
-        """Tell whether the interval is known and does not cover 1."""
+        """Whether the interval is known and does not cover 1."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     def exceeds(self, floor: Estimate) -> bool:
-        """Tell whether it differs from 1 by more than the farther end of the A/A noise `floor`."""
+        """Tell whether the value differs from 1, and by more than both ends of the A/A `floor`."""
         ends = [end for end in (floor.value, floor.low, floor.high) if end]
         noise = max((max(end, 1 / end) for end in ends), default=1.0)
         if self.value is None or not self.differs_from_one:
@@ -76,10 +76,10 @@ class Estimate:
 def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
     """Return the mean of all values with Student's t-interval over their C clusters.
 
-    Cluster c of n_c values with mean m_c enters the interval as z_c = m + (n_c / (n/C)) (m_c - m)
-    for the mean m of all n values: with clusters of one size that is m_c, otherwise the larger
-    cluster weighs more, as it does in m. Standard error sd(z)/sqrt(C), C - 1 degrees of freedom.
-    Fewer than two clusters or no spread: no interval.
+    Let m be the mean of all n values. A cluster c of n_c values with mean m_c enters the interval
+    as z_c = m + (n_c / (n/C)) (m_c - m). This is m_c if all clusters have one size; otherwise a
+    larger cluster weighs more, as in m. The standard error is sd(z) / sqrt(C), with C - 1 degrees
+    of freedom. With fewer than two clusters or no spread, there is no interval.
     """
     groups: dict[str, list[float]] = {}
     for value, cluster in zip(values, clusters, strict=True):
@@ -94,7 +94,7 @@ def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
 def jackknife(
     items: Mapping[str, Sequence[Item]], statistic: Callable[[list[Item]], float]
 ) -> Estimate:
-    """Return a statistic of all items with a t-interval from leaving out a cluster at a time.
+    """Return a statistic of all items, with a jackknife t-interval over clusters.
 
     Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and s_(-c) without c.
     """
@@ -111,10 +111,10 @@ def jackknife(
 
 
 def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimate:
-    """Return the sum of all a / sum of all b of the clusters' pairs (a, b), and its interval.
+    """Return the sum of all a / sum of all b over the clusters' pairs (a, b), and its interval.
 
-    A jackknife t-interval on the logarithm, so that it stays above 0; a cluster's pairs count as
-    one. No value where the b sum to 0; no interval where leaving out a cluster leaves a sum of 0.
+    The jackknife t-interval is on the logarithm, so it stays above 0; each cluster's pairs are
+    summed. No value if the b sum to 0; no interval if leaving out one cluster leaves a sum of 0.
     """
     sums = {name: [(sum(a for a, _ in p), sum(b for _, b in p))] for name, p in parts.items()}
     pairs = [pair for (pair,) in sums.values()]
@@ -129,7 +129,7 @@ def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimat
 
 
 def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the unweighted mean of independent estimates (errors: Welch-Satterthwaite)."""
+    """Return the unweighted mean of independent estimates, with a Welch-Satterthwaite interval."""
     known = [e for e in estimates if e.value is not None]
     if not known:
         return Estimate()
@@ -144,9 +144,10 @@ def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def satterthwaite(estimate: Estimate, parts: Sequence[tuple[float, float]]) -> Estimate:
-    """Return it with the t-interval of a variance that is a sum of `parts` with their df.
+    """Return `estimate` with a t-interval whose variance is the sum of `parts`.
 
-    Degrees of freedom after Satterthwaite (1946). No interval where the variance is 0.
+    `parts` are (variance, degrees of freedom); the sum's degrees of freedom follow Satterthwaite
+    (1946). No interval if the variance is 0.
     """
     variance = sum(part for part, _ in parts)
     if variance <= 0:
@@ -156,15 +157,15 @@ def satterthwaite(estimate: Estimate, parts: Sequence[tuple[float, float]]) -> E
 
 
 def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple[float, float]]:
-    """Return bootstrap intervals (low, high) of S statistics of clusters, resampled as a whole.
+    """Return bootstrap intervals (low, high) of S statistics, resampling whole clusters.
 
-    Percentiles of B = `_RESAMPLES` seeded resamples: not the 2.5th and 97.5th but those that give
-    the mean of C normal values its t-interval, Phi(-t sqrt(C / (C - 1))) from either end for the
-    97.5 % quantile t of Student's distribution with C - 1 degrees of freedom. None where C is below
-    `MIN_BOOTSTRAP`.
+    The intervals are percentiles of B = `_RESAMPLES` seeded resamples. The tail at either end is
+    not 2.5 % but Phi(-t sqrt(C / (C - 1))), where t is the 97.5 % quantile of Student's
+    distribution with C - 1 degrees of freedom: this gives the mean of C normal values its
+    t-interval. The list is empty if C is below `MIN_BOOTSTRAP`.
 
     Args:
-        sums: of each cluster, ``[C, K]``.
+        sums: sums of each cluster, ``[C, K]``.
         statistic: sums over clusters ``[B, K]`` -> statistics ``[S, B]``.
     """
     count = len(sums)
@@ -195,10 +196,10 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
 
 
 def median_interval(values: Sequence[float]) -> Measured | None:
-    """Return the median with the interval between two order statistics; None of no values.
+    """Return the median with an interval between two order statistics; None without values.
 
-    The k-th smallest and the k-th largest of n values enclose the median unless fewer than k of
-    them fall on one side of it, which is binomial(n, 1/2). Below six values: no interval.
+    The k-th smallest and k-th largest of n values enclose the median unless fewer than k values
+    lie on one side of it; that number is binomial(n, 1/2). Below six values: no interval.
     """
     if not values:
         return None
@@ -210,7 +211,7 @@ def median_interval(values: Sequence[float]) -> Measured | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Log ratios of baseline time / arm time, one per prompt, with the conversation of each."""
+    """Log ratios of baseline time / arm time, one per prompt, with the prompts' conversations."""
 
     logs: tuple[float, ...]
     clusters: tuple[str, ...]
@@ -218,16 +219,16 @@ class Pairs:
 
 
 Repeats = Sequence[tuple[float, float]]
-"""Times of one prompt, baseline's and arm's, in the repeats that both finished."""
+"""Pairs (baseline time, arm time) of one prompt, for the repeats that both finished."""
 
 
 def log_ratio_of_medians(repeats: Repeats) -> float:
-    """Take each side's median first: a disturbed repeat of either side does not count."""
+    """Return the log ratio of both sides' medians, which ignore disturbed repeats."""
     return math.log(median(base for base, _ in repeats) / median(arm for _, arm in repeats))
 
 
 def mean_log_ratio(repeats: Repeats) -> float:
-    """Take each repeat's ratio first, for sides that answered right after each other.
+    """Return the mean of the repeats' log ratios, for sides that ran right after each other.
 
     Common slow-downs cancel: the interval is three quarters as wide (docs/log.md).
     """
@@ -255,7 +256,7 @@ def pair_up(
     time: Callable[[Unit], float | None] = TIME,
     of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Pairs:
-    """Return the log ratio of both sides' times for every prompt (or group) that both finished."""
+    """Return the log ratio baseline time / arm time of every prompt (or group) both finished."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}
     dropped = 0
@@ -272,7 +273,7 @@ def pair_up(
 
 
 def exponential(logs: Estimate) -> Estimate:
-    """Return an estimate of logs as one of factors."""
+    """Exponentiate the value and interval of an estimate of logs."""
     value, low, high = (
         None if end is None else math.exp(end) for end in (logs.value, logs.low, logs.high)
     )

@@ -1,7 +1,7 @@
-"""A reader's waits: for the first token, and from one chunk of tokens to the next.
+"""A reader's waits: for the first token, and between chunks of tokens.
 
-A *chunk* is what one step emits; a step that emits nothing gives the next one its time. Answers
-timed alone have these times, those of a group have none.
+A *chunk* is the tokens of one step; the time of a step without tokens counts for the next chunk.
+Only unbatched answers have these times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST, BETWEEN = "first token", "between chunks"
 
 
 def between_chunks_s(record: SampleRecord) -> list[float]:
-    """Return seconds between the ends of successive steps that emitted tokens."""
+    """Return the seconds between the ends of successive steps that emitted tokens."""
     steps = record.steps
     if steps is None or not steps.ended_s:
         return []
@@ -34,8 +34,8 @@ def between_chunks_s(record: SampleRecord) -> list[float]:
 def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
     """Tabulate percentiles of both waits, pooled over a decoder's answers: `n` waits, seconds.
 
-    The percentile p is the least wait that p per cent of all do not exceed, so every one was
-    measured; 0 is the shortest.
+    Percentile p is the smallest measured wait that at least p per cent of the waits do not exceed;
+    percentile 0 is the shortest wait.
     """
     waits: dict[tuple[str, str], array[float]] = {}
     for record in within_a_machine(timed(records)):

@@ -1,4 +1,4 @@
-"""Speed-up by how long answers are: the prompts of a run in groups, short answers first."""
+"""Speed-up by answer length: the prompts of a run in groups, short answers first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.stats.times import Unit
 
 _MOST_GROUPS = 4
 _FEWEST_PROMPTS = 6
-"""Prompts of a group at least: fewer give no interval worth drawing."""
+"""Fewest prompts of a group: fewer give no useful interval."""
 _COLUMNS = (
     *("decoder", "prompts", "shortest", "longest", "ar_tokens"),
     *("speedup", "speedup_low", "speedup_high"),
@@ -25,10 +25,10 @@ _COLUMNS = (
 
 
 def by_length(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
-    """Tabulate paired speed-ups in up to four groups of prompts, by length of ar's answers.
+    """Tabulate paired speed-ups in up to four groups of prompts, by the length of ar's answers.
 
-    A prompt's length is the median over ar's repeats; prompts of one length are in one group. Empty
-    where they do not make two groups, or answers were timed in batches.
+    The length is the median over ar's repeats. Prompts of equal length share a group. The table is
+    empty if there are not two groups, or if answers were timed in batches.
     """
     timed = [record for record in records if record.kind == "timing"]
     alone = all(record.batch_size == 1 for record in timed)
@@ -49,7 +49,7 @@ def by_length(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.Da
 
 
 def _groups(baseline: Sequence[Unit]) -> list[dict[str, float]]:
-    """Group prompts with the lengths of ar's answers, from short to long."""
+    """Group prompts by the lengths of ar's answers, from short to long."""
     each: defaultdict[str, list[int]] = defaultdict(list)
     for unit in baseline:
         if unit.ok:

@@ -1,4 +1,4 @@
-"""The limit of a machine, and a run's distance from it, by a cost folder of its model."""
+"""A machine's limit on decoding speed, and a run's distance from it, from a cost folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bench.stats.counters import ratio, timed
 from bench.stats.project import later, with_steps
 
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""Facts that a call's cost follows from, beside dtype and machine: weights may be any."""
+"""Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
-    """Say why a run's times cannot be held against a cost folder; None: they can."""
+    """Return why a run's times cannot be compared with a cost folder; None: they can."""
     facts = env.models.target or {}
     for name in SHAPE:
         ours, theirs = cost.facts.target.get(name), facts.get(name)
@@ -35,7 +35,7 @@ def mismatch(cost: Cost, env: Environment) -> str | None:
 
 
 def mean_context(records: Sequence[SampleRecord]) -> float | None:
-    """Return the mean number of tokens in the cache when a later call of ar begins."""
+    """Return the mean number of cached tokens at the start of ar's later calls."""
     calls, seen = 0, 0.0
     for record in timed(records):
         if record.decoder == BASELINE and record.steps is not None:
@@ -46,16 +46,16 @@ def mean_context(records: Sequence[SampleRecord]) -> float | None:
 
 
 def relative_at(cost: Cost, records: Sequence[SampleRecord]) -> Callable[[float], float]:
-    """Return a call's cost by rows, in calls of one row, at a run's mean context."""
+    """Return a call's cost as a function of rows, in one-row calls, at a run's mean context."""
     context = mean_context(records) or 0.0
     return lambda rows: cost.curve.relative(rows, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArLimit:
-    """ar's seconds a token after the first, and three smaller ones (None: not measured).
+    """ar's seconds per token after the first, and three lower limits (None: not measured).
 
-    `call_s` is a call of the model alone, `replay_s` one without its Python, `memory_s` bytes over
+    `call_s` is the time of a model call, `replay_s` the call without Python, `memory_s` its bytes /
     bandwidth.
     """
 
@@ -67,7 +67,7 @@ class ArLimit:
 
 
 def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
-    """Hold ar's time against its limits; None where no answer was decoded alone."""
+    """Compare ar's time with its limits; None if no answer was decoded unbatched."""
     records = [record for record in run.records if record.decoder == BASELINE]
     token_s = times.decode_time_per_token_s(times.timed_units(records))
     context = mean_context(records)
@@ -90,7 +90,7 @@ def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """Mean rows and seconds of a decoder's target calls after its first step."""
+    """Mean rows and seconds of a decoder's target calls after the first step."""
 
     decoder: str
     rows: float
@@ -100,10 +100,10 @@ class OperatingPoint:
 def operating_points(
     answers: Sequence[PhasedAnswer], records: Sequence[SampleRecord], decoders: Sequence[str]
 ) -> list[OperatingPoint]:
-    """Return the operating point of every decoder in the second pass of answers decoded alone.
+    """Return every decoder's operating point in the second pass, from unbatched answers.
 
-    Calls are counted in the timed answers to the same prompts in the same repeat. Where no draft
-    model is called, what is charged to drafting are target calls too.
+    Calls are counted in the timed answers to the same prompts and repeats. Without calls of a draft
+    model, the drafting phase consists of target calls and counts as well.
     """
     found = with_steps([answer for answer in answers if len(answer.prompts) == 1], records)
     points = []

@@ -1,7 +1,7 @@
-"""Counters of the literature on parallel decoding, each defined once, from records alone.
+"""Counters from the literature on parallel decoding, computed only from records.
 
-Rounds, how near a drafter's distributions are to the target's, passes, accuracy under parallelism,
-and what an output that is not the target's own lost. `bench.stats.counters` has the rest.
+They cover rounds, the overlap of draft and target distributions, passes, accuracy under
+parallelism, and the losses of lossy outputs. All other counters are in `bench.stats.counters`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bench.stats.counters import ratio, timed_steps
 from bench.stats.intervals import Estimate, jackknife
 
 LOOP_SHARE = 0.5
-"""Above it an answer's 3-grams are called a loop."""
+"""Share of repeated 3-grams above which answers count as loops."""
 LOOP_EXCESS = 0.1
-"""So far above the baseline's share another decoder's may not be."""
+"""Excess over the baseline's share above which answers count as loops."""
 AUP_STEEPNESS = 3.0
 AUP_LARGEST_DROP = 5.0
 AUP_FEWEST = 2
 
 
 def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -> dict[str, object]:
-    """Return these columns of `SummaryRow` of one decoder's and the baseline's in one family."""
+    """Return these columns of `SummaryRow`, from a decoder's and the baseline's records."""
     repeated, texts = repeated_trigrams(records), [r.tokens or () for r in _answers(records)]
     trigrams = [each for t in texts for each in zip(t, t[1:], t[2:], strict=False)]
     return {
@@ -49,10 +49,10 @@ def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -
 
 
 def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:
-    """Return cold, accepted and rejected rounds / later steps; None for one that never drafts.
+    """Return cold, accepted and rejected rounds / later steps; None if there are no drafts at all.
 
-    Nothing was verified in a cold round, and all drafts stood in an accepted one. A step whose
-    accepted drafts EOS or the budget cut off is rejected, as in `Tally.acceptance_rate`.
+    A cold round verified no drafts. An accepted round accepted as many as the depth, a rejected one
+    fewer; drafts cut off by EOS or the budget are not accepted, as in `Tally.acceptance_rate`.
     """
     pairs: Counter[tuple[int, int]] = Counter()
     for columns in steps:
@@ -68,22 +68,22 @@ def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:
 
 
 def of_compared(steps: Iterable[StepColumns], part: str, whole: str) -> float | None:
-    """Return the sum of a column over that of another, where distributions were compared.
+    """Return the sum of column `part` / the sum of column `whole`, over answers with comparisons.
 
-    ``overlap`` over ``tested`` is the mean over tested drafts of the vocabulary's sum of
-    min(target, draft), the chance that such a draft stands (1 - total variation); a draft is tested
-    if all before it in its step stood. ``alpha`` over ``emitted`` is the mean over emitted tokens
-    of min(1, target / draft), 1 where none was drafted: the introspective acceptance rate of I-DLM
-    (arXiv 2604.11035, the target being the base model). It is not the p of the formula for tokens
-    per call: accepted tokens are a selection. None of greedy and coupled verification, which look
-    at picks alone.
+    ``overlap`` / ``tested`` is the mean over tested drafts of min(target, draft), summed over the
+    vocabulary: the probability that the draft is accepted (1 - total variation). A draft is tested
+    if all earlier drafts of its step were accepted. ``alpha`` / ``emitted`` is the mean over
+    emitted tokens of min(1, target / draft), with 1 for a token that was no draft. This is I-DLM's
+    introspective acceptance rate (arXiv 2604.11035; the target is the base model). It is not the p
+    in the formula for tokens per call, because accepted tokens are a selection. The result is None
+    for greedy and coupled verification, which compare only picks.
     """
     sums = [(sum(getattr(s, part)), sum(getattr(s, whole))) for s in steps if s.tested]
     return ratio(sum(one for one, _ in sums), sum(other for _, other in sums))
 
 
 def passes_per_block(steps: Iterable[StepColumns]) -> dict[str, float | None]:
-    """Return how often a finished block was predicted: mean and 95th percentile (nearest rank)."""
+    """Return the passes per finished block: mean and 95th percentile (nearest rank)."""
     counts = sorted(count for columns in steps for count in columns.passes if count)
     rank = math.ceil(0.95 * len(counts))
     return {
@@ -100,13 +100,13 @@ def _answers(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 
 
 def repetition(records: Iterable[SampleRecord]) -> float | None:
-    """Return the share of tokens of quality answers that equal the token before them, pooled."""
+    """Return the share of quality answers' tokens that repeat the previous token, pooled."""
     pairs = [pair for r in _answers(records) for pair in itertools.pairwise(r.tokens or ())]
     return ratio(sum(one == other for one, other in pairs), len(pairs))
 
 
 def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:
-    """Return the share of 3-grams that stand earlier in the same answer, pooled over answers."""
+    """Return the share of 3-grams that occur earlier in the same answer, pooled over answers."""
     seen = repeated = 0
     for record in records:
         if record.error is None and record.repeat == 0:
@@ -118,7 +118,7 @@ def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:
 
 
 def loops(mine: float | None, baseline: float | None) -> bool | None:
-    """Tell whether repetition is a loop: over `LOOP_SHARE`, or `LOOP_EXCESS` over the baseline."""
+    """Tell whether a share is a loop: above `LOOP_SHARE`, or `LOOP_EXCESS` above the baseline."""
     if mine is None:
         return None
     return mine > LOOP_SHARE or (baseline is not None and mine > baseline + LOOP_EXCESS)
@@ -127,10 +127,10 @@ def loops(mine: float | None, baseline: float | None) -> bool | None:
 def per_token(
     records: Iterable[SampleRecord], name: Literal["nll", "agreement", "entropy"]
 ) -> float | None:
-    """Return the mean over tokens of quality answers of what the target says of them.
+    """Return a value under the target, averaged over the tokens of quality answers.
 
-    ``nll`` and ``entropy`` (nats) are at temperature 1 and without truncation; ``agreement`` of a
-    lossless decoder is 1 in greedy decoding.
+    ``nll`` and ``entropy`` (nats) are at temperature 1 without truncation. ``agreement`` is 1 for a
+    lossless decoder in greedy decoding.
     """
     weighted = [
         (value, len(record.tokens or ()))
@@ -141,9 +141,9 @@ def per_token(
 
 
 def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) -> Estimate:
-    """Estimate `per_token` nll less the baseline's, on the prompts that both answered, in nats.
+    """Estimate `per_token` nll minus the baseline's, on prompts that both answered, in nats.
 
-    The interval is a jackknife over conversations; none where no two answers differ.
+    The interval is a jackknife over conversations. There is none if the differences do not vary.
     """
     reference = {r.prompt: r for r in _answers(baseline)}
     sums: dict[str, list[Sequence[float]]] = {}
@@ -165,7 +165,7 @@ def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Area:
-    """Accuracy under parallelism, and how many points were left out for losing too much."""
+    """Accuracy under parallelism, and the number of points excluded for losing too much."""
 
     value: float
     num_dropped: int
@@ -174,20 +174,20 @@ class Area:
 def accuracy_under_parallelism(
     points: Iterable[tuple[float, float]], best: float, baseline: float
 ) -> Area | None:
-    """Return AUP of a method's curve of accuracy against tokens per forward, if it has two points.
+    """Return AUP of a method's curve of accuracy over tokens per forward; None below two points.
 
     d3LLM, arXiv 2601.07568: with points (rho, y) sorted by rho and
     W(y) = min(exp(-3 (1 - y / best)), 1),
 
         rho_1 y_1 + sum over i > 1 of (rho_i - rho_(i-1)) (y_i W(y_i) + y_(i-1) W(y_(i-1))) / 2
 
-    Theirs leaves out points of more than 5 points less accuracy than the method's own slowest
-    setting, however bad that is; here they are held against the baseline.
+    d3LLM excludes settings that lose more than 5 points of accuracy against the method's own
+    slowest setting, however bad that is. Here the reference is the baseline.
 
     Args:
         points: tokens per forward and accuracy in per cent, one pair per setting.
-        best: the highest accuracy of any method on the task, in per cent.
-        baseline: in per cent.
+        best: highest accuracy of any method on the task, in per cent.
+        baseline: accuracy of the baseline, in per cent.
     """
     ordered = sorted(points)
     curve = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
@@ -204,7 +204,7 @@ def accuracy_under_parallelism(
 
 
 def curves(cells: Iterable[str]) -> dict[str, list[str]]:
-    """Group cells whose names differ in a number at their end: the settings of a method.
+    """Group cells whose names differ only in a final number: the settings of one method.
 
     ``idlm@t2`` and ``idlm@t4`` are settings of ``idlm@t…``; ``idlm`` and ``idlm@isd`` are two
     methods of one setting each.

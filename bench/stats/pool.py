@@ -1,16 +1,16 @@
-"""Speed-ups of several sessions pooled, with a random effect of the session.
+"""Speed-ups pooled over several sessions, with a random effect of the session.
 
-A log ratio is mean + prompt + machine + session + rest. All sessions answer the same prompts, so
-their effects do not average out over sessions, and a meta-analysis of the sessions' own intervals,
-which takes errors for independent, is too narrow (coverage: docs/metrics.md). Therefore
+The model is: log ratio = mean + prompt + machine + session + rest. All sessions answer the same
+prompts, so prompt effects do not average out over sessions. A meta-analysis of the sessions' own
+intervals would treat their errors as independent and be too narrow (coverage: docs/metrics.md).
 
-* the *mean*'s interval, for other prompts and sessions, adds the variance of the sessions' mean to
-  that of the prompts' mean;
-* the *next* session's, for these prompts, is a prediction interval from the sessions alone
-  (Higgins et al. 2009, JRSS A 172; with equal errors theirs is the t interval of a new value).
+* The interval of the *mean*, for other prompts and sessions, adds the variance of the sessions'
+  mean to the variance of the prompts' mean.
+* The interval of the *next* session, for the same prompts, is a prediction interval from the
+  sessions only (Higgins et al. 2009, JRSS A 172; with equal errors, a new value's t-interval).
 
-Sessions of several machines are nested: variances by analysis of variance (Henderson's method 1),
-means weighted by them, and degrees of freedom of both levels after Satterthwaite (1946).
+Sessions are nested in machines. Variances come from analysis of variance (Henderson's method 1);
+they weight the means. Degrees of freedom of both levels follow Satterthwaite (1946).
 
 Letters: S sessions on M machines, P prompts.
 """
@@ -26,15 +26,15 @@ import numpy as np
 from bench.stats.intervals import Estimate, Floats, cluster_mean, exponential, satterthwaite
 
 FEWEST = 2
-"""Sessions below which nothing is known of how they vary."""
+"""Fewest sessions from which their variance can be estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """A decoder's speed-up over sessions: its `mean`, and the `next` session with these prompts.
+    """A decoder's speed-up over sessions: the `mean`, and the `next` session with these prompts.
 
-    `spread` is the standard deviation of sessions, in logs. Of `held_out` sessions, each predicted
-    from all the others, `inside` lay in the others' prediction interval.
+    `spread` is the standard deviation of sessions, in logs. Each of `held_out` sessions is
+    predicted from all other sessions; `inside` of them lie in the prediction interval.
     """
 
     mean: Estimate
@@ -45,10 +45,10 @@ class Pooled:
 
 
 def pool(logs: Floats, machines: Sequence[str], conversations: Sequence[str]) -> Pooled:
-    """Pool log ratios ``[S, P]``; S names of machines and P of conversations go with them.
+    """Pool log ratios ``[S, P]``, given the S sessions' machines and the P prompts' conversations.
 
     Raises:
-        ValueError: there are fewer sessions than `FEWEST`.
+        ValueError: fewer sessions than `FEWEST`.
     """
     if len(logs) < FEWEST:
         raise ValueError(f"{len(logs)} sessions: pooling takes {FEWEST} or more")
@@ -76,7 +76,7 @@ def pool(logs: Floats, machines: Sequence[str], conversations: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Effects:
-    """The centre of sessions; variances of it and of a new session around it, in parts with df."""
+    """The sessions' centre; (variance, df) parts of the centre and of a new session's deviation."""
 
     centre: float
     mean: list[tuple[float, float]]
@@ -87,7 +87,7 @@ class _Effects:
 
 
 def _random_effects(values: Floats, machines: Sequence[str]) -> _Effects:
-    """Estimate the effects of machine and session, or of session alone where nothing else shows."""
+    """Estimate effects of machine and session, or only of session if no machine effect shows."""
     total, names = len(values), list(dict.fromkeys(machines))
     count = len(names)
     groups = [values[[machine == name for machine in machines]] for name in names]
@@ -102,7 +102,7 @@ def _random_effects(values: Floats, machines: Sequence[str]) -> _Effects:
             of_machines, of_sessions = (weights**2).sum(), (weights**2 / sizes).sum()
 
             def parts(a: float, b: float) -> list[tuple[float, float]]:
-                """Return a between + b within as parts of both mean squares."""
+                """Split the variance a between + b within into parts of the two mean squares."""
                 return [(a / size * outer, count - 1), ((b - a / size) * within, total - count)]
 
             return _Effects(

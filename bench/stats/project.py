@@ -1,14 +1,14 @@
 """Projection of a run's traces onto another model's or machine's cost curve.
 
-A trace is what each step of an answer did: calls and rows of target and draft, tokens emitted.
-Every target call costs what the curve says of its rows after the tokens that are in the cache by
-then, every draft call what the draft's curve says or, without one, the share of a one-row target
-call that it was in the run; the rest (sampling, the scheduler, the decoder's own code) is taken
-over in seconds a step. A target call that proposes, by slots, costs what it did in the run in
-calls that verify. Only what follows the first token is projected.
+A trace lists for each step of an answer the calls and rows of target and draft model, and the
+emitted tokens. A target call costs what the curve gives for its rows and its cached tokens. A draft
+call costs what the draft's curve gives; without such a curve, it costs the same share of a one-row
+target call as in the run. A target call that only proposes (with slots) costs the same multiple of
+a verifying call as in the run. All other time (sampling, scheduler, the decoder's own code) is
+copied from the run, in seconds per step. Only the time after the first token is projected.
 
-Taken as given: the acceptance (another model's text is accepted as this one's was); that calls of a
-step have equally many rows; that slots in a call that verifies cost what token rows do.
+Assumptions: the acceptance is the run's, also for another model; all calls of a step have equally
+many rows; slots in a verifying call cost as much as token rows.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from bench.stats.times import Unit, answer_unit, decode_time_per_token_s, units_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Costs that a projection rests on: the target's `curve` and the draft's, if there is one.
+    """Costs that a projection uses: the target's `curve`, and the `draft` model's if known.
 
-    `sequences` answers are decoded at once, in step with each other. By decoder, `overhead_s` is
-    seconds a step beside its calls, `draft_share` the cost of a draft call in ar's calls, and
-    `proposal_share` that of a target call that proposes in calls that verify, of which a step has
-    one.
+    `sequences` answers are decoded together, in lockstep. By decoder, `overhead_s` is the seconds
+    per step outside calls, `draft_share` the cost of a draft call in ar's target calls, and
+    `proposal_share` the cost of a proposing target call in verifying calls. A step has at most one
+    verifying call.
     """
 
     curve: CostCurve
@@ -45,16 +45,16 @@ class Terms:
     proposal_share: Mapping[str, float] = field(default_factory=dict)
 
     def can(self, records: Iterable[SampleRecord], decoder: str) -> bool:
-        """Tell whether what a decoder drafts with has a cost."""
+        """Tell whether the cost of a decoder's draft calls, if any, is known."""
         drafts = any(any(steps.draft_calls[1:]) for steps in timed_steps(records))
         return not drafts or self.draft is not None or decoder in self.draft_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """One decoder on the curve; `measured` is a real run's speed-up after the first token.
+    """One decoder's projection; `measured` is a real run's speed-up after the first token.
 
-    `beyond` is the share of its calls that lie beyond what the curve measured.
+    `beyond` is the share of target calls outside the measured range of the curve.
     """
 
     decoder: str
@@ -67,7 +67,7 @@ class Projection:
 
     @property
     def error(self) -> float | None:
-        """Return projected / measured speed-up - 1; None where there is none measured."""
+        """Return projected / measured speed-up - 1; None if not measured."""
         value = None if self.measured is None else self.measured.value
         return self.speedup.value / value - 1 if value and self.speedup.value else None
 
@@ -85,8 +85,8 @@ def project(
 ) -> list[Projection]:
     """Project every decoder whose calls have a cost, in the order of `decoders`.
 
-    `against` are records of a real run on that model and machine. Answers that were decoded several
-    at a time count like others.
+    `against` holds records of a real run on that model and machine. Answers decoded in batches
+    count like all others.
     """
     cells, real = counters.group_by(timed(records)), units_of(against)
     base = _units(cells.get(BASELINE, []), terms, BASELINE)
@@ -121,7 +121,7 @@ def project(
 
 
 def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[Unit]:
-    """Return answers with the time that the curve gives them after their first token."""
+    """Return the answers as units, with times after the first token from the curve."""
     return [
         replace(
             unit,
@@ -158,7 +158,7 @@ def _calls_s(curve: CostCurve, calls: int, rows: int, context: int, terms: Terms
 
 
 def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield every later step with the tokens in the cache when it begins (all but the last)."""
+    """Yield every later step with the number of cached tokens at its start (all but the last)."""
     have = num_prompt_tokens + steps.emitted[0] - 1
     for step in range(1, len(steps.emitted)):
         yield step, have
@@ -166,12 +166,12 @@ def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterator[tuple[int,
 
 
 def later(steps: Iterable[StepColumns], column: str) -> int:
-    """Return the sum of a column over all steps but the first of each answer."""
+    """Return the sum of a column over all steps except each answer's first."""
     return sum(sum(getattr(each, column)[1:]) for each in steps)
 
 
 def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
-    """Return the share of the later target calls that the curve does not cover."""
+    """Return the share of later target calls that the curve does not cover."""
     outside = calls = 0
     for record in records:
         if (steps := record.steps) is None:
@@ -184,11 +184,11 @@ def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
     return ratio(outside, calls) or 0.0
 
 
-# ---------------------------------------------------------------- what a run says of its costs
+# ---------------------------------------------------------------- costs measured in a run
 
 
 def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:
-    """Return seconds a later step by decoder that are neither calls nor the prefill."""
+    """Return each decoder's seconds per later step outside calls and the prefill."""
     found = {}
     for decoder, mine in counters.group_by(answers).items():
         if steps := sum(answer.later_steps for answer in mine):
@@ -199,7 +199,7 @@ def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:
 def draft_shares(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> dict[str, float]:
-    """Return seconds of a draft call over those of ar's target call, by decoder, as measured."""
+    """Return measured seconds of a draft call / seconds of ar's target call, by decoder."""
     base = [answer for answer in answers if answer.decoder == BASELINE]
     call_s = ratio(spent_s(base, "verify"), sum(answer.later_steps for answer in base))
     return {
@@ -212,14 +212,14 @@ def draft_shares(
 def proposal_shares(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> dict[str, float]:
-    """Return seconds of a target call that proposes over those of one that verifies, by decoder."""
+    """Return seconds of a proposing target call / seconds of a verifying one, by decoder."""
     found = {}
     for decoder, (mine, steps) in with_steps(answers, records).items():
         verifying = sum(min(num, 1) for each in steps for num in each.target_calls[1:])
         proposals = later(steps, "target_calls") - verifying
         draft_s, verify_s = spent_s(mine, "draft"), spent_s(mine, "verify")
         if later(steps, "draft_calls"):
-            continue  # they cannot be told apart
+            continue  # draft calls and proposing target calls share a phase
         if draft_s and proposals and verify_s:
             found[decoder] = draft_s / proposals / (verify_s / verifying)
     return found
@@ -228,7 +228,7 @@ def proposal_shares(
 def with_steps(
     answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> dict[str, tuple[list[PhasedAnswer], list[StepColumns]]]:
-    """Return by decoder answers, and the steps of those timed to the same prompts and repeat."""
+    """Return each decoder's answers, with the steps timed for the same prompts and repeats."""
     counted: dict[tuple[str, str, int | None], StepColumns | None]
     counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
     found: dict[str, tuple[list[PhasedAnswer], list[StepColumns]]] = {}

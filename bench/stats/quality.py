@@ -1,7 +1,7 @@
-"""Quality of a decoder's answers: the records of the untimed pass, one number per family.
+"""Quality of a decoder's answers in the untimed pass: one number per family.
 
-A family's quality is the mean of its primary score over answers; translation's is corpus BLEU, or
-the mean of sentence BLEU where the run folder keeps no gold answers.
+A family's quality is the mean of its primary score over answers. For translation it is corpus
+BLEU, or mean sentence BLEU if the run folder keeps no gold answers.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from bench.stats.intervals import Estimate, cluster_mean, jackknife, mean_of_est
 
 _CORPUS_FAMILY = "translation"
 FLOOR = 0.01
-"""A score below it, or less than two standard errors above 0, is at its floor."""
+"""A score below this, or less than two standard errors above 0, is at its floor."""
 Gold = Mapping[str, tuple[str, ...]]
 """Prompt -> gold answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """A fraction from 0 to 1 with its interval, and the name of what it measures."""
+    """A score from 0 to 1 with its interval, and the name of the metric."""
 
     estimate: Estimate
     metric: str | None
 
     @property
     def tells(self) -> bool:
-        """Tell whether the baseline, which has this quality, could lose any of it visibly."""
+        """Whether the (baseline's) quality is above its floor, so that a loss would be visible."""
         value = self.estimate.value
         return value is not None and value >= max(FLOOR, 2 * (self.estimate.error or 0.0))
 
 
 def gold_answers(run_dir: Path, plan: Plan) -> Gold:
-    """Return the gold answers a run kept: in prompts.jsonl, or in the plan's prompts; else none."""
+    """Return the gold answers that a run kept in prompts.jsonl, or else in its plan's prompts."""
     if (run_dir / PROMPTS).is_file():
         prompts = read_prompts(run_dir).items()
         by_prompt = {name: prompt.reference.answers for name, prompt in prompts if prompt.reference}
@@ -52,7 +52,7 @@ def gold_answers(run_dir: Path, plan: Plan) -> Gold:
 
 
 def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """Return the records of the quality pass that have scores and no error."""
+    """Return the records of the quality pass with scores and without an error."""
     return [r for r in records if r.kind == "quality" and r.error is None and r.scores]
 
 
@@ -75,10 +75,10 @@ def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> 
 
 
 def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quality:
-    """Estimate the unweighted mean of the families that were scored.
+    """Estimate the unweighted mean over the scored families.
 
-    Unknown where they are fewer than `num_families`, those that any decoder of the run was scored
-    in: a decoder that fails in a hard family would gain by it.
+    The mean is unknown if fewer than `num_families` were scored. `num_families` counts families in
+    which any decoder was scored: otherwise a decoder would gain by failing in a hard family.
     """
     known = [q.estimate for q in families if q.estimate.value is not None]
     if len(known) < num_families:

@@ -1,4 +1,4 @@
-"""A finished run, read to be compared or shown."""
+"""A finished run, read for comparison or display."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bench.stats.quality import Gold, gold_answers
 from bench.stats.validity import judge
 
 _SHORT = 9
-"""Digits of a commit that are shown."""
+"""Displayed digits of a commit."""
 FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSnapshot(Run):
-    """A run with the verdict on it as it now lies there, and the gold answers that it kept."""
+    """A run with its current verdict and its gold answers."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -30,7 +30,7 @@ class RunSnapshot(Run):
 
     @cached_property
     def planned(self) -> tuple[Cell, ...]:
-        """The cells as the manifest has them, less the baseline's second arm."""
+        """The manifest's cells without the baseline's second arm."""
         return tuple(cell for cell in self.plan.cells if cell.cell != SECOND_BASELINE)
 
     @cached_property
@@ -40,12 +40,12 @@ class RunSnapshot(Run):
 
     @property
     def same_as_ar(self) -> frozenset[str]:
-        """The cells that promise the baseline's very tokens."""
+        """The cells that guarantee exactly the baseline's tokens."""
         return frozenset(c.cell for c in self.planned if c.guarantee == SAME_TOKENS)
 
     @property
     def passes(self) -> frozenset[str]:
-        """The passes that were planned (``timing``, ``quality``)."""
+        """The planned passes (``timing``, ``quality``)."""
         return frozenset(p for prompt in self.plan.prompts for p in prompt.passes)
 
     @property
@@ -60,7 +60,7 @@ class RunSnapshot(Run):
 
     @property
     def code(self) -> str | None:
-        """Return the measured code: short commit, branch or revision; None: unknown."""
+        """Return the measured code: short commit, with branch or revision; None: unknown."""
         git = self.env.git
         if not git.commit:
             return None
@@ -70,7 +70,7 @@ class RunSnapshot(Run):
 
     @property
     def key(self) -> str | None:
-        """Return the comparability key of its machine and setup."""
+        """Return the comparability key of machine and setup."""
         return self.env.comparability_key
 
     @property
@@ -79,14 +79,14 @@ class RunSnapshot(Run):
         return self.env.dtype or FLOAT32
 
     def is_exact(self, cell: str) -> bool:
-        """Tell whether rounding leaves a cell's tokens alone: float32, or row-invariant."""
+        """Tell whether rounding cannot change a cell's tokens: float32, or row-invariant."""
         numerics = self.cells.get(cell, {}).get("numerics") or self.config.get("numerics")
         return self.dtype == FLOAT32 or numerics == INVARIANT
 
     def num_wrong(self, cell: str) -> int | None:
-        """Count answers in which a cell left the baseline's promised tokens without a near-tie.
+        """Count a cell's answers with wrong tokens: other than the baseline's, without a near-tie.
 
-        None where nobody looked: nothing was promised, or the run did not come to it.
+        None if not checked: the cell guarantees nothing, or the run ended before the check.
         """
         difference = self._difference(cell)
         if difference is not None:
@@ -94,7 +94,7 @@ class RunSnapshot(Run):
         return 0 if self.status.differences is not None and cell in self.same_as_ar else None
 
     def near_ties_alone(self, cell: str) -> bool:
-        """Tell whether a cell left the baseline's tokens, and at near-ties only."""
+        """Tell whether a cell's tokens differ from the baseline's, and only at near-ties."""
         difference = self._difference(cell)
         return difference is not None and difference.num_wrong == 0
 
@@ -106,7 +106,7 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
     """Read a run by path, name or ``latest``.
 
     Raises:
-        BenchError: where there is none (exit 2), or a file is damaged (4).
+        BenchError: the run does not exist (exit 2), or a file is damaged (exit 4).
     """
     run = load_run(find_run(name, parent))
     judged = judge(run)

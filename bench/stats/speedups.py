@@ -1,14 +1,14 @@
-"""The estimators of a speed-up, each with its 95 % interval, on answers that both sides finished.
+"""The estimators of a speed-up, each with a 95 % interval, on answers that both sides finished.
 
-* *Geometric mean* of paired per-prompt ratios of time per token: the headline. Student's t on the
-  logs, clustered by conversation, and the bootstrap of the same beside it.
-* *Ratio of totals*: the baseline's seconds per token over all answers / the decoder's: the gain of
-  the whole workload. Long answers dominate it.
-* *specbench_compat*: Spec-Bench's own (its evaluation/speed.py): mean over questions of the
-  decoder's tokens per second / mean over questions of the baseline's, per repeat, then the mean
-  over repeats. Not paired; questions with a short prefill dominate it.
+* *Geometric mean* of paired per-prompt ratios of time per token: the headline. It has Student's
+  t-interval on the logs, clustered by conversation, and a bootstrap interval.
+* *Ratio of totals*: the baseline's seconds per token over all answers / the decoder's. This is the
+  gain of the whole workload. Long answers dominate it.
+* *specbench_compat*: Spec-Bench's estimator (its evaluation/speed.py). Per repeat: the mean over
+  questions of the decoder's tokens per second / the mean of the baseline's; then the mean over
+  repeats. It is not paired. Questions with a short prefill dominate it.
 
-Letters: C conversations, K sums kept of each, B resamples, R repeats.
+Letters: C conversations, K sums per conversation, B resamples, R repeats.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from bench.stats.intervals import CONFIDENCE, Estimate, Floats, bootstrap, geome
 from bench.stats.times import Unit, matched
 
 PRECISION = 0.05
-"""An interval that reaches further than this from its estimate is called wide."""
+"""Distance of an interval's ends from the estimate above which the interval is called wide."""
 DISAGREEMENT = 0.25
-"""Ends of two intervals further apart than this share of the half-width are a disagreement."""
+"""Two intervals disagree if their ends differ by more than this share of the half-width."""
 _UNKNOWN = Estimate()
 _COLUMNS = 6
-"""Sums of a conversation before those of its repeats: logs, their number, times and tokens."""
+"""Sums per conversation before the repeats' rates: logs, number of logs, times and tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedups:
-    """Every estimator of one decoder's speed-up in one family.
+    """All estimators of one decoder's speed-up in one family.
 
-    `resampled` is `geometric` with the bootstrap's interval, `totals` and `specbench` have it too.
-    `needed` more prompts would bring the headline's interval to +-5 % if they scattered like those
-    there are; 0 where it is as narrow already.
+    `resampled` is `geometric` with a bootstrap interval, which `totals` and `specbench` have too.
+    `needed` is the number of additional prompts that would narrow the headline's interval to +-5 %
+    if they scattered like the measured ones; 0 if it is narrow enough.
     """
 
     geometric: Estimate
@@ -52,9 +52,9 @@ class Speedups:
 
     @property
     def disagree(self) -> bool | None:
-        """Tell whether t-interval and bootstrap contradict each other (None: one is unknown).
+        """Whether t-interval and bootstrap interval disagree (None: one is unknown).
 
-        Only one covers 1, or an end differs by more than `DISAGREEMENT` of the half-width in logs.
+        Only one covers 1, or an end differs by over `DISAGREEMENT` of the t half-width, in logs.
         """
         ends = [_log_ends(self.geometric), _log_ends(self.resampled)]
         if None in ends:
@@ -66,7 +66,7 @@ class Speedups:
 
 
 def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
-    """Return all estimators, end to end, of the answers that both sides finished."""
+    """Compute all estimators, end to end, from the answers that both sides finished."""
     base, mine = list(baseline), list(arm)
     geometric = geometric_mean(pairs := pair_up(base, mine))
     clusters = sorted(set(pairs.clusters))
@@ -97,9 +97,9 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
 
 
 def more_prompts(estimate: Estimate) -> int | None:
-    """Return how many prompts more bring the interval to within a factor 1 + `PRECISION`.
+    """Return the number of additional prompts for a half-width of at most log(1 + `PRECISION`).
 
-    For the t-interval of C conversations, whose half-width is t(C - 1) sd / sqrt(C).
+    The t-interval of C conversations has the half-width t(C - 1) sd / sqrt(C).
     """
     if estimate.error is None or estimate.low is None or not estimate.clusters:
         return None
@@ -126,10 +126,10 @@ def _question_rates(
     answers: Sequence[tuple[Unit, Unit]],
     clusters: Sequence[str],
 ) -> Floats:
-    """Return tokens per second of each question, decoder and baseline in turn: ``[C, 2 R]``.
+    """Return each question's tokens per second, decoder and baseline alternating: ``[C, 2 R]``.
 
-    A question is a conversation: its tokens and seconds are summed over its turns. Where a turn
-    failed on either side both rates are 0, which leaves the question out of that repeat.
+    A question is a conversation; tokens and seconds are summed over its turns. If a turn failed on
+    either side, both rates are 0, which excludes the question from that repeat.
     """
     turns: defaultdict[str, set[str]] = defaultdict(set)
     for unit in (*base, *mine):
@@ -155,7 +155,7 @@ def _seconds(units: Iterable[Unit]) -> float:
 
 
 def _statistics(sums: Floats) -> Floats:
-    """Return geometric mean, ratio of totals, specbench_compat ``[3, B]`` of sums ``[B, K]``."""
+    """Return geometric mean, ratio of totals, specbench_compat ``[3, B]`` from sums ``[B, K]``."""
     geometric = np.exp(sums[:, 0] / sums[:, 1])
     totals = sums[:, 2] / sums[:, 3] / (sums[:, 4] / sums[:, 5])
     mine, base = sums[:, _COLUMNS::2], sums[:, _COLUMNS + 1 :: 2]

@@ -1,6 +1,6 @@
-"""From records to the summary: one row per decoder and family, and per decoder one for `all`.
+"""The summary of records: one row per decoder and family, and one row `all` per decoder.
 
-The columns that outside readers rely on come first, in a fixed order; unknown is null, never 0.
+The columns that outside readers rely on come first, in a fixed order. Unknown is null, never 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALL = "all"
 """The pseudo-family that pools every prompt."""
 
 Pairs = Mapping[tuple[str, str], Estimate]
-"""Speed-ups of one decoder over another, by (decoder, over which)."""
+"""Speed-ups of one decoder over another, by (decoder, other decoder)."""
 _ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
     *("steps", "reached", "accepted", "joint", "conditional"),
@@ -43,9 +43,9 @@ _ONE = Estimate(value=1.0, low=1.0, high=1.0)
 def decoder_order(
     plan: Plan, records: Iterable[SampleRecord], wrong: Collection[str] = ()
 ) -> list[str]:
-    """Order the measured decoders by guarantee: the baseline first, those that are `wrong` last.
+    """Order the measured decoders by guarantee: the baseline first, the `wrong` decoders last.
 
-    Within a group the plan's order holds; the baseline's second arm is left out.
+    Decoders with the same guarantee keep the plan's order. The baseline's second arm is left out.
     """
     claims = plan.guarantees(wrong)
     measured = dict.fromkeys(record.decoder for record in records)
@@ -55,7 +55,7 @@ def decoder_order(
 
 
 def family_order(families: Iterable[str]) -> list[str]:
-    """Order families as Spec-Bench reports them, lists and unknown ones after them by name."""
+    """Order families as Spec-Bench does, then lists, then unknown families by name."""
     present = set(families)
     return [f for f in FAMILIES if f in present] + sorted(present - set(FAMILIES))
 
@@ -68,10 +68,10 @@ def summarise(
 ) -> pd.DataFrame:
     """Make a frame of `SummaryRow`s: one per decoder and family, then the decoder's row `all`.
 
-    Counters are pooled over prompts and repeats (sum / sum), and so are the time columns; speed-ups
-    are geometric means of paired ratios. An unfinished run gives the rows of its finished blocks.
-    `gold` serves corpus BLEU. Quality in `all` is over the same families for every decoder, or
-    unknown. `wrong` names the decoders that were found not to be lossless as they claim.
+    Counters and times are pooled over prompts and repeats (sum / sum); speed-ups are geometric
+    means of paired ratios. An unfinished run gives the rows of its finished blocks. `gold` is used
+    for corpus BLEU. Quality in `all` covers the same families for every decoder, or is unknown.
+    `wrong` names decoders that claim to be lossless and were found not to be.
     """
     cells = counters.group_by(records)
     comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}
@@ -126,19 +126,19 @@ def summarise(
 
 
 def noise_floor(records: Sequence[SampleRecord]) -> Estimate:
-    """Estimate the "speed-up" of the baseline's second arm over the first."""
+    """Estimate the A/A noise floor: the "speed-up" of the baseline's second arm over the first."""
     units = times.units_of(records)
     return paired_speedup(units[BASELINE], units[SECOND_BASELINE])
 
 
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
-    """Return every estimator of the noise floor, over all families."""
+    """Return all estimators of the noise floor, over all families."""
     units = times.units_of(records)
     return speedups(units[BASELINE], units[SECOND_BASELINE])
 
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Pairs:
-    """Estimate the speed-up of each decoder over each other one, over all families."""
+    """Estimate the speed-up of each decoder over every other decoder, over all families."""
     units = times.units_of(records)
     return {
         (name, other): paired_speedup(units[other], units[name])
@@ -163,7 +163,7 @@ def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFram
 
 
 def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
-    """Tabulate how many later steps emitted how many tokens, per decoder over all families."""
+    """Tabulate later steps by emitted tokens, per decoder over all families."""
     rows = [
         {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / sum(num.values())}
         for decoder, family, chosen in _cells(records, plan)
@@ -207,7 +207,7 @@ def _counts(records: Sequence[SampleRecord]) -> dict[str, object]:
 def _times(
     decoder: str, baseline: Sequence[Unit], mine: Sequence[Unit], again: Sequence[Unit]
 ) -> dict[str, object]:
-    """Return times and speed-ups of units; those of the baseline's second arm are the floor."""
+    """Return times and speed-ups of units; the baseline's second arm `again` gives the floor."""
     each = times.time_per_token_s(mine)
     whole, decode = (paired_speedup(baseline, mine, time) for time in (TIME, DECODE_TIME))
     floor = paired_speedup(baseline, again)

@@ -1,6 +1,6 @@
-"""A row of the summary: one decoder in one family; unknown values are None.
+"""A row of the summary: one decoder in one family. `bench.stats.summary` makes the frame.
 
-So are columns that a summary of an older version lacks. `bench.stats.summary` makes the frame.
+Unknown values are None, and so are columns that an older version's summary lacks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bench.stats.intervals import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
-    """The columns of the summary in their order; docs/metrics.md defines each.
+    """The columns of the summary, in order; docs/metrics.md defines them.
 
-    Outside readers rely on those up to `errors`, in this order.
+    Outside readers rely on the columns up to `errors`, in this order.
     """
 
     decoder: str
@@ -98,16 +98,16 @@ class SummaryRow:
 
     @property
     def floor(self) -> Estimate:
-        """Return the A/A floor that the row's speed-ups stand beside."""
+        """Return the A/A noise floor of the row's speed-ups."""
         return Estimate(value=self.aa_speedup, low=self.aa_low, high=self.aa_high)
 
     def estimate(self, column: str) -> Estimate:
-        """Return a number with its interval."""
+        """Return the value of a column with its interval."""
         value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
         return Estimate(value=value, low=low, high=high)
 
     def value(self, column: str) -> float | None:
-        """Return the number in a column that is chosen by name; None where there is none."""
+        """Return the number in the column of this name; None if it has no number."""
         entry = getattr(self, column, None)
         return entry if isinstance(entry, int | float) else None
 
@@ -119,21 +119,21 @@ _KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "float | None": (float, "float64"),
     "bool | None": (bool, "boolean"),
 }
-"""Reader of a field's type, and pandas' name of it."""
+"""For each field type, its reader and its pandas dtype."""
 COLUMNS = {field.name: _KINDS[str(field.type)][1] for field in fields(SummaryRow)}
-"""The columns of a summary's frame and their types."""
+"""Columns of the summary's frame, with their dtypes."""
 _READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRow)}
 
 
 def judged(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return a summary whose quality over all families is that of those that can tell a loss."""
+    """Replace quality in the `all` rows by quality over the families that can show a loss."""
     told = summary["quality_tells"].notna() & summary["family"].eq("all")
     columns = {f"quality{end}": summary[f"telling_quality{end}"] for end in ("", "_low", "_high")}
     return summary.assign(**{name: summary[name].mask(told, c) for name, c in columns.items()})
 
 
 def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
-    """Read the rows of a family, or all of them."""
+    """Read the rows of one family, or all rows (None)."""
     chosen = summary if family is None else summary[summary["family"] == family]
     columns = [name for name in chosen.columns if name in _READERS]
     return [

@@ -1,7 +1,7 @@
-"""Every clock reading of a run, defined once: what was timed as one, and seconds per token.
+"""All times of a run: the units that were timed, and seconds per token.
 
-Times are pooled (sum of seconds / sum of tokens). Speed-ups are not ratios of these: they are
-paired, see `bench.stats.intervals`.
+Times are pooled (sum of seconds / sum of tokens). Speed-ups are not ratios of pooled times: they
+are paired, see `bench.stats.intervals`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bench.stats.counters import Tally, group_by, ratio, timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """An answer, or at batch size > 1 a whole group of prompts: what the clock timed as one.
+    """One timed unit: an answer, or at batch size > 1 a whole group of prompts.
 
-    `key` is the same for every decoder and repeat; `cluster` is the conversation (or the group).
-    `ok` is False, and no time counts, where an answer has an error. `decode_*` run from the first
-    token on and are None for a group. `recounted` is the length of the baseline's answer as
+    `key` is the same for every decoder and repeat. `cluster` is the conversation (or the group). If
+    an answer has an error, `ok` is False and no time counts. `decode_*` exclude the first step;
+    `decode_seconds` is None for a group. `recounted` is the length of the baseline's answer as
     Spec-Bench counts it, under its protocol.
     """
 
@@ -42,16 +42,16 @@ class Unit:
 
     @property
     def decode_time_per_token(self) -> float | None:
-        """Return seconds from the first token on, per token emitted after the first step."""
+        """Return seconds after the first token, per token emitted after the first step."""
         spent_s = self.decode_seconds
         return None if spent_s is None else ratio(spent_s, self.decode_tokens)
 
 
 def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
-    """Return the timed units among one decoder's records, failed ones included, by repeat.
+    """Return the timed units of one decoder's records, sorted by repeat, failed units included.
 
-    A group that mixes families has none. Records of several machines give no units: their times do
-    not pool.
+    A group of several families has the family None. Records of several machines give no units,
+    because their times cannot be pooled.
     """
     groups: defaultdict[tuple[int, int], list[SampleRecord]] = defaultdict(list)
     units: list[Unit] = []
@@ -67,19 +67,19 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
 
 
 def units_of(records: Iterable[SampleRecord]) -> Mapping[str, list[Unit]]:
-    """Return the timed units of every decoder; one without records has none."""
+    """Return the timed units of every decoder; empty for a decoder without records."""
     units = {decoder: timed_units(mine) for decoder, mine in group_by(records).items()}
     return defaultdict(list, units)
 
 
 def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
-    """Return the records, or none of them where they are of several machines."""
+    """Return the records, or none if they come from several machines."""
     chosen = list(records)
     return [] if len({record.machine for record in chosen}) > 1 else chosen
 
 
 def answer_unit(record: SampleRecord) -> Unit:
-    """Return the unit of an answer that was timed alone."""
+    """Return the unit of an unbatched answer."""
     tally, total, ttft = Tally.of(record), record.total_s, record.ttft_s
     return Unit(
         key=record.prompt,
@@ -111,16 +111,16 @@ def _group_unit(group: Sequence[SampleRecord]) -> Unit:
 
 
 def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
-    """Pair units of both sides by key and repeat, baseline's first, failed ones included."""
+    """Pair (baseline, arm) units by key and repeat, failed units included."""
     theirs = {(unit.key, unit.repeat): unit for unit in baseline}
     pairs = [(theirs.get((unit.key, unit.repeat)), unit) for unit in arm]
     return [(other, unit) for other, unit in pairs if other is not None]
 
 
 def in_units_of(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
-    """Return the arm's units, their seconds in the baseline's seconds per token of that answer.
+    """Return the arm's units with times in units of the baseline's time per token of that answer.
 
-    Units whose baseline failed or is not there are left out.
+    Units whose baseline failed or is missing are left out.
     """
     pairs = [(other.time_per_token, unit) for other, unit in matched(baseline, arm) if other.ok]
     return [
@@ -131,18 +131,18 @@ def in_units_of(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
 
 
 def time_per_token_s(units: Iterable[Unit]) -> float | None:
-    """Return the pooled end-to-end time of a token: sum of seconds / sum of emitted tokens."""
+    """Return the pooled end-to-end time per token: sum of seconds / sum of emitted tokens."""
     good = [u for u in units if u.ok and u.seconds is not None]
     return ratio(sum(u.seconds or 0.0 for u in good), sum(u.tokens for u in good))
 
 
 def decode_time_per_token_s(units: Iterable[Unit]) -> float | None:
-    """Return the pooled time of a token after the first step: sum of (total - ttft) / tokens."""
+    """Return the pooled time per token after the first step: sum of (total - ttft) / tokens."""
     good = [u for u in units if u.ok and u.decode_seconds is not None and u.decode_tokens]
     return ratio(sum(u.decode_seconds or 0.0 for u in good), sum(u.decode_tokens for u in good))
 
 
 def ttft_s(records: Iterable[SampleRecord]) -> float | None:
-    """Return the mean over answers of the seconds from request start to first token."""
+    """Return the seconds from request start to first token, averaged over answers."""
     times = [r.ttft_s for r in within_a_machine(timed(records)) if r.ttft_s is not None]
     return ratio(sum(times), len(times))

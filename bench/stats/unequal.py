@@ -1,4 +1,4 @@
-"""Answers promised to be the baseline's, and those of them that are not."""
+"""Comparison of answers with the baseline's, for cells that guarantee the same tokens."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from bench.records.status import Difference, RunStatus
 from bench.stats.counters import first_difference
 
 Pair = tuple[str, tuple[int, ...], tuple[int, ...], int]
-"""A prompt's name, an answer's tokens, the baseline's, and the repeat."""
+"""(prompt name, answer's tokens, baseline's tokens, repeat)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A cell's answers to prompts and repeats that the baseline answered too, as measured."""
+    """A cell's answers to prompts and repeats that the baseline answered too, in measured order."""
 
     cell: str
     pairs: tuple[Pair, ...]
 
     @property
     def unequal(self) -> tuple[Pair, ...]:
-        """Return the pairs that differ."""
+        """Pairs whose tokens differ."""
         return tuple(pair for pair in self.pairs if pair[1] != pair[2])
 
     def difference(self, num_wrong: int | None, gaps: tuple[int | float, ...]) -> Difference:
-        """Summarise pairs of which some differ; see `Difference`."""
+        """Summarise the pairs, at least one of which differs, as a `Difference`."""
         unequal = self.unequal
         parted = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
         num_tokens = sum(len(expected) for _, _, expected, _ in self.pairs)
@@ -46,7 +46,7 @@ class Compared:
 
 
 def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[Compared]:
-    """Compare the timed answers of the cells that promise the baseline's very tokens."""
+    """Compare the timed answers of the cells that guarantee exactly the baseline's tokens."""
     timed = [r for r in records if r.kind == "timing" and r.error is None and r.tokens is not None]
     baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
     compared = []
@@ -65,10 +65,10 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
 def pooled(
     cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
 ) -> tuple[Difference, ...] | None:
-    """Pool the differences of several runs; None where a run was not asked.
+    """Pool the differences of several runs; None if a run was not checked.
 
-    A run stores how many of its unequal answers are wrong, not which: where only some of them
-    count (`parts`, by run), up to that many of these are taken to be wrong.
+    A run stores the number of its wrong answers, but not which they are. If `parts` (the records
+    used of each run) cover only some unequal answers, up to that many of them count as wrong.
     """
     if any(status.differences is None for status in statuses):
         return None

@@ -1,18 +1,18 @@
-"""The verdict on a run: may its numbers be used, and what should a reader know.
+"""The verdict on a run (whether its numbers may be used), and warnings for readers.
 
 ==========  =======================================================================================
 DAMAGED     records that run.json counts, or implies, are missing
 INVALID     a record breaks an invariant, or the baseline answered nothing
 WRONG       a decoder claims to be lossless and is not
-INCOMPLETE  the run did not end: not all that was planned was measured
-VALID       all that was planned was measured, and nothing is broken
+INCOMPLETE  the run did not end, or parts of the plan were not measured
+VALID       the whole plan was measured, and nothing is broken
 ==========  =======================================================================================
 
-Of several the first in this order stands. A run is judged again whenever it is read. Noise makes no
-verdict but a warning. *Drift* is how much slower the baseline became from the first to the last
-third of the blocks: the median, over prompts timed in both, of the log ratio of its times per token
-(both arms pooled); with one repeat it is the trend over the blocks. Of a run with workers it is the
-largest of any of theirs.
+If several verdicts apply, the first in this order counts. A run is judged whenever it is read.
+Noise gives a warning, not a verdict. *Drift* is how much slower the baseline became from the first
+to the last third of the blocks: the median, over prompts timed in both thirds, of the log ratio of
+its times per token (both arms pooled). With too few such prompts (e.g. with one repeat), it is the
+`trend` over the blocks. In a run with workers, it is the largest drift of a worker.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
 _MIN_DRIFT_PROMPTS = 3
 _MOST_FAILING = 3
-"""Decoders that failed above which one line is for all of them."""
+"""Most failed decoders with one warning each; more share one warning."""
 _GAPS = (0.03, 0.06, 0.125, 0.25)
-"""Distances from a tie below which first differences are counted."""
+"""Distances from a tie; first differences are counted below each."""
 _RESHAPED = "ar@rows"
-"""Prefix of cells in which the baseline decodes in calls of another shape."""
+"""Prefix of cells in which the baseline decodes with calls of another shape."""
 UNKNOWN = "unknown"
 _RESUME = "in the folder that holds the run, `bench resume {}` measures it"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
@@ -60,7 +60,7 @@ EXIT_CODES: Mapping[str, Exit] = {
 
 
 def judge(run: Run) -> RunStatus:
-    """Return a run's status with the verdict on what it has measured so far, and its evidence."""
+    """Return a run's status with the verdict on its measurements so far, and the reasons."""
     damage = _damage(run)
     broken = (*_broken(run), *_unanswered(run))
     wrong = _difference_lines(run.status, wrong=True)
@@ -103,7 +103,7 @@ def judge(run: Run) -> RunStatus:
 
 
 def clock_drift(run: Run) -> float | None:
-    """Return how much longer the same answers of the baseline took at the end (0.05: 5 %)."""
+    """Return the baseline's drift over the run (0.05: 5 % slower at the end)."""
     blocks = sorted({r.block for r in run.records if r.kind == "timing"})
     third = len(blocks) // 3
     if third == 0:
@@ -124,11 +124,11 @@ def clock_drift(run: Run) -> float | None:
     return round(math.expm1(median(ratios)), 4)
 
 
-# ---------------------------------------------------------------- what a verdict rests on
+# ---------------------------------------------------------------- reasons of a verdict
 
 
 def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
-    """Say where wrong cells, or those that may not be wrong, left the baseline's tokens."""
+    """Describe how the wrong cells (or the others) differ from the baseline, one line per cell."""
     lines = []
     for difference in status.differences or ():
         if bool(difference.num_wrong) != wrong:
@@ -148,7 +148,7 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
 
 
 def _parting_line(difference: Difference, status: RunStatus) -> str:
-    """Say where a cell left the baseline's tokens by rounding, as far as anyone can tell."""
+    """Describe a cell's differences from the baseline that rounding may explain."""
 
     def same(each: Difference) -> str:
         compared = each.num_compared or 0
@@ -175,7 +175,7 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
 
 
 def _damage(run: Run) -> tuple[str, ...]:
-    """Say that records are gone: run.json counts more, or calls the run complete."""
+    """Report missing records: run.json counts more, or calls the run complete."""
     planned, have, missing = run.status.num_records, len(run.records), _missing(run)
     file = STORED if is_stored(run.path) else SAMPLES
     if planned is not None and have < planned:
@@ -197,23 +197,23 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 
 def _advice(run: Run) -> str:
-    """Say how the rest is measured; a side of `bench ab` and a stored run cannot be."""
+    """Say how to resume; empty for a side of `bench ab` or a stored run (not resumable)."""
     if run.status.ab or is_stored(run.path):
         return ""
     return f"; {_RESUME.format(run.path.resolve().name)}"
 
 
 def from_here(line: str, run_dir: Path) -> str:
-    """Return a reason for a terminal: its command takes the path by which the run was found.
+    """Return a reason for the terminal, with the run's path in the resume command.
 
-    In files, which may be read anywhere, it takes the name.
+    In files, which may be read anywhere, the command has only the run's name.
     """
     found = f"`bench resume {shlex.quote(str(run_dir))}` measures it"
     return line.replace(_RESUME.format(run_dir.resolve().name), found)
 
 
 def _missing(run: Run) -> str:
-    """Name what was planned and has no record; empty where nothing is missing."""
+    """Name the planned measurements without records; empty if none is missing."""
     blocks = run.plan.blocks
     done = len({record.block for record in run.records if record.kind == "timing"})
     cells = [planned for planned in run.plan.cells if planned.cell != SECOND_BASELINE]
@@ -228,7 +228,7 @@ def _missing(run: Run) -> str:
 
 
 def _broken(run: Run) -> tuple[str, ...]:
-    """Name broken invariants by cell, or what run.json says of them where no record shows any."""
+    """List broken invariants by cell, or run.json's reasons if no record breaks an invariant."""
     limit = run.config.get("max_new_tokens")
     max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
     broken: dict[str, list[str]] = {}
@@ -244,7 +244,7 @@ def _broken(run: Run) -> tuple[str, ...]:
 
 
 def _unanswered(run: Run) -> tuple[str, ...]:
-    """Say that the baseline failed on all prompts of a complete run."""
+    """Report a complete run in which the baseline failed on all prompts."""
     asked = [r for r in run.records if r.kind == "timing" and r.decoder == BASELINE]
     if not run.status.complete or not asked or any(r.error is None for r in asked):
         return ()
@@ -299,7 +299,7 @@ def _noise_warnings(
 
 
 def drifted(drift: float | None) -> bool:
-    """Tell whether the baseline's time per token changed too much in a run to judge times."""
+    """Tell whether the baseline's time per token changed too much in a run to compare times."""
     return drift is not None and abs(drift) > _MAX_DRIFT
 
 
@@ -325,7 +325,7 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
 
 
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
-    """Warn of a nondeterministic device: both arms of the baseline do the same work."""
+    """Warn about a nondeterministic device: the baseline's two arms gave different tokens."""
     answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
     arms = (BASELINE, SECOND_BASELINE)
     for record in records:

@@ -1,11 +1,11 @@
-"""Statistics of each worker of a run: its noise floor, its speed-ups, its drift.
+"""Statistics of each worker of a run: noise floor, speed-ups, drift.
 
-A block's decoders and both arms of the baseline ran in one worker, so that a worker's own pace
-divides out of every paired ratio, and ratios of all workers may be pooled.
+All decoders and both baseline arms of a block run in one worker. A worker's own speed therefore
+cancels in every paired ratio, and the ratios of all workers may be pooled.
 
-*Drift* of a worker is how much slower the baseline became from the first to the last third of its
-blocks: the difference of the medians of the logs of its times per token, each less the median of
-its prompt over all workers. Where every prompt was measured in one block only, it is a `trend`.
+The *drift* of a worker is how much slower the baseline became from the first to the last third of
+its blocks. It is the difference of two medians of log times per token, each time relative to its
+prompt's median over all workers. If every prompt was measured in only one block, it is a `trend`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from bench.stats.intervals import Estimate, paired_speedup
 from bench.stats.times import Unit, timed_units, units_of
 
 _MIN_BLOCKS = 9
-"""Blocks below which a worker's drift is not known: three in each third."""
+"""Fewest blocks for a worker's drift: three in each third."""
 _LEVEL = 0.01
-"""Significance from which on a trend is no chance."""
+"""Significance level of a trend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Measurements of one worker (or one machine of a merged run).
 
-    `floor` is its second arm of the baseline against the first, `speedups` those of its decoders.
+    `floor` compares the baseline's second arm with the first; `speedups` maps decoders to theirs.
     """
 
     name: str
@@ -47,17 +47,17 @@ class Part:
 
     @property
     def title(self) -> str:
-        """Return the name, and the node where that is something else."""
+        """Name of the worker, with its node if known."""
         return f"{self.name} (node {self.node})" if self.node else self.name
 
 
 def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each worker; empty where the run's own process measured everything."""
+    """Return a part for each worker; empty if the run's own process measured everything."""
     return _parts(records, decoders, "worker")
 
 
 def machines(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each machine of a merged run; empty where there are not several."""
+    """Return a part for each machine of a merged run; empty if there is only one."""
     parts = _parts(records, decoders, "machine")
     return parts if len(parts) > 1 else []
 
@@ -84,7 +84,7 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
 
 
 def baseline_units(records: Iterable[SampleRecord]) -> Iterator[tuple[tuple[int, int], Unit]]:
-    """Yield what was timed of both arms of the baseline, with its attempt and block."""
+    """Yield the timed units of both baseline arms, each with its (attempt, block)."""
     groups: defaultdict[tuple[int, int, str], list[SampleRecord]] = defaultdict(list)
     for r in records:
         if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing":
@@ -95,7 +95,7 @@ def baseline_units(records: Iterable[SampleRecord]) -> Iterator[tuple[tuple[int,
 
 
 def drifts(parts: Mapping[str, Iterable[SampleRecord]]) -> dict[str, float]:
-    """Return how much longer a token of the baseline took at the end, by worker (0.05: 5 %)."""
+    """Return the baseline's drift by worker (0.05: a token took 5 % longer at the end)."""
     logs: defaultdict[str, list[tuple[str, tuple[int, int], float]]] = defaultdict(list)
     for name, records in parts.items():
         for place, unit in baseline_units(r for r in records if r.error is None):
@@ -112,11 +112,11 @@ def drifts(parts: Mapping[str, Iterable[SampleRecord]]) -> dict[str, float]:
 
 
 def trend(records: Iterable[SampleRecord]) -> float | None:
-    """Return the drift of different prompts in random order, by Theil's slope over two thirds.
+    """Return the drift over different prompts in random order: Theil's slope times 2/3 of blocks.
 
-    0 unless Kendall's rank correlation of time per token and block is significant at `_LEVEL`; None
-    with fewer than `_MIN_BLOCKS` blocks. After the first token, where that is known: the share of
-    the prompt differs from answer to answer.
+    The drift is 0 unless Kendall's rank correlation of time per token and block is significant at
+    `_LEVEL`, and None below `_MIN_BLOCKS` blocks. Times exclude the first token if possible,
+    because the prefill's share differs between answers.
     """
     paces: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     for place, unit in baseline_units(records):
@@ -133,7 +133,7 @@ def trend(records: Iterable[SampleRecord]) -> float | None:
 
 
 def _change(blocks: Mapping[tuple[int, int], list[float]]) -> float:
-    """Compare the last third of blocks with the first, in the order measured."""
+    """Return the relative change from the first to the last third of blocks, in measured order."""
     ordered = [blocks[key] for key in sorted(blocks)]
     third = len(ordered) // 3
     early, late = (

@@ -3,9 +3,9 @@
 It needs only torch, transformers and numpy. Every result is a line of JSON, written to disk once it
 is measured. Times cover everything after the first tokens, in the scheduler; CUDA calls are graphs.
 
-* ``ar``: time of a step of `ar`, and how close it comes to just reading weights and cache.
+* ``ar``: time of a step of `ar`, and the share that reading weights and cache takes at least.
 * ``profile``: the kernels of a token of `ar`.
-* ``scripted``: `spec`, `ptp`, `eagle` with k drafts that are accepted by chance (`Scripted`).
+* ``scripted``: `spec`, `ptp`, `eagle` with k drafts, accepted with given chances (`Scripted`).
 * ``invariant``: cost of row-invariant numerics, and whether answers are equal under them.
 """
 

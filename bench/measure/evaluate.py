@@ -137,7 +137,7 @@ def _known_tasks(request: EvalRequest) -> Any:
         raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager
     manager = None
-    if request.folder is not None:  # if possible, without lm-eval's thousands
+    if request.folder is not None:  # if possible, without lm-eval's own thousands
         manager = make(include_path=str(request.folder), include_defaults=False)
         if not set(request.tasks) <= set(manager.all_tasks):
             manager = make(include_path=str(request.folder))

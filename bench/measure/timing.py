@@ -36,7 +36,7 @@ _WARMUP_TOKENS = 16
 WARMUP_MAX = 6
 WARMUP_BUDGET_S = 10.0
 _STABLE = 0.05
-"""Relative distance from their median within which the last three times of a warm-up count."""
+"""Warm-up of a length bucket ends when its last three times are within 5 % of their median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Runner:
         """Run every arm on a batch of each length bucket until its times are stable.
 
         Buckets are powers of two of prompt tokens. Results are dropped. Each bucket takes at most
-        `WARMUP_MAX` turns of `_WARMUP_TOKENS` tokens; after `WARMUP_BUDGET_S` in all, one turn.
+        `WARMUP_MAX` turns of `_WARMUP_TOKENS` tokens, or 1 turn after `WARMUP_BUDGET_S` in all.
         """
         buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
         for prompt in prompts:

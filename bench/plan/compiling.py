@@ -70,7 +70,7 @@ def _eager_because(run: ResolvedRun) -> str | None:
 
 
 def make_graphs(setup: Setup, progress: Progress) -> Setup:
-    """If calls are compiled, let each decoder answer a text to make its graphs; record the graphs.
+    """If calls are compiled, make each decoder's graphs by answering a text; record the graphs.
 
     `NoGraphError` is raised; other errors are left to the run's own answers.
     """

@@ -58,7 +58,7 @@ def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
 
 
 def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[Models, int]:
-    """Return models in tiles and the tile, the fastest if None (`UnavailableError` if unequal)."""
+    """Return tiled models and the tile, the fastest if None (`UnavailableError`: rows differ)."""
     try:
         if tile is None:
             tile = _fastest(target)

@@ -38,7 +38,7 @@ Note = Callable[[str], None]
 class ResolvedRun:
     """A configuration with its decoders chosen, and the decoders by cell, the baseline first.
 
-    The decoders are built once and shared by the code that opens, measures or verifies a run.
+    The decoders are built once, for opening, measuring, verifying and resuming the run.
     """
 
     config: RunConfig

@@ -32,11 +32,11 @@ class Starter(DraftAndVerify):
     interface = 1
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
+        """Raise `ValueError` if an option is out of range."""
         self.demand(self.k >= 1, "k", "1 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Begin an answer; state of an answer belongs in its drafter, never here."""
+        """Return the drafter of one answer; keep an answer's state in its drafter, never here."""
         return Copies(self.k)
 
 
@@ -44,7 +44,7 @@ class Copies(Drafter):
     """Drafts for one answer; the loop runs the prefill, verifies, keeps the cache and counts."""
 
     def __init__(self, k: int) -> None:
-        """Begin without any knowledge of the answer."""
+        """Keep the largest number of drafts."""
         self.k = k
 
     def propose(self, text: Text, most: int) -> Sequence[int]:

@@ -80,7 +80,7 @@ class JobQueue:
         if any, runs again elsewhere.
 
         Raises:
-            BenchError: a worker raised it, or workers repeatedly died of one job (exit 1).
+            BenchError: a worker raised it, or workers died again and again (exit 1).
         """
         self._queue.extend(jobs)
         self._give_out()

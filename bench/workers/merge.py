@@ -29,7 +29,7 @@ from bench.stats.unequal import pooled
 from bench.stats.validity import judge
 
 _FREE = ("threads", "device", "run_name")
-"""Settings that may differ between parts: they affect only speed, and the run's name."""
+"""Settings that may differ between parts: they decide the speed and the run's name."""
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:

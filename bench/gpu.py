@@ -1,7 +1,7 @@
 """Runs all measurements that need a GPU in under nine minutes: ``make gpu``.
 
 Every step is a separate command with its own time limit, the most valuable step first. If a step
-fails, hangs or takes the device down, the results of the others are kept; the summary is rewritten
+fails, hangs or takes the device down, the other steps are not lost; the summary is rewritten
 before and after each step. Only torch, transformers and their requirements must be installed; steps
 that need more are left out. ``--rehearse`` runs small steps on the CPU. See docs/gpu.md.
 """
@@ -170,7 +170,7 @@ def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the steps and return the exit code; without a GPU only a rehearsal runs (exit 5)."""
+    """Run the steps and return the exit code, 5 without a GPU unless it is a rehearsal."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the same in small, on the CPU")
     parser.add_argument("--output", type=Path, default=ROOT / "results", help="where its folder is")

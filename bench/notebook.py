@@ -174,7 +174,7 @@ def run(
     """Measure decoders as `bench run` does, in a new folder, and open the results.
 
     Args:
-        decoders: specs such as ``"ptp,spec:k=4"`` or a list; None: all decoders with needs met.
+        decoders: specs like ``"ptp,spec:k=4"`` or a list; None: all decoders whose needs are met.
         output: folder that holds the run folders.
         progress: ``auto``, ``rich``, ``plain`` or ``none``, on stderr.
         config: a TOML file; the other arguments override its values.

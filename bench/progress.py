@@ -63,7 +63,7 @@ class Plain(Progress):
 
 
 class Live(Progress):
-    """Shows a bar per phase with the time left; only `step` redraws it, not a thread."""
+    """Shows a bar per phase with the time left; `start` and `step` redraw it, not a thread."""
 
     def __init__(self) -> None:
         """Take over the bottom of the terminal."""

@@ -1,7 +1,7 @@
 """`bench run --sessions N`: measures a job in N new processes, one after another, and pools them.
 
 ``FOLDER/config.toml`` is the job, ``FOLDER/sessions.toml`` the number of sessions and the minutes
-between them. FOLDER also holds the runs and, once all have ended, pool.csv and pool.md.
+between their starts. FOLDER also holds the runs and, once all have ended, pool.csv and pool.md.
 """
 
 from __future__ import annotations

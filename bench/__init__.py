@@ -1,7 +1,7 @@
-"""The harness: plans, measures, judges and reports runs of decoders.
+"""The harness that plans, measures, judges and reports runs of decoders.
 
-In Python and in notebooks: ``from bench import run, load_run`` (see `bench.notebook`). Folders
-stand on floors, and each imports only those below it (``[tool.importlinter]`` in pyproject.toml).
+In Python and notebooks, use ``from bench import run, load_run`` (see `bench.notebook`). The folders
+form layers; each imports only the layers below it (``[tool.importlinter]`` in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Results", "load_run", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `bench.notebook` when it is first asked for."""
+    """Import a name of `bench.notebook` on its first use."""
     if name in __all__:
         from bench import notebook
 

@@ -1,7 +1,7 @@
-"""`python -m bench` and the console script ``bench``: Ctrl-C is one line at any moment.
+"""`python -m bench` and the console script ``bench``; Ctrl-C prints one line at any moment.
 
 Importing the command line and the models' code takes seconds, and imported code may turn an
-interruption into an error of its own: so interruptions are counted before anything is imported.
+interruption into another error. So interruptions are counted before anything is imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an interruption is a line and exit code 130, never a traceback."""
+    """Run the command line; an interruption prints one line, no traceback, and exits with 130."""
     interruptions: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -22,7 +22,7 @@ def main() -> None:
         signal.default_int_handler(number, frame)
 
     try:
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else SIGINT is ignored
             signal.signal(signal.SIGINT, interrupt)
         from cli import main as command_line
 
@@ -41,7 +41,7 @@ def main() -> None:
 if __name__ == "__main__":
     from pathlib import Path
 
-    # as for the console script: no cli.py of the current folder stands in for ours
+    # as the console script does: never import a cli.py of the current folder instead of ours
     beside = Path(__file__).resolve().parents[1]
     if not sys.flags.safe_path and Path(sys.path[0]).resolve() != beside:
         del sys.path[0]

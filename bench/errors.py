@@ -41,7 +41,7 @@ class BenchError(Exception):
     exit_code: int = Exit.FAILED
 
     def __init__(self, message: str, *, exit_code: int | None = None) -> None:
-        """Join the message's lines; `exit_code` overrides the class's, e.g. by a worker's."""
+        """Join the message's lines; `exit_code`, e.g. a worker's, overrides the class's."""
         self.message = printable(" ".join(message.split()))
         self.exit_code = self.exit_code if exit_code is None else int(exit_code)
         super().__init__(self.message)
@@ -54,25 +54,25 @@ class UsageError(BenchError):
 
 
 class InvalidRunError(BenchError):
-    """A broken invariant, a damaged run, or one that proves nothing."""
+    """A broken invariant, a damaged run, or a run that proves nothing."""
 
     exit_code = Exit.INVALID
 
 
 class UnavailableError(BenchError):
-    """Something that is not here, or runs that cannot be compared."""
+    """Something that is missing, or runs that cannot be compared."""
 
     exit_code = Exit.UNAVAILABLE
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error line about an unknown name: the nearest, then all valid ones."""
+    """Return the end of an error line about an unknown name: the nearest, then all valid names."""
     names = sorted(allowed)
     return f"{nearest(name, names)}available: {', '.join(names) or 'none'}"
 
 
 def optional(module: str, extra: str, asker: str) -> ModuleType:
-    """Import a package that an extra installs; exit 5 where it, or a library of it, is missing."""
+    """Import a package that an extra installs; exit 5 if it or a library it needs is missing."""
     try:
         return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:
@@ -83,7 +83,7 @@ def optional(module: str, extra: str, asker: str) -> ModuleType:
 
 @contextmanager
 def room_for(what: str, advice: str = _LOWER) -> Iterator[None]:
-    """Turn a lack of memory into a `BenchError`: `what` did not fit, and `advice`."""
+    """Turn a lack of memory into a `BenchError` that says `what` did not fit, with `advice`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

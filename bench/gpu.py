@@ -1,9 +1,9 @@
-"""All measurements that a GPU is borrowed for, in under nine minutes: ``make gpu``.
+"""Runs all measurements that need a GPU in under nine minutes: ``make gpu``.
 
-Every step is a command of its own with its own time, the one of most worth first: one that fails,
-hangs or takes the device down does not lose the others, and the summary is written again before and
-after each. Nothing need be installed but torch, transformers and what these need; steps that need
-more are left out then. ``--rehearse`` runs the same steps in small on the CPU. See docs/gpu.md.
+Every step is a separate command with its own time limit, the most valuable step first. If a step
+fails, hangs or takes the device down, the other steps are not lost; the summary is rewritten
+before and after each step. Only torch, transformers and their requirements must be installed; steps
+that need more are left out. ``--rehearse`` runs small steps on the CPU. See docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from bench.plan.named_models import fetch
 
 ROOT = Path(__file__).resolve().parents[1]
 TOTAL_S = 540.0
-"""Seconds of all steps together, the start of each included."""
+"""Most seconds of all steps together, including the start of each."""
 _GRACE_S = 12.0
-"""Seconds of a step's time to keep and report its results once it is interrupted."""
+"""Seconds of a step's time limit kept for saving results after it is interrupted."""
 _CPU_SLOWER = 4
 _SMOLLM2 = "smollm2-135m"
 _FEW = (
@@ -42,16 +42,16 @@ GPU_TESTS = (
     *("core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles", "core/hf/placed"),
     "bench/measure/cost_subject",
 )
-"""Tests marked `gpu`, the files in order of worth."""
+"""Files with tests marked `gpu`, the most valuable first."""
 _NEEDED = (
     *("datasets", "jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "rich"),
     *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer", "yaml"),
 )
-"""Packages of `bench run`."""
+"""Packages that `bench run` needs."""
 
 
 def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
-    """Return the steps in order of worth; their results lie in `folder`."""
+    """Return the steps, the most valuable first; they write their results to `folder`."""
     device = ("--device", "cpu" if rehearse else "cuda", "--dtype", "bfloat16")
 
     def bare(part: str, shape: str, budget_s: float, aim: float | None = None) -> Step:
@@ -92,13 +92,13 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
 
 
 def _missing(*packages: str) -> str | None:
-    """Say which packages a step lacks, None where all are here."""
+    """Name the packages that a step lacks; None if all are installed."""
     missing = ", ".join(name for name in packages if find_spec(name) is None)
     return f"not installed: {missing}; `make install` brings all" if missing else None
 
 
 def _missing_model() -> str | None:
-    """Return why SmolLM2 is not measured, None where its weights are here."""
+    """Return why SmolLM2 is not measured; None if its weights are available."""
     try:
         fetch(_SMOLLM2)
     except BenchError as error:
@@ -130,7 +130,7 @@ def measure(
 
 
 def _run(step: Step, folder: Path, grace_s: float) -> Step:
-    """Run a step as a process group of its own, its output in ``NAME.log``."""
+    """Run a step in a new process group, with its output in ``NAME.log``."""
     if step.reason is not None:
         return replace(step, status=Status.LEFT_OUT)
     log = folder / f"{step.name}.log"
@@ -159,18 +159,18 @@ def _run(step: Step, folder: Path, grace_s: float) -> Step:
 
 
 def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Interrupt a step that still runs, and kill what has not ended by then, its children too."""
+    """Interrupt a running step, wait `grace_s` seconds, then kill it and all its children."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
-    with contextlib.suppress(ProcessLookupError):  # nothing of the group is left
+    with contextlib.suppress(ProcessLookupError):  # the group has ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it, and return the exit code; without a GPU nothing is run (exit 5)."""
+    """Run the steps and return the exit code, 5 without a GPU unless it is a rehearsal."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the same in small, on the CPU")
     parser.add_argument("--output", type=Path, default=ROOT / "results", help="where its folder is")

@@ -1,7 +1,7 @@
-"""The summary of ``make gpu``, step by step: summary.json and summary.md, small enough to commit.
+"""Writes the summary of ``make gpu``: summary.json and summary.md, small enough to commit.
 
-Read from the lines and run folders that its steps left, whatever became of them, by the standard
-library alone.
+It reads the lines and run folders that the steps left, whether they passed or failed, and needs
+only the standard library.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A command (`words` of ``python -m``), its end, and the figures read from its results.
+    """A command (``python -m`` and `words`), its outcome, and the figures read from its results.
 
-    It may take `budget_s` seconds, its start and its end included. `aim` is the share of the
-    bandwidth limit that its first line is to reach; one with a `reason` from the start is not run.
+    The command may take `budget_s` seconds, start and end included. `aim` is the share of the
+    bandwidth limit that its first result should reach. A step created with a `reason` is not run.
     """
 
     name: str
@@ -62,12 +62,12 @@ class Step:
         return self.status in (Status.PASSED, Status.LEFT_OUT)
 
     def command(self, folder: Path) -> str:
-        """Return it as it is typed; its output folder is called OUT."""
+        """Return the command as typed, with OUT for the output folder."""
         return " ".join(self.words).replace(str(folder), "OUT")
 
 
 def read_figures(step: Step, folder: Path) -> Step:
-    """Read what an ended step left in `folder`; one that passed and left nothing has failed."""
+    """Read an ended step's results from `folder`; a passed step without results has failed."""
     log = (folder / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     status, reason = step.status, None if step.status is Status.PASSED else last
@@ -83,7 +83,7 @@ def read_figures(step: Step, folder: Path) -> Step:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines that are whole; of a killed process the last may be torn."""
+    """Return the complete lines; a killed process may leave an incomplete last line."""
     text = path.read_bytes() if path.exists() else b""
     return [json.loads(line) for line in text.split(b"\n")[:-1]]
 
@@ -130,7 +130,7 @@ def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> No
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file, which is whole at every moment."""
+    """Write a file atomically."""
     part = path.with_suffix(".part")
     part.write_text(text + "\n", encoding="utf-8")
     part.replace(path)

@@ -1,10 +1,10 @@
-"""The Python interface, for scripts and notebooks: measure, or open what was measured.
+"""The Python interface for scripts and notebooks: measure decoders, or open a measured run.
 
     from bench import load_run, run
 
-    results = run(decoders="spec:k=4", limit=4, repeats=1)   # as `bench run`, same files
+    results = run(decoders="spec:k=4", limit=4, repeats=1)   # like `bench run`, with the same files
     results                                                  # in a notebook: verdict and main table
-    results.summary                                          # a DataFrame, as summary.csv
+    results.summary                                          # a DataFrame, like summary.csv
     results.figures["speedup"].save("speedup.pdf")
 
 `load_run` needs neither torch nor transformers.
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = Path("results")
-"""Default folder of run folders."""
+"""Default folder that holds the run folders."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of a run and the numbers in it; a notebook shows it as SVG.
+    """A figure of a run and its numbers; a notebook shows the figure as SVG.
 
     Attributes:
-        name: file name of the figure, without its kind.
-        figure: of matplotlib, to change or to draw on.
-        data: the numbers that are drawn.
+        name: file name of the figure, without a suffix.
+        figure: matplotlib figure, to change or to draw on.
+        data: plotted numbers.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Drawing:
         return render(self.figure)
 
     def save(self, path: str | Path) -> Path:
-        """Write it; the suffix .png, .pdf or .svg says how (`UsageError`)."""
+        """Save the figure as .png, .pdf or .svg (`UsageError` for any other suffix)."""
         path = Path(path)
         kind = path.suffix.removeprefix(".")
         if kind not in self._files:
@@ -74,7 +74,7 @@ class Drawing:
 
 
 class Drawings(dict[str, Drawing]):
-    """The figures of a run by name, in the order they are shown; a notebook shows them all."""
+    """The figures of a run by name, in display order; a notebook shows all of them."""
 
     def __missing__(self, name: str) -> Drawing:
         raise KeyError(f"no figure {name!r}; {did_you_mean(name, list(self))}")
@@ -85,7 +85,7 @@ class Drawings(dict[str, Drawing]):
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The measurements of a run as frames, rows and figures; a pure function of its folder.
+    """The measurements of a run as data frames, rows and figures, read only from its folder.
 
     Attributes:
         path: the run folder.
@@ -97,22 +97,22 @@ class Results:
 
     @property
     def verdict(self) -> str:
-        """VALID, or why it is not."""
+        """The verdict on the run: VALID, or the kind of problem."""
         return self.findings.verdict
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Reasons of a verdict other than VALID."""
+        """Reasons for a verdict other than VALID."""
         return tuple(self.findings.validity.reasons)
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration that measures the same again, as ``config.toml`` has it."""
+        """The configuration in ``config.toml``, which repeats the measurement."""
         return self.findings.run.config
 
     @property
     def records(self) -> tuple[SampleRecord, ...]:
-        """Every answer that counts, step by step."""
+        """The records of all answers that count, step by step."""
         return self.findings.run.records
 
     @property
@@ -127,17 +127,17 @@ class Results:
 
     @property
     def answers(self) -> pd.DataFrame:
-        """A row per answer: what was asked, counted and timed."""
+        """A row per answer: its prompt, counts and times."""
         return answers(self.records)
 
     @property
     def prompts(self) -> pd.DataFrame:
-        """A row per prompt and decoder: the ratios that speed-ups are means of."""
+        """A row per prompt and decoder: the ratios whose means are the speed-ups."""
         return self.findings.by_prompt.copy()
 
     @property
     def headline(self) -> pd.DataFrame:
-        """The main table as it is printed, indexed by decoder."""
+        """The main table as printed, indexed by decoder."""
         table = self.findings.headline
         rows = [[cell.text for cell in row] for row in table.rows]
         frame = pd.DataFrame(rows, columns=list(table.headings))
@@ -174,15 +174,15 @@ def run(
     """Measure decoders as `bench run` does, in a new folder, and open the results.
 
     Args:
-        decoders: specs such as ``"ptp,spec:k=4"`` or a list of them; None: all whose needs are met.
-        output: folder of run folders.
+        decoders: specs like ``"ptp,spec:k=4"`` or a list; None: all decoders whose needs are met.
+        output: folder that holds the run folders.
         progress: ``auto``, ``rich``, ``plain`` or ``none``, on stderr.
-        config: a TOML file; the other arguments go before it.
+        config: a TOML file; the other arguments override its values.
         settings: fields of `bench.settings.config.RunConfig`, such as ``limit=4``.
 
     Raises:
-        BenchError: for anything that stops it before something is measured.
-        ValueError: an unknown `progress`.
+        BenchError: any failure before the first measurement.
+        ValueError: `progress` is unknown.
     """
     shorten_spinning()
     from bench.runs import run as measure
@@ -194,7 +194,7 @@ def run(
 
 
 def load_run(run_dir: str | Path = "latest", *, output: str | Path = RESULTS) -> Results:
-    """Open a run: its folder, its name under `output`, or ``latest`` (`BenchError`)."""
+    """Open a run by its folder, its name under `output`, or ``latest`` (`BenchError`)."""
     path = find_run(str(run_dir), Path(output))
     return Results(path, Findings(read_run(path)))
 

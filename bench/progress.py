@@ -1,7 +1,7 @@
 """Progress of a command on stderr: a live bar, plain lines, or nothing.
 
-Nothing here runs by itself: the display is redrawn when the runner says so, between measurements.
-In CI and where stderr is no terminal, plain lines replace the bar.
+No thread runs here: the runner has the display redrawn between measurements. In CI, or if stderr
+is not a terminal, plain lines replace the bar.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ ProgressStyle = Literal["auto", "rich", "plain", "none"]
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Display of a runner's progress; as it is, notes alone."""
+    """The display of a runner's progress; this base class shows only notes."""
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
-        """Begin a phase of `total` answers, `done` of which are there already."""
+        """Begin a phase of `total` answers, of which `done` exist already."""
 
     def step(self, detail: str = "", num: int = 1) -> None:
-        """Count `num` more answers; `detail` says how it goes."""
+        """Count `num` more answers and show `detail`."""
 
     def note(self, line: str) -> None:
-        """Write one line to stderr that a user should read."""
+        """Write one line for the user to stderr."""
         sys.stderr.write(printable(line) + "\n")
 
     def close(self) -> None:
-        """Leave the terminal as it was found."""
+        """Restore the terminal."""
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
 class Plain(Progress):
-    """About ten lines a phase, each with the count, its `detail`, and the time left."""
+    """Prints about ten lines per phase, each with the count, the time left and the `detail`."""
 
     def start(self, phase: str, total: int, done: int = 0) -> None:
         """Remember the start of the phase."""
@@ -52,7 +52,7 @@ class Plain(Progress):
         self._next = done + self._every
 
     def step(self, detail: str = "", num: int = 1) -> None:
-        """Write a line whenever another tenth is done."""
+        """Write a line after each tenth of the phase."""
         self._done += num
         if self._done < min(self._next, self._total):
             return
@@ -63,7 +63,7 @@ class Plain(Progress):
 
 
 class Live(Progress):
-    """A bar per phase with the time left, redrawn at `step` only (no thread of its own)."""
+    """Shows a bar per phase with the time left; `start` and `step` redraw it, not a thread."""
 
     def __init__(self) -> None:
         """Take over the bottom of the terminal."""
@@ -100,7 +100,7 @@ class Live(Progress):
         self._bar.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         self._bar.stop()
 
 
@@ -111,7 +111,7 @@ def choose(shown: str) -> Progress:
 
 
 def decided(shown: str) -> str:
-    """Return a style, a bar or plain lines for ``auto`` (`ValueError` where it is unknown)."""
+    """Resolve ``auto`` to a bar or plain lines; return other styles (`ValueError` if unknown)."""
     if shown not in (styles := get_args(ProgressStyle)):
         raise ValueError(f"unknown progress {shown!r}; use one of {', '.join(styles)}")
     if shown != "auto":
@@ -120,7 +120,7 @@ def decided(shown: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: ``42 s``, ``3 min 10 s``, ``2 h 5 min``."""
+    """Format a duration: ``42 s``, ``3 min 10 s``, ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

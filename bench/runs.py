@@ -1,8 +1,8 @@
-"""A run from its configuration to its report, and the resumption of one that stopped half-way.
+"""Carries out a run from its configuration to its report, and resumes a run that stopped half-way.
 
-Whatever happens after the plan is written (Ctrl-C, a full disk, a kill), everything measured stays,
-and `resume` completes the rest: blocks without their last line are measured again as a whole,
-finished ones never.
+Once the plan is written, everything measured is kept, whatever happens (Ctrl-C, a full disk, a
+kill), and `resume` completes the rest. It measures a block whose last line is missing again as a
+whole, and never repeats a finished block.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Planned = tuple[Setup, Plan, dict[str, Prompt]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """A run's folder, and the exit code that its end calls for."""
+    """A run's folder, and the exit code of the command that measured it."""
 
     run_dir: Path
     exit_code: int
@@ -75,7 +75,7 @@ class RunResult:
 
 def report_of(run_dir: Path) -> None:
     """Write the report of a run folder."""
-    from bench.report.write import write_report  # pandas, matplotlib: only once all is measured
+    from bench.report.write import write_report  # imports pandas, matplotlib: after measuring
 
     write_report(run_dir)
 
@@ -88,11 +88,11 @@ def run(
     spread: WorkerConfig = ALONE,
     part: str | None = None,
 ) -> RunResult:
-    """Measure and report `config` in a new folder under `parent`, or its `part` (``I/N``) alone.
+    """Measure and report `config`, or only its `part` (``I/N``), in a new folder under `parent`.
 
     Raises:
-        BenchError: anything that stops it before the plan is written (the folder is then removed
-            again), and a disk that cannot be written to.
+        BenchError: any failure before the plan is written (the new folder is then removed), or a
+            disk that cannot be written to.
     """
     if part is not None:
         parse_part(part)
@@ -120,16 +120,16 @@ def resume(
     opener: Opener = open_setup,
     spread: WorkerConfig = ALONE,
 ) -> RunResult:
-    """Complete a run that stopped, with this `spread`; leave one that is complete as it is.
+    """Complete a run that stopped, with this `spread`; leave a complete run as it is.
 
-    One that was killed before it was planned is planned now, one that was killed while its report
-    was written has it written.
+    A run that was killed before it was planned is planned now. A run that was killed while its
+    report was written gets its report.
 
     Raises:
-        UsageError: there is no run, or one that cannot be resumed.
-        InvalidRunError: it is damaged.
-        UnavailableError: another process writes to it, or code, models, machine or prompts are no
-            longer those it began with.
+        UsageError: there is no run, or the run cannot be resumed.
+        InvalidRunError: the run is damaged.
+        UnavailableError: another process writes to the run, or its code, models, machine or
+            prompts have changed since it began.
     """
     with only_writer(run_dir):
         remove_scratch(run_dir)
@@ -155,7 +155,7 @@ def resume(
 
 
 def _ended(stopped: Run, progress: Progress) -> RunResult | None:
-    """Return the result of a run with nothing to resume; refuse one that cannot be."""
+    """Return the result of a run with nothing to resume; refuse a run that cannot be resumed."""
     run_dir, judged = stopped.path, judge(stopped)
     if judged.verdict == DAMAGED:
         progress.note(f"{run_dir} is {DAMAGED}: {from_here(judged.reasons[0], run_dir)}")
@@ -175,7 +175,7 @@ def _ended(stopped: Run, progress: Progress) -> RunResult | None:
 
 
 def _stored(run_dir: Path) -> ResolvedRun:
-    """Read config.toml; a run folder holds data, so code of a decoder in it is not run (exit 2)."""
+    """Read config.toml; refuse decoder code inside the run folder, which is only data (exit 2)."""
     config = load_config(run_dir / CONFIG, {})
     texts = [text for spec in config.specs for text in (spec.name, *spec.options.values())]
     pieces = [piece for text in texts for piece in re.split("[:+]", text)]
@@ -193,14 +193,14 @@ def _refuse_inside(run_dir: Path, files: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Session:
-    """A command that writes to a run folder, its team and its display."""
+    """One `bench run` or `bench resume`: its run folder, its display and its workers."""
 
     run_dir: Path
     progress: Progress
     team: Team
 
     def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
-        """Open the models and write the plan: the manifest last, with which the run is planned."""
+        """Open the models and write the plan; the manifest, written last, marks a planned run."""
 
         def opened(run: ResolvedRun) -> Setup:
             return make_graphs(self.team.opener(run), self.progress)
@@ -226,7 +226,7 @@ class _Session:
         attempt: int = 0,
         began: str | None = None,
     ) -> RunResult:
-        """Measure what is missing, judge and report all that is there, also after Ctrl-C."""
+        """Measure what is missing, then judge and report all records, also after Ctrl-C."""
         status = RunStatus(
             status="started",
             started_utc=began or _utc(),
@@ -243,7 +243,7 @@ class _Session:
             except KeyboardInterrupt:
                 end = "interrupted"
             status = self._judged(setup, prompts, replace(status, status=end))
-        except BaseException:  # a full disk may refuse the status too: the first error is raised
+        except BaseException:  # on a full disk the status may fail too: raise the first error
             with contextlib.suppress(BenchError):
                 ended = replace(status, status="error", verdict=INCOMPLETE, finished_utc=_utc())
                 write_status(self.run_dir, ended)
@@ -261,7 +261,7 @@ class _Session:
         writer: SampleWriter,
         attempt: int,
     ) -> None:
-        """Measure unfinished blocks as a whole, then unanswered quality prompts."""
+        """Measure each unfinished block as a whole, then answer the missing quality prompts."""
         if writer.num_cut:
             line = f"{writer.num_cut} damaged bytes at the end of {SAMPLES} were cut off"
             self.progress.note(line)

@@ -1,7 +1,7 @@
-"""`bench run --sessions N`: one job in N fresh processes, one after another, and their pool.
+"""`bench run --sessions N`: measures a job in N new processes, one after another, and pools them.
 
-``FOLDER/config.toml`` is the job, ``FOLDER/sessions.toml`` how often and how far apart it is
-measured; its run folders lie beside them, and pool.csv and pool.md once all have ended.
+``FOLDER/config.toml`` is the job, ``FOLDER/sessions.toml`` the number of sessions and the minutes
+between their starts. FOLDER also holds the runs and, once all have ended, pool.csv and pool.md.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Sessions:
 
 
 def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
-    """Make the folder of sessions to be measured (`UsageError` for a job that cannot be)."""
+    """Make the folder for new sessions (`UsageError` for a job that sessions cannot measure)."""
     if num < FEWEST or not 0 <= every < float("inf"):
         line = f"--sessions {num} --every {every:g}: {FEWEST} or more, 0 minutes or more apart"
         raise UsageError(line)
     if config.tensor_parallel > 1:
         raise UsageError("--sessions begins processes itself, and torchrun does for its model")
-    choose_decoders(config, lambda _: None)  # a mistake is told before there is a folder
+    choose_decoders(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
     plan = tomli_w.dumps({"sessions": num, "every_minutes": every})
     folder = create_run_dir(parent, stem, {CONFIG: config.to_toml(), SESSIONS: plan})
@@ -62,7 +62,7 @@ def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Se
 
 
 def load_sessions(folder: Path) -> Sessions | None:
-    """Return the plan of a folder; None where it is no folder of sessions."""
+    """Return the plan of a folder; None if it is not a folder of sessions."""
     if not (folder / SESSIONS).is_file():
         return None
     values = read_toml(folder / SESSIONS)
@@ -73,10 +73,10 @@ def load_sessions(folder: Path) -> Sessions | None:
 
 
 def measure_sessions(plan: Sessions, progress: Progress, style: str) -> Exit:
-    """Measure the sessions that are missing, a process each; return the worst exit code.
+    """Measure the missing sessions, each in a new process; return the worst exit code.
 
-    One that stopped half-way is resumed first. Ctrl-C, or a session without a result, ends it; what
-    was measured is kept.
+    A session that stopped half-way is resumed first. Ctrl-C, or a session without a result, ends
+    the series; everything measured is kept.
     """
     worst = Exit.DONE
     with only_writer(plan.folder):
@@ -100,7 +100,7 @@ def measure_sessions(plan: Sessions, progress: Progress, style: str) -> Exit:
 
 
 def _wait(plan: Sessions, progress: Progress) -> None:
-    """Sleep until the last session's begin is `every` minutes ago."""
+    """Sleep until `every` minutes have passed since the last session began."""
     begun = [status.started_utc for status in plan.runs.values() if status.started_utc]
     if not begun:
         return
@@ -111,7 +111,7 @@ def _wait(plan: Sessions, progress: Progress) -> None:
 
 
 def _process(*arguments: object) -> Exit:
-    """Run a verb in a process of its own, and wait for its end also where Ctrl-C reaches both."""
+    """Run a `bench` command in a new process; wait for its end even if Ctrl-C reaches both."""
     command = [sys.executable, "-m", "bench", *map(str, arguments)]
     child, stopped = subprocess.Popen(command), False
     while True:

@@ -1,8 +1,8 @@
-"""A sweep: runs over a grid, each an ordinary run folder, and their common report.
+"""A sweep: one ordinary run per point of a grid, and a report of all runs.
 
-``FOLDER/sweep.toml`` is the file as it was given, ``FOLDER/points/`` holds the runs. The same
-command goes on where one was stopped: complete points are left as they are, one that was
-interrupted is resumed, and missing ones are measured.
+``FOLDER/sweep.toml`` has the content of the given file; ``FOLDER/points/`` holds the runs. The same
+command continues a stopped sweep: complete points stay as they are, an interrupted point is
+resumed, and missing points are measured.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bench.stats.validity import EXIT_CODES
 SWEEP = "sweep.toml"
 POINTS = "points"
 _AT_ONCE = 4
-"""Sequences at a time from which on an estimate takes no more gain for granted."""
+"""Batch size above which an estimate assumes no further speed-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """A sweep's folder, the worst exit code of its points, the figures that were left out."""
+    """A sweep's folder, the worst exit code of its points, and the figures that were left out."""
 
     folder: Path
     exit_code: int
@@ -50,7 +50,7 @@ def plan_lines(
     opener: Opener = open_setup,
     decided: Sequence[ResolvedRun] | None = None,
 ) -> list[str]:
-    """Return the missing points and their time, opening the first (raises as `run_sweep`)."""
+    """Describe the missing points and their time; open the first one (raises as `run_sweep`)."""
     decided = decided or _decided(sweep)
     there = _existing(folder)
     missing = [i for i, point in enumerate(sweep.points) if not _complete(there.get(point.name))]
@@ -66,7 +66,7 @@ def plan_lines(
         one_s, basis = estimate(
             setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")]
         )
-    except BenchError as error:  # said again of that point; others may be fine
+    except BenchError as error:  # raised again at that point; others may be fine
         return [f"{line}; no estimate: {error.message}"]
     work = [_work(run.config) for run in decided]
     seconds = one_s * sum(work[i] for i in missing) / work[missing[0]]
@@ -74,7 +74,7 @@ def plan_lines(
 
 
 def _work(config: RunConfig) -> float:
-    """Return the relative time of a point: tokens at most, batches as in `estimate`."""
+    """Return a point's relative time from its most possible tokens, batched as in `estimate`."""
     answers = (len(config.decoders or {}) + 1) * config.repeats * (config.limit or 1)
     return answers * config.max_new_tokens / min(config.batch_size, _AT_ONCE)
 
@@ -85,15 +85,15 @@ def run_sweep(
     progress: Progress,
     opener: Opener = open_setup,
 ) -> SweepResult:
-    """Measure the missing points of a sweep, and write the report of all.
+    """Measure the missing points of a sweep, and write the report of all points.
 
-    A point that fails is named, and the others are measured; Ctrl-C ends the sweep.
+    If a point fails, it is reported and the next one is measured; Ctrl-C ends the sweep.
 
     Raises:
         UsageError: the folder holds another sweep.
-        BenchError: it cannot be written to.
+        BenchError: the folder cannot be written to.
     """
-    decided = _decided(sweep)  # a mistake in any point is told before there is a folder
+    decided = _decided(sweep)  # report a mistake in any point before making the folder
     _begin(sweep, folder)
     with only_writer(folder):
         for line in plan_lines(sweep, folder, progress, opener, decided):
@@ -124,7 +124,7 @@ def _measure(
     progress: Progress,
     opener: Opener,
 ) -> tuple[Exit, str | None]:
-    """Bring one point to its end: the exit code, and why it has no result where it has none."""
+    """Complete one point; return its exit code and, if it has no result, the reason."""
     at = _existing(folder).get(point.name)
     if at is not None and _complete(at):
         status = read_status(at)
@@ -145,7 +145,7 @@ def _measure(
 
 
 def _begin(sweep: Sweep, folder: Path) -> None:
-    """Make the folder with the sweep in it, or make sure that it holds this very one."""
+    """Make the sweep's folder, or check that an existing folder holds the same sweep."""
     file = folder / SWEEP
     if file.is_file():
         if tomllib.loads(file.read_text(encoding="utf-8")) != _stored(sweep):
@@ -161,7 +161,7 @@ def _begin(sweep: Sweep, folder: Path) -> None:
 
 
 def _stored(sweep: Sweep) -> dict[str, object]:
-    """Return the file's content as a TOML of tables: grids by their number."""
+    """Return the given file's content with its grids as TOML tables, keyed by number."""
     grids = sweep.given[GRIDS]
     listed = [grids] if isinstance(grids, Mapping) else grids
     base = {key: value for key, value in sweep.given.items() if key != GRIDS}
@@ -181,5 +181,5 @@ def _complete(run_dir: Path | None) -> bool:
 
 
 def _decided(sweep: Sweep) -> list[ResolvedRun]:
-    """Return every point's run, its decoders decided (raises as `choose_decoders`)."""
+    """Return every point's run with its decoders chosen (raises as `choose_decoders`)."""
     return [choose_decoders(point.config, lambda _: None) for point in sweep.points]

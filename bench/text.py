@@ -1,7 +1,7 @@
-"""Text of numbers, one rounding each, and of records, shown and never obeyed.
+"""Formats numbers, each kind with one rounding, and makes text from records safe to show.
 
-Text of a model, a decoder's exception or somebody else's run folder may contain escape sequences,
-tags or commands. HTML is escaped by its template; `printable` is for the terminal, `markdown` and
+Text from a model, a decoder's exception or somebody else's run folder may contain escape sequences,
+tags or commands. HTML templates escape it; `printable` escapes it for the terminal, `markdown` and
 `latex` for files.
 """
 
@@ -33,12 +33,12 @@ _LATEX = {
 
 
 def percent(share: float | None, unit: str = " %", places: int = 1) -> str:
-    """Return a share in per cent, ``57.1 %``; less than 100 is never rounded to it.
+    """Format a share as a percentage, ``57.1 %``; a share below 1 never shows as 100 %.
 
     Args:
         share: a fraction of 1; None and NaN are unknown.
-        unit: text after the number; empty where the heading says it.
-        places: decimals, others than one only where two numbers must be told apart.
+        unit: text after the number; empty if the heading has the unit.
+        places: decimal places; more than one only to tell two numbers apart.
     """
     if share is None or math.isnan(share):
         return UNKNOWN
@@ -49,38 +49,38 @@ def percent(share: float | None, unit: str = " %", places: int = 1) -> str:
 
 
 def factor(value: float | None, unit: str = "x") -> str:
-    """Return a speed-up, or another ratio of two numbers: ``2.52x``."""
+    """Format a speed-up, or another ratio of two numbers: ``2.52x``."""
     return UNKNOWN if value is None or math.isnan(value) else f"{value:.2f}{unit}"
 
 
 def change(share: float | None, unit: str = " %") -> str:
-    """Return a relative change, or a difference of two shares, with its sign: ``+4.0 %``."""
+    """Format a relative change, or a difference of two shares, with its sign: ``+4.0 %``."""
     return UNKNOWN if share is None or math.isnan(share) else f"{100 * share:+.1f}{unit}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 prompt``, ``2 prompts``, ``6 families``."""
+    """Format a number with its noun: ``1 prompt``, ``2 prompts``, ``6 families``."""
     if number != 1:
         noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun}"
 
 
 def printable(text: str) -> str:
-    """Return text whose control characters are seen (ESC as ␛) instead of moving the cursor.
+    """Make control characters visible (ESC as ␛), so that they do not move the cursor.
 
-    New lines and tabs stay; characters that reverse the direction of writing become �.
+    New lines and tabs stay; characters that reverse the writing direction become �.
     """
     return text.translate(_SHOWN)
 
 
 def portable(text: str) -> str:
-    """Return printable text with absolute paths cut down to their last part."""
+    """Return printable text with absolute paths shortened to their last part."""
     words = re.split(r"(\s+|['\"(),=\[\]])", printable(text))
     return "".join(Path(w).name if _ABSOLUTE.match(w) else w for w in words)
 
 
 def markdown(text: str) -> str:
-    """Return text for a line or table cell of Markdown: no tag, link, code or new cell begins."""
+    """Escape text for a line or table cell of Markdown: it begins no tag, link, code or cell."""
     line = printable(" ".join(text.split()))
     for old, new in (("|", "\\|"), ("<", "&lt;"), ("](", "]\\("), ("`", "\\`")):
         line = line.replace(old, new)
@@ -88,11 +88,11 @@ def markdown(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    """Return text for one line of LaTeX: no command, argument or comment begins."""
+    """Escape text for one line of LaTeX: it begins no command, argument or comment."""
     line = printable(" ".join(text.split()))
     return "".join(_LATEX.get(character, character) for character in line)
 
 
 def colourless(console: Console) -> bool:
-    """Return whether no colour is shown: a pipe, a file, a plain terminal, ``NO_COLOR``."""
+    """Return whether a console is without colour: pipe, file, plain terminal, ``NO_COLOR``."""
     return console.color_system is None or console.no_color

@@ -1,1 +1,1 @@
-"""Other engines on a run's prompts, import-guarded: their own loops, their own counters."""
+"""Other engines on a run's prompts, with their own loops and counters; imports are guarded."""

@@ -1,7 +1,7 @@
 """The interface of another engine: a few modes, each of which answers one prompt at a time.
 
-An adapter decodes ids greedily, turns off all reuse between prompts, and reads the engine's
-counters. It imports the engine's package in functions.
+An implementation decodes ids greedily, turns off all reuse between prompts, and reads the engine's
+counters. It imports the engine's package only inside functions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bench.errors import optional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Everything that all answers of a run have in common.
+    """The settings that all answers of a run share.
 
-    `budget` and `longest_prompt` are tokens; `stop_ids` end an answer beside the engine's own end
-    token, none does with `fixed_length`; `threads` None is the engine's choice.
+    `budget` and `longest_prompt` count tokens. `stop_ids` and the engine's own end token end an
+    answer, but not with `fixed_length`. If `threads` is None, the engine chooses.
     """
 
     model: str
@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The ids of an answer, and the engine's counters where it has them."""
+    """The ids of an answer, and the engine's counters if it has any."""
 
     tokens: tuple[int, ...]
     calls: int | None = None
@@ -40,28 +40,28 @@ class Answer:
 
 
 class Arm(Protocol):
-    """An engine that is loaded in one mode."""
+    """An engine loaded in one mode."""
 
     def answer(self, ids: Sequence[int], budget: int) -> Answer:
-        """Decode greedily after `ids`, at most `budget` tokens."""
+        """Decode at most `budget` tokens greedily after `ids`."""
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Free the engine's memory."""
 
 
 class Engine:
-    """An engine of others; modes that can be loaded `together` answer each prompt in turn."""
+    """A third-party engine; modes that can be loaded `together` answer each prompt in turn."""
 
     name: str
     package: str
     together: bool
 
     def __init__(self, modes: Mapping[str, Mapping[str, Any] | None]) -> None:
-        """Take its modes' options: first ``ar``, of plain decoding, which has none."""
+        """Take the options of each mode; the first is ``ar``, plain decoding without options."""
         self.modes = modes
 
     def module(self, part: str = "") -> Any:
-        """Import its package or a part of it (exit 5 where that is missing)."""
+        """Import the engine's package or a part of it (exit 5 if it is missing)."""
         return optional(f"{self.package}{part}", self.name, f"--engine {self.name}")
 
     def open(self, mode: str, request: Request) -> Arm:

@@ -1,8 +1,8 @@
-"""llama.cpp through ``llama-cpp-python``: its plain decoding, and its drafts by prompt lookup.
+"""llama.cpp through ``llama-cpp-python``: plain decoding, and drafts by prompt lookup.
 
 Source: the package's own `Llama.generate` and `LlamaPromptLookupDecoding`. Its loop evaluates the
-last token and the drafts behind it in one call and then samples position by position until a token
-differs from the draft: after the prompt, `eval` is given one token and the drafts.
+last token and the drafts after it in one call, then samples position by position until a token
+differs from the draft. So after the prompt, `eval` receives one token and the drafts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.external.engine import Answer, Arm, Engine, Request
 
 
 class LlamaCpp(Engine):
-    """The engine, with the options of its lookup."""
+    """The llama.cpp engine with the options of its prompt lookup."""
 
     name, package, together = "llamacpp", "llama_cpp", True
 
@@ -26,7 +26,7 @@ class LlamaCpp(Engine):
         self._num_drafts = num_drafts
 
     def open(self, mode: str, request: Request) -> Arm:
-        """Load the model; with drafts all rows' logits are kept, as its loop needs them."""
+        """Load the model; with drafts, keep the logits of all rows, which its loop needs."""
         module, drafts = self.module(), None
         if (lookup := self.modes[mode]) is not None:
             drafts = self.module(".llama_speculative").LlamaPromptLookupDecoding(**lookup)
@@ -47,7 +47,7 @@ class LlamaCpp(Engine):
 
 
 class _LlamaArm:
-    """A loaded model; its `eval` is counted."""
+    """A loaded model whose `eval` calls are counted."""
 
     def __init__(self, model: Any, request: Request) -> None:
         self._model = model
@@ -59,8 +59,8 @@ class _LlamaArm:
         self._fed: list[Sequence[int]] = []
 
     def _counted(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens, in as many passes as batches of the engine hold them."""
-        self._fed.append([int(token) for token in tokens])  # of numpy, those of drafts
+        """Evaluate tokens, and count a call per batch of the engine that they fill."""
+        self._fed.append([int(token) for token in tokens])  # drafts are numpy integers
         self._calls += -(-len(tokens) // int(self._model.n_batch))
         self._evaluate(tokens)
 
@@ -71,7 +71,7 @@ class _LlamaArm:
         self._model.reset()
         self._calls, self._fed = 0, []
         tokens: list[int] = []
-        drafts: Sequence[int] = ()  # those not yet compared
+        drafts: Sequence[int] = ()  # drafts not yet compared
         drafted = accepted = num_seen = 0
         for token in self._model.generate(list(ids), temp=0.0, repeat_penalty=1.0):
             if len(self._fed) > num_seen:  # a call came before this token

@@ -1,6 +1,6 @@
-"""Another engine answers a run's prompts: the same ids, the same budget, greedily, one at a time.
+"""Lets another engine answer a run's prompts: same ids, same budget, greedily, one at a time.
 
-Every answer is on disk before the next begins; a failed one is a line with its error. Modes that
+Every answer is on disk before the next begins; a failed answer is a line with its error. Modes that
 fit into memory together answer each prompt in turn, in a seeded random order.
 """
 
@@ -24,22 +24,22 @@ from bench.records.prompts import Prompt, read_prompts
 from bench.records.run_folder import Run, load_run
 
 _PLAIN = (str, int, float, bool, type(None))
-"""Options that are recorded as they are; any other becomes its text."""
+"""Types of options that are recorded as they are; any other option is recorded as text."""
 _WARM_UP = 16
-"""Tokens of the answer that is not recorded, the first of every mode."""
+"""Tokens of the first answer in every mode, which is not recorded."""
 
 
 def measure_external(
     run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None = None
 ) -> int:
-    """Let every mode of an engine answer a run's timed prompts; return how many failed.
+    """Let every mode of an engine answer a run's timed prompts; return the number of failures.
 
-    `model` None is the run's own, where the engine can read it; `limit` takes the first prompts
-    only.
+    If `model` is None, the run's own model is used, provided the engine can read it. `limit` is the
+    number of prompts, the first ones.
 
     Raises:
-        BenchError: the run is not greedy (exit 5), its model is not known to the engine (2), the
-            engine is missing or does not start (5), or a line cannot be written (1).
+        BenchError: the run is not greedy (exit 5), the engine cannot read its model (2), the engine
+            is missing or does not start (5), or a line cannot be written (1).
     """
     run = load_run(run_dir)
     prompts = _prompts(run)[:limit]
@@ -56,7 +56,7 @@ def measure_external(
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One `bench external` of one engine."""
+    """One run of `bench external` with one engine."""
 
     run_dir: Path
     number: int
@@ -86,17 +86,17 @@ class _Session:
     def _warm_up(self, mode: str, arm: Arm, prompt: Prompt) -> None:
         try:
             arm.answer(prompt.ids, min(_WARM_UP, self.request.budget))
-        except Exception as error:  # of code that is not ours
+        except Exception as error:  # third-party code may raise anything
             why = f"{type(error).__name__}: {error}"
             line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"
             raise UnavailableError(line) from error
 
     def _timed(self, mode: str, arm: Arm, prompt: Prompt) -> ExternalAnswer:
         error = given = None
-        with Stopwatch(Clock()) as watch:  # ids are on the host: its device is done by then
+        with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
             try:
                 given = arm.answer(prompt.ids, self.request.budget)
-            except Exception as raised:  # of code that is not ours: the other answers go on
+            except Exception as raised:  # third-party code: go on with the other answers
                 error = f"{type(raised).__name__}: {raised}"
         options = self.engine.modes[mode] or {}
         asked = ExternalAnswer(
@@ -125,7 +125,7 @@ def _prompts(run: Run) -> list[Prompt]:
 
 
 def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
-    """Return the run's protocol; its end tokens are those that ended answers of ar."""
+    """Return the run's settings; the stop ids are the tokens that ended ar's answers."""
     temperature = run.config.get("temperature", 0)
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; another engine draws otherwise"

@@ -1,11 +1,11 @@
 """vLLM's offline engine: plain decoding, its n-gram lookup, and any ``speculative_config``.
 
 Source: its documentation of `LLM`, `SamplingParams`, ``speculative_config`` and `LLM.get_metrics`.
-Counters are the ``vllm:spec_decode_*`` ones, before and after each answer. Forward passes are not
-counted: each emits one token besides the accepted ones, so passes are emitted - accepted tokens;
-drafts accepted past an answer's end make that up to k too few.
-A server's responses hold metrics of their request (vllm-project/vllm#48915; `bench export --to
-acceptance` writes the same), and no ids.
+The counters ``vllm:spec_decode_*`` are read before and after each answer. Forward passes are not
+counted. Each pass emits one token besides the accepted drafts, so the number of passes is emitted -
+accepted tokens; this is up to k too low if drafts are accepted past an answer's end.
+A server's responses have metrics of their request (vllm-project/vllm#48915; `bench export --to
+acceptance` writes the same), but no ids.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 
 
 class Vllm(Engine):
-    """The engine: one instance at a time, as each takes its share of the device's memory."""
+    """The vLLM engine: one instance at a time, as each reserves a share of the device's memory."""
 
     name, package, together = "vllm", "vllm", False
 
     def __init__(
         self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None = None
     ) -> None:
-        """As for llama.cpp; `speculative` is one more ``speculative_config`` of the user's."""
+        """Take the options of llama.cpp; `speculative` is the user's own ``speculative_config``."""
         lookup = {
             "method": "ngram",
             "num_speculative_tokens": num_drafts,
@@ -45,7 +45,7 @@ class Vllm(Engine):
         super().__init__({"ar": None, "lookup": lookup, **{str(k): v for k, v in given.items()}})
 
     def open(self, mode: str, request: Request) -> Arm:
-        """Start the engine for one sequence at a time, without reuse between prompts."""
+        """Start the engine for one sequence at a time, with no reuse between prompts."""
         module, config = self.module(), self.modes[mode]
         try:
             model = module.LLM(
@@ -87,7 +87,7 @@ class _VllmArm:
         )
 
     def _counters(self) -> tuple[int, int]:
-        """Read tokens drafted and accepted since the engine started."""
+        """Return the numbers of tokens drafted and accepted since the engine started."""
         if not self._speculates:
             return 0, 0
         metrics = self._model.get_metrics()
@@ -104,7 +104,7 @@ class _VllmArm:
 def read_responses(file: Path, session: int) -> list[ExternalAnswer]:
     """Return an answer per JSON line, without ids and times; its mode is the file's name.
 
-    `UsageError`: one holds no metrics, or they contradict each other, as AIPerf checks them.
+    A response whose metrics are missing or contradictory, as AIPerf checks, is a `UsageError`.
     """
     try:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

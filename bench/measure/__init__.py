@@ -1,4 +1,4 @@
 """The three passes over a plan: timing, phases, quality.
 
-Imports plan and below.
+It imports only `bench.plan` and the layers below.
 """

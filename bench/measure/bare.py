@@ -1,12 +1,12 @@
-"""Shapes with random weights decode: ``python -m bench.measure.bare PART --shape SHAPE``.
+"""Times models with random weights: ``python -m bench.measure.bare PART --shape SHAPE``.
 
-It needs torch, transformers and numpy alone. Every result is a line of JSON, on disk once it is
-measured. Times are of all that follows the first tokens, by the scheduler, calls as graphs on CUDA.
+It needs only torch, transformers and numpy. Every result is a line of JSON, written to disk once it
+is measured. Times cover everything after the first tokens, in the scheduler; CUDA calls are graphs.
 
-* ``ar``: a step of `ar`, and the share of the time that reading weights and cache takes at least.
+* ``ar``: time of a step of `ar`, and the share that reading weights and cache takes at least.
 * ``profile``: the kernels of a token of `ar`.
-* ``scripted``: `spec`, `ptp`, `eagle` with k drafts that stand by given chances (`Scripted`).
-* ``invariant``: row-invariant numerics: what they cost, and whether answers are equal in them.
+* ``scripted``: `spec`, `ptp`, `eagle` with k drafts, accepted with given chances (`Scripted`).
+* ``invariant``: cost of row-invariant numerics, and whether answers are equal under them.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ SPECS = {
     "ptp": "ptp:slots={slots}:row_cost=0",
     "eagle": "eagle:nodes={k}:width=1:depth={k}",
 }
-"""Decoders of k drafts a step; one slot of a proposal gives the token of its own call's row."""
+"""Decoders of k drafts a step; `ptp` has one slot more, for the token of its own call's row."""
 _MOST_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16
 _FIRST_KS, _NAME = 2, 120
 _RUNS = 2
 _PROBE_ROOM = 8e9
 _METERED_S = 1.0
-"""Shorter regions have no energy: a GPU's counter moves some ten times a second."""
+"""Shorter regions report no energy, because a GPU's counter moves about ten times a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Answers, and the median seconds of all that follows their first tokens."""
+    """Answers, and the median seconds of everything after their first tokens."""
 
     answers: Sequence[Generation]
     seconds: float
@@ -68,25 +68,25 @@ class Timing:
 
     @property
     def tokens(self) -> int:
-        """Tokens of later steps, whose seconds are known."""
+        """Number of tokens after the first steps, which the timed seconds cover."""
         return sum(len(step.tokens) for each in self.answers for step in each.steps[1:])
 
     @property
     def token_s(self) -> float:
-        """Seconds a token."""
+        """Seconds per token."""
         return self.seconds / self.tokens
 
     @property
     def num_steps(self) -> int:
-        """Most later steps of an answer."""
+        """Largest number of steps of an answer after the first step."""
         return max(len(answer.steps) for answer in self.answers) - 1
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """Models of a shape, the clock and meter beside them, and what is measured in order of worth.
+    """Models of a shape, a clock, an energy meter, and the cases, the most valuable first.
 
-    The draft has an eighth of the target's layers; `compile` runs calls as graphs.
+    The draft model has an eighth of the target's layers; `compile` runs calls as graphs.
     """
 
     shape: str
@@ -139,10 +139,10 @@ class Bench:
         models: Models | None = None,
         reading: Callable[..., Any] = read_out,
     ) -> Timing:
-        """Time answers to prompts of `context` tokens, once all graphs are made."""
+        """Time answers to prompts of `context` tokens after all graphs are made."""
         used = models or self.models
         before, timings = -1, list[Timing]()
-        while len(timings) <= _RUNS:  # the first warms up
+        while len(timings) <= _RUNS:  # the first run warms up
             timings.append(self.once(spec, used, context, batch, reading))
             if used.num_graphs != before:
                 before, timings = used.num_graphs, timings[-1:]
@@ -192,7 +192,7 @@ Lines = Iterator[dict[str, Any]]
 
 
 def time_ar(bench: Bench) -> Lines:
-    """Time `ar` against the bandwidth that reading many matrices reaches."""
+    """Time `ar`, and compare it with the measured bandwidth of reading many matrices."""
     target: Any = bench.models.target
     weights = sum(weight.nbytes for weight in shapes.weights_read(target.module))
     planes = target.architecture.planes
@@ -224,11 +224,11 @@ def _facts(timing: Timing, context: int, batch: int) -> dict[str, Any]:
 
 
 def time_scripted(bench: Bench) -> Lines:
-    """Time decoders whose drafts stand by each of its chances against `ar`."""
+    """Time decoders whose drafts are accepted with each of the chances, relative to `ar`."""
     bench.attach()
     bases = dict[tuple[int, int], Timing]()
     cases = list(product(bench.chances, bench.ks, SPECS))
-    first = _FIRST_KS * len(SPECS)  # of every cell, then the others
+    first = _FIRST_KS * len(SPECS)  # these in every cell, then the others
     parts = cases[:first], cases[first:]
     for part, context, batch in product(parts, bench.contexts, bench.batches):
         cell = context, batch
@@ -251,7 +251,7 @@ def time_scripted(bench: Bench) -> Lines:
 
 
 def time_invariant(bench: Bench) -> Lines:
-    """Time `ar` in tiles and not, and compare `spec`'s answers and batches with `ar`'s in both."""
+    """Time `ar` with and without tiles; compare answers of `spec` and of batches with `ar`'s."""
     models = bench.models
     assert isinstance(models.target, HFModel)
     assert isinstance(models.draft, HFModel)
@@ -270,9 +270,9 @@ def time_invariant(bench: Bench) -> Lines:
 
 
 def profile_ar(bench: Bench) -> Lines:
-    """List the kernels of a token of `ar` (a CPU's operations), those of most time first."""
+    """List the kernels (on a CPU, operations) of a token of `ar`, the slowest first."""
     context, activity = bench.contexts[0], torch.profiler.ProfilerActivity
-    bench.time("ar", context, 1)  # graphs are made
+    bench.time("ar", context, 1)  # makes the graphs
     on_gpu = bench.device.type == "cuda"
     with torch.profiler.profile(activities=[activity.CUDA if on_gpu else activity.CPU]) as profile:
         timing = bench.once("ar", bench.models, context, 1)
@@ -293,7 +293,7 @@ PARTS: dict[str, Callable[[Bench], Lines]] = {
 
 
 def write_lines(lines: Lines, output: Path | None) -> None:
-    """Show lines, and append them to a file, each on disk before the next is measured."""
+    """Print lines and append them to a file; each is on disk before the next is measured."""
     with (output or Path(os.devnull)).open("a", encoding="utf-8") as file:
         for line in lines:
             text = json.dumps(line) + "\n"

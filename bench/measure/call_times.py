@@ -1,7 +1,7 @@
-"""Timed calls of cost cells, in sessions whose caches are filled as far as they need.
+"""Times the calls of cost cells, in sessions whose caches are filled to the needed length.
 
-The cache is filled once for a number of sequences, with keys and values of real tokens: memory that
-was never written is shared by the system, and reads faster than memory does.
+The cache is filled once per number of sequences, with keys and values of real tokens: memory that
+was never written is shared by the system and can be read faster than real memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from decoders.core.model import Model, Session
 from decoders.core.types import Call
 
 _PREFIX = 16
-"""Tokens that are really fed; the rest of a cache are copies of their keys and values."""
+"""Tokens that are really fed; the rest of a cache is filled with copies of their states."""
 
 
 class Sequences:
-    """Open sessions of a model whose caches are filled as far as some cells need."""
+    """Open sessions of a model, with caches filled to the longest context of some cells."""
 
     def __init__(self, model: Model, cells: Collection[CostCell]) -> None:
         self._model = model
@@ -44,7 +44,7 @@ class Sequences:
             self._model.close(self._sessions.pop())
 
     def _fill(self) -> None:
-        """Feed a short prompt to every sequence, and copy its rows up to the whole context."""
+        """Feed a short prompt to every sequence, and copy its cache entries up to the context."""
         fed = min(_PREFIX, self._context)
         self._model.forward(
             [session.call(self._tokens(fed), read=()) for session in self._sessions]
@@ -60,16 +60,16 @@ class Sequences:
         return [(7 + 31 * index) % self._model.vocab_size for index in range(count)]
 
     def calls(self, cell: CostCell) -> list[Call]:
-        """Make the call of a cell, one part a sequence."""
+        """Make the calls of a cell, one per sequence."""
         for session in self._sessions:
-            session.length = cell.context  # what the cache holds there was written by `_fill`
+            session.length = cell.context  # `_fill` wrote the cache up to there
         return [
             session.call(self._tokens(cell.rows), output="logits", read=range(cell.rows))
             for session in self._sessions
         ]
 
     def timed(self, cell: CostCell, clock: Clock) -> float:
-        """Return seconds of one call, in which no graph was compiled."""
+        """Return the seconds of one call; repeat a call that compiled a graph."""
         models, calls = Models(target=self._model), self.calls(cell)
         before = models.num_graphs
         seconds = timed(lambda: self._model.forward(calls), clock)
@@ -77,7 +77,7 @@ class Sequences:
 
 
 def timed(work: Callable[[], object], clock: Clock) -> float:
-    """Return seconds of some work."""
+    """Return the seconds that `work` takes."""
     with Stopwatch(clock) as watch:
         work()
     return watch.total_s

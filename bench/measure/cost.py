@@ -1,9 +1,9 @@
-"""Times of a model's calls by rows, sequences and context, for `bench cost`.
+"""Times a model's calls by rows, sequences and context, for `bench cost`.
 
-A cell is a merged call as verifying decoders make it: every row's logits are read. Rounds go over
-all cells, the machine's own rates between them, so that a machine that drifts drifts in all of
-them; in a visit one call warms up and the median of a few counts. Only `Model.forward` is timed.
-Every line is written at once: a stopped measurement goes on where it was.
+A cell is a merged call like those of verifying decoders: every row's logits are read. Each round
+measures the machine's own rates and visits all cells, so that a drift of the machine affects all
+cells alike. A visit warms up with one call and takes the median of the next few. Only
+`Model.forward` is timed. Every line is written at once: a stopped measurement can continue.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from decoders.core.types import Call
 
 _CALLS = 3
 _LONG_ENOUGH_S = 0.3
-"""A visit makes so many calls, or takes so long."""
+"""A visit ends after `_CALLS` timed calls or this many seconds."""
 _LOGIT_BYTES = 4 + 4
-"""Bytes of a logit: as float32, and once more while it is made."""
+"""Bytes of a logit: a float32, and as much again while it is computed."""
 _SHARE_OF_ROOM = 0.5
 Item = TypeVar("Item")
 Replayer = Callable[[Sequence[Call]], Callable[[], object]]
-"""Makes a call, and returns a function that does its work again (`HFModel.replay`)."""
+"""Makes a call and returns a function that repeats its work (`HFModel.replay`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model, the machine, and how both are known to the cost folder.
+    """A model and a machine, with the facts that the cost folder records of them.
 
-    `replayer` is None where nothing can be replayed: `facts` say why. `room_bytes` is the memory
-    that is free once the model is loaded; `lap` is `LoadWatch.lap`.
+    `replayer` is None if calls cannot be replayed; `facts` say why. `room_bytes` is the free memory
+    after the model is loaded; `lap` is `LoadWatch.lap`.
     """
 
     model: Model
@@ -73,11 +73,11 @@ class Subject:
 
 
 def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFacts:
-    """Measure what `folder` lacks; return the facts of all that is then there.
+    """Measure what is missing in `folder`; return the facts of the whole measurement.
 
     Raises:
-        BenchError: it holds another measurement (exit 2) or one of another machine (5), is damaged
-            (4) or cannot be written (1); another process writes to it (5).
+        BenchError: the folder holds a measurement of another model or grid (exit 2) or of another
+            machine (5), is damaged (4) or cannot be written (1); another process writes to it (5).
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFact
 
 
 def _begin(subject: Subject, folder: Path) -> None:
-    """Write the plan, or check that it is the one that the folder was begun with."""
+    """Write the plan, or check that it equals the plan that the folder was begun with."""
     before = read_facts(folder)
     if before is None:
         write_environment(folder, subject.env)
@@ -114,7 +114,7 @@ def _begin(subject: Subject, folder: Path) -> None:
 
 
 def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
-    """Write what follows from the calls, complete or not."""
+    """Write the results of the calls so far, complete or not."""
     rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
     rounds = range(facts.grid.rounds)
     wanted = {(c, n) for c in facts.grid.cells if c not in calls.left_out for n in rounds}
@@ -128,7 +128,7 @@ def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
 
 
 class _Measurement:
-    """Goes over the grid in rounds; what `calls` holds is not measured again."""
+    """Measures the grid in rounds; skips everything that `calls` already holds."""
 
     def __init__(
         self, subject: Subject, calls: Calls, writer: SampleWriter, progress: Progress
@@ -137,7 +137,7 @@ class _Measurement:
         self._grid, self._calls = subject.facts.grid, calls
 
     def run(self) -> str | None:
-        """Measure all rounds, then the replay; return why there is none of it, if so."""
+        """Measure all rounds, then the replay; if nothing can be replayed, return the reason."""
         self._leave_out_what_cannot_be()
         visits = self._calls.visits
         wanted = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
@@ -153,7 +153,7 @@ class _Measurement:
                 self._read_load(number)
         try:
             self._replay()
-        except (RuntimeError, ValueError) as error:  # what compilers raise
+        except (RuntimeError, ValueError) as error:  # raised by compilers
             lines = str(error).strip().splitlines() or [type(error).__name__]
             return f"capturing a call failed: {lines[0]}"
         return self._subject.facts.no_replay
@@ -163,7 +163,7 @@ class _Measurement:
         self._calls.add(event)
 
     def _leave_out_what_cannot_be(self) -> None:
-        """Leave out cells that the model's context or the memory do not hold."""
+        """Leave out cells that exceed the model's context or the memory."""
         model, facts = self._subject.model, self._subject.facts
         room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
         for cell in self._grid.cells:
@@ -185,7 +185,7 @@ class _Measurement:
                     self._keep(Reading(what=what, round=number, value=value))
 
     def _read_load(self, number: int) -> None:
-        """Keep what else the machine did in a round, of which some was measured just now."""
+        """Record the machine's other load in a round that has just been measured in part."""
         other = None if self._subject.lap is None else self._subject.lap().other_cores
         if other is not None and ("other_cores", number) not in self._calls.readings:
             self._keep(Reading(what="other_cores", round=number, value=other))
@@ -205,7 +205,7 @@ class _Measurement:
         self._writer.sync()
 
     def _seconds(self, sequences: Sequences, cell: CostCell) -> float | None:
-        """Return the median of a few calls after one that warms up; None: it takes too long."""
+        """Return the median of a few calls after one warm-up call; None if that takes too long."""
         clock = self._subject.clock
         first_s = sequences.timed(cell, clock)
         if first_s > self._grid.longest_s and cell not in (reached := self._calls.reached):
@@ -220,7 +220,7 @@ class _Measurement:
         return median(times)
 
     def _replay(self) -> None:
-        """Time the smallest call by turns as ever and as a replay, round by round."""
+        """Time the smallest call in each round, first as an ordinary call, then as a replay."""
         subject = self._subject
         rounds = [n for n in range(self._grid.rounds) if ("replay", n) not in self._calls.readings]
         cell = subject.facts.replayed
@@ -238,7 +238,7 @@ class _Measurement:
 
 
 def _in_order(items: Sequence[Item], number: int) -> list[Item]:
-    """Order ascending in the first round, so that cells too slow are found from below; then not."""
+    """Keep ascending order in round 0, to find cells that are too slow from below; then shuffle."""
     if number == 0:
         return list(items)
     return random.Random(f"cost {number}").sample(items, len(items))

@@ -1,4 +1,4 @@
-"""The subject of `bench cost`: a model, or a shape with random weights, and the probes."""
+"""Opens the subject of `bench cost`: a model or a shape with random weights, and the probes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SMALLER = "take a smaller --dtype (bfloat16) or shape, or another --device"
 def open_subject(
     config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None, replay: bool = True
 ) -> Subject:
-    """Load the model that `config` names, or make one of a `shape`, and everything around it.
+    """Load the model that `config` names or make one of a `shape`; return it as a `Subject`.
 
     `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
-    Calls are compiled as those of a run are (`bench.plan.compiling`).
+    Calls are compiled as in a run (`bench.plan.compiling`).
 
     Raises:
-        BenchError: no such model or device (exit 5) or shape (2), or no memory for it (1).
+        BenchError: no such model or device (exit 5), no such shape (2), or too little memory (1).
     """
     device = open_device(config.device)
     if config.threads is not None:
@@ -111,7 +111,7 @@ def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
 
 
 def _tried(model: HFModel) -> HFModel:
-    """Make the graphs of one sequence, if any: whether they can be made is known then."""
+    """Make the graphs of one sequence, if any, to find out now whether they can be made."""
     cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
     if model.facts["compiled"]:
         with Sequences(model, cells) as sequences:
@@ -121,7 +121,7 @@ def _tried(model: HFModel) -> HFModel:
 
 
 def work_of(model: HFModel) -> Work:
-    """Return what a call of a model reads and computes, from its weights and its cache."""
+    """Count what a model's call reads and computes, from the weights and the cache."""
     from decoders.core.hf.shapes import weights_read
 
     module: Any = model.module
@@ -132,7 +132,7 @@ def work_of(model: HFModel) -> Work:
         weight_bytes=sum(weight.nbytes for weight in read) + packed_bytes(module),
         token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
         row_flops=2 * (sum(w.numel() for w in read if w.ndim > 1) + num_packed(module)),
-        # scores and their sum over values: two products of a head's width in every head
+        # scores, and the weighted sum of values: each head takes two products of its width
         pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
     )
 

@@ -1,6 +1,6 @@
-"""`bench eval`: lm-eval's own tasks, answered by a decoder of ours.
+"""`bench eval`: answers lm-eval's own tasks with one of our decoders.
 
-A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soon as it is there
+A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soon as it is complete
 (``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``.
 """
 
@@ -32,10 +32,10 @@ ANSWERS, RESULTS = "answers.jsonl", "results.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """A request to lm-eval: tasks or groups, and a `folder` with task files of one's own.
+    """A request to lm-eval: tasks or groups, and a `folder` with the user's own task files.
 
-    `limit` counts documents of each task, `num_fewshot` examples before each; `plain` leaves the
-    chat template out; `drawn` are sampling options that go before the task's, by lm-eval's names.
+    `limit` counts documents per task, `num_fewshot` examples before each; `plain` leaves out the
+    chat template; `drawn` are sampling options, by lm-eval's names, that override the task's.
     """
 
     tasks: Sequence[str]
@@ -48,7 +48,7 @@ class EvalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """lm-eval's results, where they lie, and what to know of them."""
+    """lm-eval's results, their folder, and notes on them."""
 
     results: Mapping[str, Any]
     folder: Path
@@ -56,7 +56,7 @@ class Evaluation:
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return task, metric, filter of the answer, and value with its standard error, as text."""
+        """Return task, metric, answer filter, and value with standard error, all as text."""
         rows = []
         for task, scores in (self.results.get("results") or {}).items():
             for name, value in scores.items():
@@ -76,11 +76,11 @@ def evaluate(
     progress: Progress,
     opener: Opener | None = None,
 ) -> Evaluation:
-    """Answer tasks with the one decoder that `config` names, and have lm-eval score them.
+    """Answer tasks with the one decoder that `config` names, and let lm-eval score the answers.
 
     Raises:
-        BenchError: no lm_eval or data (exit 5), an unknown task, one that no decoder can answer, or
-            not exactly one decoder (2), or an answer that failed (1).
+        BenchError: lm_eval or data are missing (exit 5); the task is unknown, no decoder can answer
+            it, or `config` does not name exactly one decoder (2); or an answer failed (1).
     """
     harness = optional("lm_eval", "eval", "bench eval")
     cells = list(config.decoders or {})
@@ -132,12 +132,12 @@ def evaluate(
 
 
 def _known_tasks(request: EvalRequest) -> Any:
-    """Return lm-eval's index of tasks, in which all that are asked for are."""
+    """Return lm-eval's task index; refuse a request whose tasks are not all in it."""
     if request.folder is not None and not request.folder.is_dir():
         raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager
     manager = None
-    if request.folder is not None:  # without the thousands of theirs, where that does
+    if request.folder is not None:  # if possible, without lm-eval's own thousands
         manager = make(include_path=str(request.folder), include_defaults=False)
         if not set(request.tasks) <= set(manager.all_tasks):
             manager = make(include_path=str(request.folder))
@@ -152,19 +152,19 @@ def _known_tasks(request: EvalRequest) -> Any:
 
 
 def _run_lm_eval(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
-    """Run lm-eval; data that cannot be had, or a package of a task, is one line."""
+    """Run lm-eval; turn a failure, such as missing data or packages of a task, into one line."""
     try:
         return simple_evaluate(**options)
     except (BenchError, KeyboardInterrupt):
         raise
-    except Exception as error:  # of tasks and data of others: anything
+    except Exception as error:  # third-party tasks and data may raise anything
         line = f"lm-eval: {type(error).__name__}: {error}"
         raise UnavailableError(line[:500]) from error
 
 
 @contextmanager
 def _kept_if_answered(folder: Path) -> Iterator[None]:
-    """Remove the folder where no answer came before a failure."""
+    """Remove the folder if a failure comes before the first answer."""
     (folder / ANSWERS).touch()
     try:
         yield
@@ -175,7 +175,7 @@ def _kept_if_answered(folder: Path) -> Iterator[None]:
 
 
 def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Write lm-eval's results, and the samples of each task, as JSON."""
+    """Write lm-eval's results and the samples of each task as JSON."""
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
     write_text(folder / RESULTS, text + "\n")

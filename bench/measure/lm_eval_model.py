@@ -1,9 +1,8 @@
-"""A decoder as a model of EleutherAI's lm-evaluation-harness: its tasks, our ways of decoding.
+"""A decoder as a model of EleutherAI's lm-evaluation-harness.
 
-`generate_until` is answered by the decoder; likelihoods are the target's, as a decoder has none of
-its own. Texts become tokens as `bench.plan.tokenise` makes them, and answers are drawn with the
-same positional uniforms: the answer to a prompt is the one that `bench run` gives. Needs lm_eval
-(the extra ``eval``).
+The decoder answers `generate_until`; likelihoods are the target's, as a decoder has none. Texts are
+tokenised as in `bench.plan.tokenise`, and answers are sampled with the same positional uniforms, so
+the answer to a prompt is the one that `bench run` gives. Needs lm_eval (the extra ``eval``).
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import CallResult, Emit, Outcome, Sampling
 
 Write = Callable[[Mapping[str, Any]], None]
-"""Takes an answer as soon as it is there: JSON data."""
+"""Stores one answer, as JSON data, as soon as it is complete."""
 _ALLOWED = ("until", "do_sample", "temperature", "top_p", "top_k", "max_gen_toks")
 _ALIASES = {"max_new_tokens": "max_gen_toks", "max_tokens": "max_gen_toks"}
 _NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0}
-"""Other options of tasks, allowed at values that change nothing."""
+"""Other options of tasks, allowed only at values that change nothing."""
 
 
 class DecoderLM(LM):  # type: ignore[misc]
-    """One arm of a setup; `templated`: prompts come with the chat template applied."""
+    """One arm of a setup as a model; `templated`: prompts already have the chat template."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         write: Write,
         progress: Progress,
     ) -> None:
-        """`write` is given every answer at once; nothing of a stopped evaluation is lost."""
+        """`write` stores every answer at once, so that a stopped evaluation loses none."""
         super().__init__()
         self._setup, self._arm = setup, setup.arms[cell]
         self._cell, self._templated, self._batch_size = cell, templated, batch_size
@@ -58,7 +57,7 @@ class DecoderLM(LM):  # type: ignore[misc]
     # ------------------------------------------------------------ answers
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        """Return the decoder's answers, each up to the first of its task's stop strings."""
+        """Return the decoder's answers, each cut at the first of its task's stop strings."""
         groups: dict[tuple[tuple[str, ...], Sampling], list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(self._sampling_of(request.args[1]), []).append(index)
@@ -75,7 +74,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         requests: Mapping[int, Any],
         texts: list[str],
     ) -> None:
-        """Answer requests that are drawn alike and end alike."""
+        """Answer requests that share sampling options and stop strings."""
         arm = self._arm
         most = self._setup.models.target.max_length - sampling.max_new_tokens
         if most < 1:
@@ -104,12 +103,12 @@ class DecoderLM(LM):  # type: ignore[misc]
         )
         with arm.deadline.ticking():
             scheduler.run(prompts, on_finish=finish)
-        if failed:  # now that all others are written
+        if failed:  # all other answers are written by now
             example = f"{type(failed[0]).__name__}: {failed[0]}"
             raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {example}")
 
     def _sampling_of(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
-        """Return stop strings and sampling by the task's options (greedy unless it samples)."""
+        """Return stop strings and sampling from the task's options (greedy unless it samples)."""
         given = {_ALIASES.get(name, name): value for name, value in options.items()}
         for name, value in given.items():
             if name not in _ALLOWED and _NEUTRAL.get(name, object()) != value:
@@ -134,7 +133,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         return strings, sampling
 
     def _special(self, strings: Sequence[str]) -> frozenset[int]:
-        """Return stop strings that are special tokens: no text of an answer shows these."""
+        """Return ids of stop strings that are special tokens, as an answer's text hides these."""
         special = set(self._tokenizer.all_special_ids)
         encoded = [
             self._tokenizer.encode(text, add_special_tokens=False) for text in strings if text
@@ -147,7 +146,7 @@ class DecoderLM(LM):  # type: ignore[misc]
     # ------------------------------------------------------------ likelihoods
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """Return the target's log-probability of continuations, and whether it is the likeliest."""
+        """Return the target's log-probability of each continuation, and whether it is greedy."""
         self._progress.start("likelihoods by the target", len(requests))
         results = []
         for request in requests:
@@ -164,7 +163,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         return results
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """Return the target's log-probability of whole texts, in windows of its context."""
+        """Return the target's log-probability of whole texts, read in windows of its context."""
         totals = []
         for request in requests:
             windows = get_rolling_token_windows(
@@ -191,7 +190,7 @@ class DecoderLM(LM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Return a conversation as one text, by the tokenizer's template."""
+        """Return a conversation as one text, using the tokenizer's template."""
         return str(
             self._tokenizer.apply_chat_template(
                 chat_history,
@@ -202,12 +201,12 @@ class DecoderLM(LM):  # type: ignore[misc]
         )
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Return the template that is applied, for lm-eval's records."""
+        """Return the chat template in use, for lm-eval's records."""
         return str(self._tokenizer.chat_template or "") if chat_template else ""
 
     @property
     def tokenizer_name(self) -> str:
-        """Return a name for lm-eval's records."""
+        """Return the tokenizer's name for lm-eval's records."""
         return str(getattr(self._tokenizer, "name_or_path", "")).replace("/", "__")
 
     def _encode(self, text: str) -> list[int]:
@@ -219,7 +218,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         return [min(self._setup.sampling.stop_ids, default=0) if bos is None else bos]
 
     def _fitting(self, ids: list[int], most: int) -> list[int]:
-        """Keep the last `most` of the ids, as lm-eval's own models cut prompts."""
+        """Keep the last `most` ids, as lm-eval's own models cut prompts."""
         self.num_cut += len(ids) > most
         return ids[max(0, len(ids) - most) :]
 
@@ -229,7 +228,7 @@ class DecoderLM(LM):  # type: ignore[misc]
 
 
 def cut(text: str, until: Sequence[str]) -> str:
-    """Return a text up to where the first of some strings begins."""
+    """Return a text cut at the first occurrence of any of the strings."""
     for string in until:
         if string:
             text = text.split(string)[0]
@@ -242,7 +241,7 @@ def ending_at(
     until: Sequence[str],
     stop: int,
 ) -> Callable[[Request], Steps]:
-    """Add the stop token `stop` to a decoder's steps once the answer holds one of some strings."""
+    """Let a decoder's steps emit the token `stop` once the answer contains a string of `until`."""
 
     def asked(request: Request) -> Steps:
         inner = steps(request)

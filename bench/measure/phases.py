@@ -1,20 +1,20 @@
-"""The instrumented second pass: where the time of an answer goes, phase by phase.
+"""The instrumented second pass: splits the time of an answer into phases.
 
-It asks a few prompts once more, each right after the block that timed it, as the machine's speed
-drifts over a run. Its clock is read around every call (on a GPU each reading waits for the device),
-which the timed pass must not suffer. Its measurements lie in ``phases.json``.
+It answers a few prompts once more, each right after the block that timed it, because the machine's
+speed drifts over a run. It reads the clock around every call (on a GPU each reading waits for the
+device), which would distort the timed pass. It writes its measurements to ``phases.json``.
 
 =========  =========================================================================================
-prefill    all up to the first emit (at batch size > 1: target calls on an empty cache)
-draft      calls of the draft model, and target calls whose tokens nobody reads: slots that propose
-verify     all other target calls; a loop of its own says what it drafts and verifies
-sampling   from logits to what the decoder is sent: warping, picking, verifying
-scheduler  choosing and merging calls, cutting and counting what is emitted
-other      the decoder's own code; of one that runs its models itself all but their passes: its
+prefill    everything up to the first emit (at batch size > 1: target calls on an empty cache)
+draft      calls of the draft model, and target calls that read no token rows: slots that propose
+verify     all other target calls; a self-driven decoder reports what it drafts and verifies
+sampling   from logits to the result that the decoder receives: warping, picking, verifying
+scheduler  choosing and merging calls, cutting and counting emitted tokens
+other      the decoder's own code; for a self-driven decoder everything except forward passes: its
            loop, its sampling and the model's head
 =========  =========================================================================================
 
-They add up to the whole.
+The phases add up to the whole time.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from decoders.core.types import Call, CallResult, Generation, Sampling
 
 
 class PhaseClock:
-    """Charges all time that passes to the phase it is in, and counts the rows of calls.
+    """Charges all passing time to the current phase, and counts the rows of calls.
 
-    `padded_rows` only fill merged calls up to one width.
+    `padded_rows` are rows that only pad merged calls to one width.
     """
 
     def __init__(self, now: Any) -> None:
@@ -59,19 +59,19 @@ class PhaseClock:
         self._since_s = 0.0
 
     def start(self) -> None:
-        """Begin in the scheduler; what passed before counts for nothing."""
+        """Begin in the phase ``scheduler``; discard all time before."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._phase, self._since_s = "scheduler", self._now()
 
     def switch(self, phase: str) -> str:
-        """Charge what passed since the last switch, go on in `phase`; return the phase left."""
+        """Charge the time since the last switch, enter `phase`, and return the phase left."""
         now_s = self._now()
         self.seconds[self._phase] += now_s - self._since_s
         left, self._phase, self._since_s = self._phase, phase, now_s
         return left
 
     def emitted(self, _index: int = 0, number: int = 0) -> None:
-        """End step `number`; at the first one all so far was the prefill's."""
+        """End step `number`; the first step charges all time so far to the prefill."""
         if number:
             return
         self.switch(self._phase)
@@ -80,7 +80,7 @@ class PhaseClock:
 
     @contextmanager
     def within(self, phase: str) -> Generator[None]:
-        """Be in `phase`, and then in the one before."""
+        """Enter `phase`, and return to the previous phase at the end."""
         before = self.switch(phase)
         try:
             yield
@@ -89,7 +89,7 @@ class PhaseClock:
 
     @contextmanager
     def counting(self, calls: Sequence[Call]) -> Generator[None]:
-        """Count the rows of calls that run as one pass inside."""
+        """Count the rows of calls that run as one forward pass inside."""
         model = calls[0].session.model
         before = getattr(model, "num_padded_rows", 0)
         yield
@@ -101,12 +101,12 @@ class PhaseClock:
 
 
 class SecondPass:
-    """The instrumented answers of a run: taken `after` timed blocks, `complete` in the end."""
+    """The instrumented answers of a run: measured `after` timed blocks, `complete` at the end."""
 
     def __init__(
         self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
     ) -> None:
-        """Keep what a resumed run has (raises as `read_phases`)."""
+        """Keep the answers of a resumed run (raises as `read_phases`)."""
         self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
         self._answers = list(read_phases(run_dir))
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
@@ -116,25 +116,25 @@ class SecondPass:
             for block in _chosen_blocks(plan, setup.config.phase_limit)
             if not whole and (block.prompts, block.repeat) not in have
         }
-        """The blocks that are still to be asked, by number."""
+        """The blocks that are still to be measured, by number."""
 
     def after(self, block: Block, failed: Collection[str]) -> None:
-        """Ask the prompts of a chosen block that was just timed, of cells that did not fail."""
+        """Measure a chosen block that was just timed, with the cells that did not fail."""
         if block.block in self.missing:
             self.keep(block, phases_of(self._setup, self._prompts, block, failed))
 
     def keep(self, block: Block, answers: Sequence[PhasedAnswer]) -> None:
-        """Write what was measured of a block, here or by a worker.
+        """Write the answers to a block, measured here or by a worker.
 
         Raises:
-            BenchError: exit 1, where that cannot be written.
+            BenchError: exit 1, if they cannot be written.
         """
         del self.missing[block.block]
         self._answers += answers
         write_phases(self._run_dir, self._answers)
 
     def complete(self, progress: Progress) -> None:
-        """Ask what was not asked: the run was stopped between a block's end and its phases."""
+        """Measure missing blocks: the run was stopped between a block's end and its phases."""
         if not self.missing:
             return
         records = [r for r in outlines(self._run_dir, self._plan) if r.kind == "timing" and r.error]
@@ -148,7 +148,7 @@ class SecondPass:
 def phases_of(
     setup: Setup, prompts: Mapping[str, Prompt], block: Block, failed: Collection[str]
 ) -> list[PhasedAnswer]:
-    """Answer a block by phase with the arms that did not fail, in an order of their own."""
+    """Answer a block by phase with the arms that did not fail, in a separately shuffled order."""
     cells = [cell for cell in setup.arms if cell not in failed]
     shuffled = random.Random(f"phases {block.block}").sample(cells, len(cells))
     answers = [_measured(setup, prompts, cell, block) for cell in shuffled]
@@ -158,7 +158,7 @@ def phases_of(
 def _measured(
     setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block
 ) -> PhasedAnswer | None:
-    """Answer a block with one arm, by phase; None where an answer failed."""
+    """Answer a block with one arm, by phase; return None if an answer failed."""
     clock = PhaseClock(setup.clock.now)
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
     scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
@@ -188,7 +188,7 @@ def _measured(
 
 
 def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
-    """Return one block of every chosen group, the repeats by turns."""
+    """Return one block of every chosen group, taking the repeats in turn."""
     groups = chosen_groups(plan, limit)
     repeats = sorted({block.repeat for block in plan.blocks})
     wanted = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
@@ -196,9 +196,9 @@ def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
 
 
 def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
-    """Choose blocks of the first repeat, the families by turns, that hold `limit` prompts at most.
+    """Choose groups of the first repeat with at most `limit` prompts, the families in turn.
 
-    At least one, unless `limit` is 0.
+    At least one group is chosen, unless `limit` is 0.
     """
     families = {prompt.prompt: prompt.family for prompt in plan.prompts}
     queues: dict[str, list[tuple[str, ...]]] = {}
@@ -214,7 +214,7 @@ def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
 
 
 def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock) -> Scheduler:
-    """Return a `Scheduler` of an arm with every phase around what belongs to it."""
+    """Return a `Scheduler` of an arm that charges its work to the phases."""
 
     def phased_forward(calls: Sequence[Call]) -> Tensor:
         with clock.within(_phase(calls[0], arm.models.target)), clock.counting(calls):
@@ -244,9 +244,9 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
 
 
 class _PhasedAnswer:
-    """An answer in the making whose forward passes are charged to their phases.
+    """An unfinished answer whose forward passes are charged to their phases.
 
-    Those of a batch pass together: that each switches to the phase it is in already does no harm.
+    Answers of a batch share a forward pass; switching to the current phase again does no harm.
     """
 
     def __init__(self, answer: Answer, clock: PhaseClock) -> None:
@@ -274,7 +274,7 @@ def _phase(call: Call, target: Model) -> str:
 
 
 def _phased_steps(steps: Steps, clock: PhaseClock) -> Steps:
-    """Run a decoder's steps, whose own code is charged to ``other``."""
+    """Run a decoder's steps, and charge the decoder's own code to ``other``."""
     try:
         with clock.within("other"):
             item = next(steps)

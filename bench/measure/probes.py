@@ -1,10 +1,10 @@
-"""Probes of a machine as decoding uses it: matrix-vector products over many matrices.
+"""Probes that use a machine as decoding does: matrix-vector products over many matrices.
 
-A step of one row reads every weight matrix once and none twice, so bandwidth is bytes per second
-of products of a vector with matrices that each are read once: a plain copy writes as much as it
-reads, and runs with other instructions. Two sets of matrices: one as large as the model's weights
-(those of a small model stay in a cache between calls, as they do while it decodes), and one larger
-than caches are. The matrix rate is that of a product of large matrices.
+A step of one row reads every weight matrix exactly once. So bandwidth is measured as bytes per
+second of matrix-vector products that read each matrix once; a plain copy writes as much as it
+reads, and uses other instructions. There are two sets of matrices. One is as large as the model's
+weights: those of a small model stay in a cache between calls, as in decoding. The other is larger
+than the caches. The matrix rate is measured on a product of large matrices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHARE_OF_ROOM = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """Width of the matrices that are read and of those that are multiplied; bytes beyond caches."""
+    """Widths of the matrices that are read and multiplied; bytes that exceed all caches."""
 
     read: int
     multiplied: int
@@ -33,14 +33,14 @@ class _Sizes:
 
 _CPU = _Sizes(read=1024, multiplied=2048, beyond_caches=2**29)
 _CUDA = _Sizes(read=8192, multiplied=8192, beyond_caches=2**32)
-"""Wide matrices: reading one takes longer than launching its kernel."""
+"""Wide matrices: reading a matrix takes longer than launching its kernel."""
 _SMALL_READS_ON_CUDA = 4
-"""A set of fewer matrices would time launches there: memory's bandwidth is taken."""
+"""A smaller set of matrices would time kernel launches; memory bandwidth is used instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A piece of work and how much it is, in bytes or operations; `what` it reads."""
+    """A piece of work and its amount in bytes or operations; `what` names the rates measured."""
 
     what: tuple[str, ...]
     amount: float
@@ -48,7 +48,7 @@ class Probe:
 
     @torch.inference_mode()
     def per_second(self, clock: Clock) -> float:
-        """Run it twice; the second time counts."""
+        """Run the work twice; return the rate of the second run."""
         self.run()
         with Stopwatch(clock) as watch:
             self.run()
@@ -58,7 +58,7 @@ class Probe:
 def make_probes(
     weight_bytes: int, *, dtype: torch.dtype, device: torch.device, room_bytes: float
 ) -> list[Probe]:
-    """Make the probes for a model of so many bytes; they hold a quarter of the room at most."""
+    """Make the probes for a model of `weight_bytes`; they use at most a quarter of `room_bytes`."""
     sizes = _CUDA if device.type == "cuda" else _CPU
     most = min(sizes.beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
     matrix_bytes = sizes.read**2 * dtype.itemsize

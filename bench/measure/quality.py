@@ -1,9 +1,9 @@
-"""The quality pass: held-out prompts, untimed and batched, scored against their references.
+"""The quality pass: answers held-out prompts, untimed and batched, and scores the answers.
 
-It answers "how good", never "how fast". One line per decoder and prompt is written as soon as the
-answer is there; a resumed run asks only for what is missing. Beside the score stands what the
-target says of the answer, token by token; an answer that several decoders gave is read by the
-target once. The baseline's second arm takes no part.
+It answers "how good", never "how fast". Each decoder's answer to a prompt is written as one line at
+once; a resumed run answers only the missing prompts. The line has the score against the reference
+and the target's scores of the answer's tokens; if several decoders give the same answer, the target
+reads it once. The baseline's second arm takes no part.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from decoders.core.types import Outcome
 from specbench_tasks.scorers import score
 
 ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
-"""Advice where this pass does not fit into memory."""
+"""Advice if this pass does not fit into memory."""
 _LIKELIHOOD_ROWS = 64
-"""Rows of the vocabulary's size that are read at a time."""
+"""Rows of logits that are read at a time."""
 _Score = Callable[[tuple[int, ...], tuple[int, ...]], "TargetScores"]
-"""Scores an answer to a prompt by the target, each once."""
+"""Scores an answer to a prompt by the target; the scores are cached."""
 
 
 def score_quality(
@@ -44,7 +44,7 @@ def score_quality(
     attempt: int,
     done: Collection[tuple[str, str]] = (),
 ) -> None:
-    """Answer and score `prompts` with every arm, but for the (cell, prompt) pairs in `done`."""
+    """Answer and score `prompts` with every arm, except the (cell, prompt) pairs in `done`."""
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
@@ -63,7 +63,7 @@ def score_quality(
         left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
         if left:
             scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
-            # large batches would compile graphs of their own
+            # large batches would compile extra graphs
             with arm.deadline.ticking(), arm.models.uncompiled():
                 ids = [prompt.ids for prompt in left]
                 scheduler.run(ids, on_finish=partial(write, cell, left))
@@ -71,7 +71,7 @@ def score_quality(
 
 
 def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
-    """Return an answer's record with what the target and the reference say of it."""
+    """Return an answer's record with its scores by the target and by the reference."""
     if record.tokens:
         of_target = read(prompt.ids, record.tokens)
         if of_target.nll != of_target.nll:
@@ -87,7 +87,7 @@ def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _Score) ->
 
 
 class TargetScores(NamedTuple):
-    """Means over an answer's tokens, see `SampleRecord`."""
+    """Means over an answer's tokens (see `SampleRecord`)."""
 
     nll: float
     agreement: float
@@ -95,7 +95,7 @@ class TargetScores(NamedTuple):
 
 
 def target_scores(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> TargetScores:
-    """Score an answer by the target, teacher-forced; one sequence is free in the cache."""
+    """Score an answer by the target, teacher-forced; the cache must have a free sequence."""
     nll = entropy = agreed = 0.0
     session = target.open()
     try:

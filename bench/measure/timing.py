@@ -1,8 +1,8 @@
 """The timing pass: every cell answers every prompt, block by block, and each answer is one line.
 
-Only `Scheduler.run` is timed. Caches are reserved before it, texts are decoded, lines written and
-the progress redrawn after it, garbage is collected and the machine's load read between blocks. A
-decoder that raises on a prompt leaves an error row, and the run goes on.
+Only `Scheduler.run` is timed. Before it, caches are reserved; after it, texts are decoded, lines
+are written and the progress is redrawn; between blocks, garbage is collected and the machine's load
+is read. If a decoder raises on a prompt, an error row is written and the run goes on.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _WARMUP_TOKENS = 16
 WARMUP_MAX = 6
 WARMUP_BUDGET_S = 10.0
 _STABLE = 0.05
-"""Warm-up of a length bucket ends when its last three times are within this of their median."""
+"""Warm-up of a length bucket ends when its last three times are within 5 % of their median."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """Answers of one arm, the stopwatch around them, peak memory in bytes, energy in joules."""
+    """Answers of one arm with their stopwatch, peak memory in bytes and energy in joules."""
 
     outcomes: list[Outcome]
     watch: Stopwatch
@@ -51,7 +51,7 @@ class _Timed:
 
 @dataclass
 class Runner:
-    """Measures blocks of a plan with what is open (`Setup`), and appends their records.
+    """Measures blocks of a plan with an open `Setup`, and appends their records.
 
     `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it.
     """
@@ -71,7 +71,7 @@ class Runner:
         self._energy = EnergyMeter(str(self.setup.models.target.device))
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
-        """Warm up, then measure `blocks` in order; `num_done` answers are there already."""
+        """Warm up, then measure `blocks` in order; `num_done` answers already exist."""
         if not blocks:
             return
         self.prepare(blocks)
@@ -84,14 +84,14 @@ class Runner:
                 gc.collect()
 
     def prepare(self, blocks: Sequence[Block]) -> None:
-        """Reserve caches for `blocks` (``BenchError``, exit 1: no room for them), and warm up."""
+        """Reserve caches for `blocks` (``BenchError``, exit 1, if memory is short), and warm up."""
         names = dict.fromkeys(name for block in blocks for name in block.prompts)
         prompts = [self.prompts[name] for name in names]
         self._reserve(prompts)
         self.warm_up(prompts)
 
     def measure(self, block: Block) -> None:
-        """Measure all cells of one block in its order; it counts once the last line is written."""
+        """Measure a block's cells in its order; the block counts once its last line is written."""
         failed: set[str] = set()
         prompts = [self.prompts[name] for name in block.prompts]
         sampling = self.setup.repeated(block.repeat)
@@ -118,8 +118,8 @@ class Runner:
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
         """Run every arm on a batch of each length bucket until its times are stable.
 
-        Buckets are powers of two of prompt tokens. Results are dropped. At most `WARMUP_MAX` turns
-        of `_WARMUP_TOKENS` tokens each; past `WARMUP_BUDGET_S` in all, one turn each.
+        Buckets are powers of two of prompt tokens. Results are dropped. Each bucket takes at most
+        `WARMUP_MAX` turns of `_WARMUP_TOKENS` tokens, or 1 turn after `WARMUP_BUDGET_S` in all.
         """
         buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
         for prompt in prompts:
@@ -143,7 +143,7 @@ class Runner:
             self.progress.step()
 
     def _reserve(self, prompts: Sequence[Prompt]) -> None:
-        """Reserve caches for the longest prompt and its answer: no timed region allocates."""
+        """Reserve caches for the longest prompt and answer, so that no timed region allocates."""
         models, budget = self.setup.models, self.setup.sampling.max_new_tokens
         longest = max(len(prompt.ids) for prompt in prompts)
         num_rows = self.setup.config.batch_size
@@ -152,7 +152,7 @@ class Runner:
             models.reserve(num_rows, num_tokens)
 
     def _timed(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timed:
-        """Time answers, again where a graph was compiled on the way: no time holds compiling."""
+        """Time answers; if a graph was compiled meanwhile, repeat, so as not to time compiling."""
         while True:
             before = arm.models.num_graphs
             timed = self._once(arm, prompts, sampling)
@@ -211,8 +211,8 @@ def record_of(
 ) -> SampleRecord:
     """Return the record of an answer and its steps, or of its error as one line.
 
-    `ended_s` says when the steps ended, where that is known; `where` are the fields of the pass,
-    the block and the place in it.
+    `ended_s` are the end times of the steps, if known; `where` are the fields of the pass, of the
+    block and of the position in the block.
     """
     asked = SampleRecord(
         decoder=decoder,
@@ -244,7 +244,7 @@ def _stable(times: Sequence[float]) -> bool:
 
 @contextmanager
 def frozen_garbage() -> Iterator[None]:
-    """Hide what is loaded from the collector, so that collecting between blocks is fast."""
+    """Hide all loaded objects from the garbage collector, so that it is fast between blocks."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""Adapters of a run: their folders, and the facts that are recorded of them."""
+"""Finds and loads the adapters of a run, and records facts about them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _TRAINERS: Mapping[Variant, str] = {
 
 
 def shelf_of(model: str) -> str | None:
-    """Return the name of all that is embedded for a model, None where nothing is.
+    """Return the name of a model's shelf of embedded files; None if the model has no shelf.
 
-    It is ``zoo`` for the zoo's own target, ``zoo/NAME`` for a named model.
+    The shelf is ``zoo`` for the zoo's own target, ``zoo/NAME`` for a named model.
     """
     if model == ZOO:
         return ZOO
@@ -40,23 +40,23 @@ def shelf_of(model: str) -> str | None:
 
 
 def is_shelf(source: str) -> bool:
-    """Return whether a source is a `shelf_of` some model."""
+    """Return whether a source is the `shelf_of` a model."""
     prefix, _, model = source.partition("/")
     return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
 
 
 def embedded_adapters(shelf: str = ZOO) -> tuple[str, ...]:
-    """Return names of the adapters on a shelf, each in the folder of its name."""
+    """Return the names of the adapters on a shelf, which are also their folders' names."""
     return tuple(sorted(file.parent.name for file in (ROOT / shelf).glob("*/adapter.json")))
 
 
 def embedded_draft(shelf: str) -> str | None:
-    """Return the shelf itself where it holds a draft model."""
+    """Return the shelf itself if it holds a draft model, else None."""
     return shelf if (ROOT / shelf / "draft").is_dir() else None
 
 
 def adapter_folder(name: str, source: str) -> Path:
-    """Return an adapter's folder; a shelf holds the embedded one (`UnavailableError`)."""
+    """Return an adapter's folder, embedded if `source` is a shelf (`UnavailableError`)."""
     folder = ROOT / source / name if is_shelf(source) else Path(source).expanduser()
     if folder.is_dir():
         return folder
@@ -68,7 +68,7 @@ def adapter_folder(name: str, source: str) -> Path:
 
 
 def how_to_get(name: str, decoder: Decoder | None = None) -> str:
-    """Return advice about a missing adapter that `decoder` asks for."""
+    """Return advice about a missing adapter that `decoder` needs."""
     advice = f"pass --adapter {name}=PATH"
     if decoder is None or not decoder.variants:
         return advice
@@ -77,7 +77,7 @@ def how_to_get(name: str, decoder: Decoder | None = None) -> str:
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
-    """Read an adapter's folder (`UnavailableError`)."""
+    """Read an adapter from its folder (`UnavailableError`)."""
     from decoders.core.adapter.heads import read_adapter
 
     try:
@@ -90,7 +90,7 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
 def adapter_facts(
     adapter: SlotAdapter | HiddenAdapter, folder: Path, models: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the record of an adapter attached to `models` (``target``, ``draft``)."""
+    """Return the facts to record of an adapter attached to `models` (``target``, ``draft``)."""
     from decoders.core.hf.checkpoint import weights_sha256
 
     config = adapter.config

@@ -1,7 +1,7 @@
-"""Compiled calls (`decoders.core.hf.compiled`): the default where they are possible.
+"""Compiled calls (`decoders.core.hf.compiled`), the default where they are possible.
 
-The graphs that a run needs are made before it is planned: no time holds compiling, and a model of
-which none can be made is measured eagerly from the beginning.
+The graphs of a run are made before the run is planned, so that no measured time includes compiling.
+A model without graphs is measured eagerly from the beginning.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from decoders.core.hf.graph_children import side_by_side
 from decoders.core.hf.graph_files import missing_compiler
 
 _SWITCH = "TORCH_COMPILE_DISABLE"
-"""Torch's own variable: 1 is for eager calls by default, without a line about it."""
+"""Torch's own variable; with 1, calls are eager by default, and no line says so."""
 _TEXT = [3 + number % 24 for number in range(48)]
 _NUM_TOKENS = 32
-"""The prompt, and the length of the answer, that show which graphs a decoder needs."""
+"""A prompt and an answer's length that show which graphs a decoder needs."""
 Opened = TypeVar("Opened")
 
 
 def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Opened], note: Note) -> Opened:
-    """Open a run: compiled if asked, or if nobody chose and `opener`, which makes graphs, can.
+    """Open a run: compiled if asked, or if the user did not choose and `opener` can make graphs.
 
     Raises:
-        UnavailableError: no graph can be made, and --compile asked for them.
+        UnavailableError: no graph can be made although --compile was given.
     """
     asked = run.config.compile
     if asked is None and os.environ.get(_SWITCH) != "1":
@@ -64,15 +64,15 @@ def _eager_because(run: ResolvedRun) -> str | None:
         (config.quantize is not None, f"graphs of {config.quantize} weights need --compile"),
     )
     why = next((why for holds, why in reasons if holds), None)
-    if why is None and open_device(config.device).type != "cuda":  # there calls are captured
+    if why is None and open_device(config.device).type != "cuda":  # CUDA captures calls
         why = missing_compiler()
     return why
 
 
 def make_graphs(setup: Setup, progress: Progress) -> Setup:
-    """Let decoders answer a text once if calls are compiled; return the setup that says of what.
+    """If calls are compiled, make each decoder's graphs by answering a text; record the graphs.
 
-    Other errors than `NoGraphError`, which is raised, are those of the run's own answers.
+    `NoGraphError` is raised; other errors are left to the run's own answers.
     """
     if not setup.config.compile:
         return setup
@@ -105,7 +105,7 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
 
 
 def _answer(setup: Setup, arm: Arm) -> None:
-    """Let a decoder answer a text, at every batch size; raise `NoGraphError` if that comes."""
+    """Let a decoder answer a text at every batch size; raise a `NoGraphError` that occurs."""
     most = setup.config.batch_size
     at_once = sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
     sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())

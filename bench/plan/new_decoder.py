@@ -1,4 +1,4 @@
-"""`bench new-decoder`: `bench/plan/starter.py` under another name, and its test."""
+"""`bench new-decoder`: copies `bench/plan/starter.py` under a new name, and writes its test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decoders.core.registry import names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = {"bench", "cli", "decoders", "specbench_tasks", "training", "torch", "numpy", "pytest"}
-"""Modules that a file of that name would stand in front of."""
+"""Modules that a decoder's file of the same name would shadow."""
 _TEST = '''"""{class_name} keeps the contract of decoders: `pytest test_{name}.py`."""
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Row-invariant numerics (`decoders.core.hf.tiles`): cells that compute by them, and their tile.
+"""Row-invariant numerics (`decoders.core.hf.tiles`): which cells use them, and their tile size.
 
-The tile of a run is measured: of the sizes that hold on this machine, tried on the model itself bit
-for bit, the one whose calls of usual widths take least.
+Unless the user gives a tile size, the fastest one on calls of usual widths is taken. The model is
+then checked bit for bit: its rows must not depend on the other rows of a call.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 TILES = (8, 16, 32)
 _ROWS = (1, 5, 9, 17)
-"""Widths of usual calls, each as often: AR's, and those of verifying calls."""
+"""Widths of usual calls, equally weighted: AR's, and those of verifying calls."""
 _TRIED = 10
-"""Rows whose bits are compared: some calls of five have rows on both sides of a block's end."""
+"""Rows compared bit for bit: some calls of five have rows on both sides of a block's end."""
 _TIMED = 5
 
 
 def uses_tiles(run: ResolvedRun) -> bool:
-    """Return whether a cell of the run computes in tiles (`UsageError` where it cannot)."""
+    """Return whether any cell of the run computes in tiles (`UsageError` if it cannot)."""
     config = run.config
     if "invariant" not in (config.numerics, *map(run.numerics, run.decoders)):
         if config.tile is not None:
@@ -49,7 +49,7 @@ def uses_tiles(run: ResolvedRun) -> bool:
 
 
 def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
-    """Raise `UsageError` for a loop of its own, whose calls are not ours to cut."""
+    """Refuse a self-driven decoder in tiles (`UsageError`): the calls of its loop are not ours."""
     if numerics == "invariant" and isinstance(decoder, SelfDriven):
         raise UsageError(
             f"decoder {cell!r} runs a loop of its own, whose calls have any number of rows: it has "
@@ -58,7 +58,7 @@ def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
 
 
 def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[Models, int]:
-    """Return models in tiles and their size, measured if None (`UnavailableError`: not alike)."""
+    """Return tiled models and the tile, the fastest if None (`UnavailableError`: rows differ)."""
     try:
         if tile is None:
             tile = _fastest(target)
@@ -77,7 +77,7 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
 
 
 def holds(model: HFModel) -> bool:
-    """Return whether rows are bit for bit the same in calls of one, of five and of all rows."""
+    """Return whether rows are bit for bit the same in calls of one, five and all rows."""
     text = max(1, min(tiles.BLOCK + _TRIED - 3, model.max_length) - _TRIED)
     ids = [(7919 * n + 3) % model.vocab_size for n in range(text + _TRIED)]
     one = _read(model, ids, [text, *[1] * _TRIED])
@@ -86,7 +86,7 @@ def holds(model: HFModel) -> bool:
 
 
 def _read(model: HFModel, ids: list[int], cut: list[int]) -> torch.Tensor:
-    """Return logits ``[_TRIED, V]`` of the last rows, by calls of so many rows each."""
+    """Return logits ``[_TRIED, V]`` of the last rows, with calls of the row counts in `cut`."""
     Models(target=model).ensure(1, len(ids))
     session = model.open()
     try:
@@ -106,7 +106,7 @@ def _fastest(target: HFModel) -> int:
 
 
 def _seconds(model: HFModel) -> float:
-    """Return the time of one call of each usual width: the sum of medians."""
+    """Return the summed median times of one call of each usual width."""
     Models(target=model).ensure(1, sum(_ROWS) * _TIMED)
     session = model.open()
     try:

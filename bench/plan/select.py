@@ -1,9 +1,9 @@
-"""The decoders of a run, decided before any weights are loaded.
+"""Chooses the decoders of a run before any weights are loaded.
 
-Options that are ``auto`` become numbers of a cost folder: `row_cost` is a row's share of a call by
-the folder's curve, at the run's batch size and the shortest context measured; `k` is the best
-number of drafts, by ``bench cost --run RUN`` (`bench.report.texts.explain.best_drafts`). The stored
-configuration has the numbers: a run decodes with them, whatever becomes of the folder.
+Options set to ``auto`` take numbers from a cost folder. `row_cost` is a row's share of a call on
+the folder's curve, at the run's batch size and the shortest measured context. `k` is the best
+number of drafts, found by ``bench cost --run RUN`` (`bench.report.texts.explain.best_drafts`). The
+stored configuration has the numbers, so a run does not depend on what becomes of the folder.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 NO_PRIMARY = "none"
-"""The primary comparison where every one is exploratory."""
+"""The primary comparison of a run whose comparisons are all exploratory."""
 _MEASURED = ("row_cost", "k")
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRun:
-    """A configuration whose decoders are decided, and those decoders by cell, the baseline first.
+    """A configuration with its decoders chosen, and the decoders by cell, the baseline first.
 
-    They are built once: whoever opens, measures, verifies or resumes a run is given them.
+    The decoders are built once, for opening, measuring, verifying and resuming the run.
     """
 
     config: RunConfig
     decoders: Mapping[str, Decoder]
 
     def given(self, cell: str) -> Mapping[str, str]:
-        """Return the options of a cell as the configuration writes them."""
+        """Return the options of a cell as written in the configuration."""
         return (self.config.decoders or {})[cell]
 
     def numerics(self, cell: str) -> str:
-        """Return the numerics of a cell: its own, or the run's."""
+        """Return the numerics of a cell: the cell's own, or the run's."""
         return self.given(cell).get("numerics") or self.config.numerics or FAST
 
     def with_values(self, **values: object) -> ResolvedRun:
@@ -58,16 +58,16 @@ class ResolvedRun:
 
 
 def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
-    """Return the run with draft, adapters and decoders decided.
+    """Return the run with its draft model, adapters and decoders chosen.
 
-    Without named decoders all built-in ones run by default (`Decoder.by_default`) whose needs are
-    met, and what they showcase; `note` is told of the others. All options are filled in, and
-    adapters that no decoder takes are left out: the stored configuration says what ran.
+    If no decoders are named, the built-in ones with `Decoder.by_default` whose needs are met run,
+    and their showcases; `note` reports the skipped ones. All options are filled in, and adapters
+    that no decoder uses are left out, so that the stored configuration says what ran.
 
     Raises:
-        UsageError: an unknown decoder or option, an unmet need of a named one, a given adapter
-            that none of them takes, a primary one that is not among them, ``auto`` without a cost
-            folder that knows.
+        UsageError: an unknown decoder or option, an unmet need of a named decoder, a given adapter
+            that no decoder uses, a primary decoder that is not in the run, or ``auto`` without a
+            cost folder that has the number.
         InvalidRunError: the cost folder is damaged.
     """
     shelf = shelf_of(config.model)
@@ -114,13 +114,13 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
 
 
 def stored_decoders(config: RunConfig) -> ResolvedRun:
-    """Return the run of a stored configuration, whose decoders were decided (`UsageError`)."""
+    """Return the run of a stored configuration, which names its decoders (`UsageError`)."""
     cells = (config.decoders or {}).items()
     return ResolvedRun(config=config, decoders={cell: build_decoder(cell, o) for cell, o in cells})
 
 
 def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
-    """Return named cells with numbers in place of ``auto`` (raises as `choose_decoders`)."""
+    """Return the named cells with numbers in place of ``auto`` (raises as `choose_decoders`)."""
     cost = None
     if config.cost is not None:
         from bench.stats.cost_curve import load_cost
@@ -153,7 +153,7 @@ def _measured(cell: str, name: str, cost: Cost | None, batch_size: int) -> str:
 
 
 def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
-    """Return the decoder of a cell, whose `numerics` is no option of it (`UsageError`)."""
+    """Build a cell's decoder; `numerics` is not an option of decoders (`UsageError`)."""
     own = dict(options)
     if (numerics := own.pop("numerics", None) or FAST) not in NUMERICS:
         line = f"decoder {cell!r}: numerics is {numerics!r}; allowed: {', '.join(NUMERICS)}"
@@ -175,7 +175,7 @@ def _unmet_need(decoder: Decoder, draft: str | None, adapters: Mapping[str, str]
 
 
 def built_in_cells() -> dict[str, Mapping[str, str]]:
-    """Return cells with options: built-in decoders that run by default, and their showcases."""
+    """Return the cells, with options, of built-in default decoders and their showcases."""
     folder = Path(str(built_in.__file__)).parent
     cells: dict[str, Mapping[str, str]] = {}
     for name in registry.names():
@@ -188,6 +188,6 @@ def built_in_cells() -> dict[str, Mapping[str, str]]:
 
 
 def options_of(decoder: Decoder, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return every option of a decoder with its value, and the numerics that its cell was given."""
+    """Return all options of a decoder with their values, and the numerics given to its cell."""
     options = {field.name: getattr(decoder, field.name) for field in dataclasses.fields(decoder)}
     return options | {key: value for key, value in given.items() if key == "numerics"}

@@ -1,7 +1,7 @@
 """Everything a run works with, opened once: models, tokenizer, decoders, sampling, clock.
 
-`open_setup` loads what a configuration names; `assemble` puts given models together, which is
-how tests run without a checkpoint.
+`open_setup` loads what a configuration names; `assemble` combines given models, so that tests run
+without a checkpoint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A cell ready to run: its decoder, the models it uses and no others, its limit of time."""
+    """A cell ready to run: its decoder, only the models that it uses, and its time limit."""
 
     cell: Cell
     decoder: Decoder
@@ -52,9 +52,9 @@ class Arm:
 class Setup:
     """Everything open during a run; `arms` maps cells to arms, the baseline first.
 
-    `facts` describes the models (``target``, ``draft``) and the ``adapters`` attached to them by
-    name, hashes of their weights included. `compiled` are the cells whose graphs were made, with
-    their number and the seconds it took.
+    `facts` describes the models (``target``, ``draft``) and, by name, their ``adapters``, including
+    hashes of the weights. `compiled` lists the cells that made graphs, with the number of graphs
+    and the seconds spent.
     """
 
     config: RunConfig
@@ -67,23 +67,23 @@ class Setup:
     compiled: tuple[tuple[str, int, float], ...] = ()
 
     def arm(self, cell: str) -> Arm:
-        """Return the arm of a cell; the baseline's second arm is the baseline."""
+        """Return the arm of a cell; the baseline's second arm is the baseline's."""
         return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
 
     def precision(self, cell: str) -> str:
-        """Return how exact a cell's numbers are: ``invariant``, or their dtype."""
+        """Return a cell's precision: ``invariant``, or the dtype."""
         own = self.arm(cell).cell.options.get("numerics")
         if (own or self.config.numerics) == "invariant":
             return "invariant"
         return self.config.dtype or "float32"
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return an answer as text: no stop ids, no special tokens, no white space around it."""
+        """Return an answer as text without stop ids, special tokens and surrounding white space."""
         kept = [token for token in tokens if token not in self.sampling.stop_ids]
         return str(self.tokenizer.decode(kept, skip_special_tokens=True)).strip()
 
     def repeated(self, repeat: int) -> Sampling:
-        """Return the sampling of a repeat, whose seed is its own and the same for all cells."""
+        """Return the sampling of a repeat; each repeat has its own seed, equal for all cells."""
         return replace(self.sampling, seed=self.sampling.seed + repeat)
 
     @property
@@ -93,11 +93,11 @@ class Setup:
 
     @property
     def on_gpu(self) -> bool:
-        """Tell whether the target lives on a CUDA device."""
+        """Return whether the target is on a CUDA device."""
         return self.device.startswith("cuda")
 
     def environment(self) -> Environment:
-        """Return the machine as it is now, with these models."""
+        """Return the machine's present state, with these models."""
         dtype = self.config.dtype or "float32"
         return capture(device=self.device, dtype=dtype, models=self.facts)
 
@@ -106,13 +106,13 @@ Opener = Callable[[ResolvedRun], Setup]
 
 
 def open_setup(run: ResolvedRun) -> Setup:
-    """Load the models of a run whose decoders are decided.
+    """Load the models of a run whose decoders are chosen.
 
     Raises:
         UnavailableError: a model, adapter or device is missing.
-        UsageError: a draft of another vocabulary, an adapter of another model, options that do
-            not go together.
-        BenchError: memory does not hold the models.
+        UsageError: the draft model has another vocabulary, an adapter is for another model, or
+            options contradict each other.
+        BenchError: the models do not fit into memory.
     """
     from decoders.core.hf import model as hf
 
@@ -130,7 +130,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     try:
         target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
-            device = target.device  # the draft model goes where tokens and logits are
+            device = target.device  # put the draft model where tokens and logits are
         tokenizer = hf.load_tokenizer(sources["target"])
         drafts = "draft" in sources
         draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
@@ -163,7 +163,7 @@ def open_setup(run: ResolvedRun) -> Setup:
 
 
 def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:
-    """Load a model, or this process's part of it, or the placed target (`ValueError`)."""
+    """Load a model, this process's part of a model, or the placed target (`ValueError`)."""
     from decoders.core.hf.model import HFModel
 
     kind: Any = {"dtype": getattr(torch, dtype), "attn_implementation": config.attention}
@@ -181,9 +181,9 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
 
 
 def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
-    """Compare a model with transformers' own forward; return what was not compared.
+    """Compare a model with transformers' own forward; return notes on what was not compared.
 
-    Of a model cut over processes the leader compares, and its followers run its calls.
+    If a model is split over processes, the leader compares and the followers run its calls.
     """
     from decoders.core.hf.self_check import self_check
     from decoders.core.hf.sharded import Ranks
@@ -202,7 +202,7 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
 def _attach(
     run: ResolvedRun, folders: Mapping[str, Path], models: Mapping[str, Models]
 ) -> dict[str, Any]:
-    """Load every adapter once, attach it to the models of its cells' numerics; return its facts."""
+    """Load each adapter once, attach it to the models that its cells use; return the facts."""
     facts: dict[str, Any] = {}
     for name, folder in folders.items():
         adapter = load_adapter(name, folder)
@@ -234,7 +234,7 @@ def assemble(
 ) -> Setup:
     """Return a setup of a run with given models (raises as `open_setup`).
 
-    `invariant` are the models in row-invariant numerics; None: the given ones are.
+    `invariant` are the models in row-invariant numerics; None means that `models` are used.
     """
     config = run.config
     sampling = Sampling(
@@ -292,7 +292,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
 
 
 def checkpoint(source: str | None, role: str) -> str:
-    """Return a model's path, on its shelf or by `resolve` (`UnavailableError` where missing)."""
+    """Return a model's path, on its shelf or from `resolve` (`UnavailableError` if missing)."""
     assert source is not None, f"no {role} was chosen"
     if not is_shelf(source):
         return resolve(source)

@@ -3,8 +3,8 @@
     bench run --decoders starter.py:Starter:k=6
     pytest test_starter.py
 
-A step proposes tokens, one call of the target looks at all of them at once, and those stand that it
-would have said itself. So whatever is proposed, the answer is AR's for the same seed.
+A step proposes tokens. One call of the target verifies all of them at once and accepts those that
+it would have chosen itself. So whatever is proposed, the answer is AR's for the same seed.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from decoders.core.drafting.loop import DraftAndVerify
 
 @dataclass(frozen=True, kw_only=True)
 class Starter(DraftAndVerify):
-    """Propose what followed the last token where it stood before. Lossless, training-free.
+    """Propose what followed the last token where it occurred before. Lossless, training-free.
 
     Args:
-        k: tokens proposed a step.
+        k: tokens proposed per step.
     """
 
     # Options are the fields, each with a default: `starter.py:Starter:k=6` sets this one.
     k: int = 4
 
-    # The interface this file is written against; `bench` says so where it knows it no longer.
+    # Version of the interface that this file uses; `bench` refuses one that it does not support.
     interface = 1
 
     def __post_init__(self) -> None:
-        """`ValueError` on an option out of range."""
+        """Raise `ValueError` if an option is out of range."""
         self.demand(self.k >= 1, "k", "1 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Begin an answer: what a drafter remembers of it is kept in the drafter, never here."""
+        """Return the drafter of one answer; keep an answer's state in its drafter, never here."""
         return Copies(self.k)
 
 
 class Copies(Drafter):
-    """The drafts of one answer; the loop does the prefill, verifies, keeps the cache and counts."""
+    """Drafts for one answer; the loop runs the prefill, verifies, keeps the cache and counts."""
 
     def __init__(self, k: int) -> None:
-        """Nothing is known yet."""
+        """Keep the largest number of drafts."""
         self.k = k
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Up to k tokens that may come next: yours to change. An empty list is allowed.
+        """Return up to k tokens that may come next; change this rule. An empty list is allowed.
 
-        `text.tokens` are the prompt and all that is final; `most` says how many can be of use. To
-        learn from what the target made of them, define `observe(text, verdict)` as well.
+        `text.tokens` are the prompt and all final tokens; at most `most` drafts are useful. To
+        learn from the target's verdict, define `observe(text, verdict)` as well.
         """
         for position in range(len(text.tokens) - 2, -1, -1):
             if text.tokens[position] == text.last:

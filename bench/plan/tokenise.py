@@ -1,9 +1,9 @@
-"""Conversations turned into the token ids of prompts, once and the same for every decoder.
+"""Turns conversations into the token ids of prompts, once for all decoders.
 
-A *prompt* is one turn. The chat template is applied exactly once and owns the special tokens; a
-model without one gets the turns as plain text, joined by newlines, with whatever special tokens its
-tokenizer adds by itself. A BOS token is never doubled. Turn 2's history holds the answer to turn 1
-that the data gives, else the baseline's, so that every decoder answers the very same prompt.
+A *prompt* is one turn. The chat template is applied exactly once and provides the special tokens; a
+model without a template gets the turns as plain text, joined by newlines, with the special tokens
+that its tokenizer adds. A BOS token is never doubled. Turn 2's history has the answer to turn 1
+from the data, or else the baseline's, so that every decoder answers the very same prompt.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class PromptEncoder:
     """Turns conversations into prompts.
 
     Args:
-        tokenizer: the target's.
-        max_prompt_tokens: the model's context less the budget for the answer; 1 or more.
-        overlong: a longer prompt is left out (with the later turns of its conversation), or loses
-            its beginning: the last `max_prompt_tokens` ids stay, a leading BOS among them.
-        template: a protocol's own, from the texts so far, user first, to one that the tokenizer
-            encodes with its special tokens; None is the tokenizer's.
-        vocab_size: how many tokens the model knows; None: all that the tokenizer gives.
+        tokenizer: tokenizer of the target.
+        max_prompt_tokens: the model's context less the answer's token budget; 1 or more.
+        overlong: "skip" leaves out a longer prompt and the later turns of its conversation;
+            "truncate" keeps its last `max_prompt_tokens` ids, among them a leading BOS.
+        template: a protocol's own template, which makes one text of the texts so far, user first,
+            for the tokenizer to encode with special tokens; None: the tokenizer's template.
+        vocab_size: size of the model's vocabulary; None: ids are not checked.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -57,16 +57,16 @@ class PromptEncoder:
     ) -> tuple[list[Prompt], list[SkippedTurn]]:
         """Tokenise every turn of every conversation once, in order (turn 2 follows its turn 1).
 
-        `answer_turn1` gives the baseline's answers, as text without special tokens, to prompts
-        whose conversation goes on without an answer of its own; it is called once per turn number
-        that has such. None: there is no answer, and the later turns are skipped.
+        `answer_turn1` returns the baseline's answers, as text without special tokens, to prompts
+        with a later turn and no answer in the data. It is called once per turn number with such
+        prompts. If an answer is None, the later turns of its conversation are skipped.
 
         Returns:
-            The prompts, and the turns skipped with a reason each. An empty prompt is the BOS alone,
-            or skipped where the tokenizer has none.
+            The prompts, and the skipped turns with their reasons. An empty prompt becomes a BOS, or
+            is skipped if the tokenizer has no BOS.
 
         Raises:
-            ValueError: a prompt has a token that the model does not know.
+            ValueError: a prompt has a token outside the model's vocabulary.
         """
         assert self.max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
         made: list[Prompt | SkippedTurn] = []
@@ -98,7 +98,7 @@ class PromptEncoder:
     def prompt(
         self, asked: Conversation, turn: int, answers: Sequence[str], before: Prompt | None
     ) -> Prompt | SkippedTurn:
-        """Return a turn as a prompt, or the reason why it is none; `before` is the turn before."""
+        """Return a turn as a prompt, or the reason for skipping it; `before` is the turn before."""
         skipped = partial(SkippedTurn, conversation=asked.id, turn=turn, family=asked.family)
         if len(answers) < turn - 1:
             return skipped(reason="an earlier turn was skipped or not answered")
@@ -138,9 +138,9 @@ class PromptEncoder:
     def _num_kept(
         self, prompt: Prompt, before: Prompt, asked: Conversation, answers: Sequence[str]
     ) -> int:
-        """Return the number of leading ids that are the turn before and its answer.
+        """Return the number of leading ids that equal the turn before and its answer.
 
-        The answer's last one is left out: no call fed it. No call fed a given answer either.
+        No call fed the answer's last token, so it does not count; nor does an answer of the data.
         """
         fed = answers[-1] if asked.reply(before.turn) is None else ""
         answer = self.tokenizer.encode(fed, add_special_tokens=False, verbose=False)
@@ -171,18 +171,18 @@ class PromptEncoder:
 
 
 def without_doubled_bos(ids: list[int], bos: int | None) -> list[int]:
-    """Return ids with one leading BOS where a template and the tokenizer both gave one."""
+    """Return ids with one leading BOS if the template and the tokenizer each added one."""
     while bos is not None and ids[:2] == [bos, bos]:
         ids = ids[1:]
     return ids
 
 
 def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> list[Prompt]:
-    """Return the prompts at one length, to measure what the context costs.
+    """Bring all prompts to one length, to measure what the context costs.
 
-    A prompt's end, with its question, always stays. A longer one loses its beginning; a shorter one
-    follows the text of the prompts after it in the list, around to itself again if need be, which
-    is cut at its beginning. A first BOS token stays the first, and there is no other.
+    A prompt always keeps its end, which has its question. A longer prompt loses its beginning. A
+    shorter prompt is preceded by the texts of the next prompts in the list (cyclically, if need be
+    itself), cut at the beginning. A leading BOS token stays first, and there is no other.
     """
     texts = [p.ids[1:] if bos is not None and p.ids[0] == bos else p.ids for p in prompts]
     if not any(texts):
@@ -202,7 +202,7 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
 
 
 def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> list[str]:
-    """Return a line for each kind of prompt that was left out or cut."""
+    """Return one line about cut prompts and one about skipped prompts, if there are any."""
     total = len(prompts) + len(skipped)
     lines = []
     if cut := [prompt.num_cut for prompt in prompts if prompt.num_cut]:
@@ -217,7 +217,7 @@ def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> li
 
 
 def tasks_of(config: RunConfig, quality_limit: int | None = None) -> TaskSet:
-    """Return the tasks of a run (`UsageError`: unknown or unreadable, `UnavailableError`)."""
+    """Return a run's tasks (`UsageError`: unknown, unreadable; `UnavailableError`: no data)."""
     try:
         return load_tasks(
             config.tasks,

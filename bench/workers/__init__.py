@@ -1,4 +1,4 @@
-"""A run's blocks handed to several workers: each holds the models open, and takes block by block.
+"""Spreads a run's blocks over workers, which keep the models open and take one block at a time.
 
-Imports measure and below.
+It imports only `bench.measure` and the layers below.
 """

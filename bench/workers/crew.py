@@ -1,8 +1,8 @@
 """A queue of jobs and the workers that take them, one job at a time.
 
-Whoever is free takes the next job. One that dies loses the job it had, which goes back to the head
-of the queue, and is replaced; nothing of that job is written yet, so nothing is lost and nothing
-double.
+A free worker takes the next job. If a worker dies, its job goes back to the head of the queue and
+another worker replaces it. No results of that job have been written, so none are lost or written
+twice.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from bench.errors import BenchError
 from bench.workers.messages import Answer, Done, Hello, Job, Opening, Request, Work
 
 _DEATHS = 3
-"""A job that this many workers died of is at fault itself; so is a start, times the workers."""
+"""A job that killed this many workers is at fault; so is a start, after as many per worker."""
 
 
 class Executor(Protocol):
-    """Starts workers and carries requests to them; a worker has one request at a time."""
+    """Starts workers and sends them requests; a worker has one request at a time."""
 
     threads: int
     """CPU threads of each worker."""
 
     def start(self, worker: str) -> None:
-        """Begin a process or job called `worker`; it may take as long as it likes to come up."""
+        """Begin a process or job called `worker`; it may take any time to come up."""
 
     def ask(self, worker: str, request: Request) -> None:
-        """Send a request and return at once; to one that is gone it is lost."""
+        """Send a request and return at once; a dead worker's request is lost."""
 
     def wait(self) -> tuple[str, Answer | None]:
-        """Return the next answer of any worker, or, once, None for one that is gone."""
+        """Return the next answer of any worker, or None, once, for a dead worker."""
 
     def stop(self) -> None:
-        """End all workers, whatever they do."""
+        """End all workers, even busy ones."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Member:
-    """A worker: its hello, the slot it took on its node, and its job."""
+    """A worker: its hello, its slot on its node, and its job."""
 
     hello: Hello | None = None
     slot: int = -1
@@ -54,7 +54,7 @@ class _Member:
 
 
 class JobQueue:
-    """Workers that stay open between queues."""
+    """A queue of jobs, whose workers stay open between runs of the queue."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class JobQueue:
         opening: Callable[[str, Hello, int], Opening],
         prefix: str = "w",
     ) -> None:
-        """Start them, named `prefix` and a number; `opening` is made of name, hello and slot."""
+        """Start workers named `prefix` and a number; `opening` takes name, hello and slot."""
         self._executor, self._opening = executor, opening
         self._num_workers = num_workers
         self._names = (f"{prefix}{number}" for number in itertools.count())
@@ -74,13 +74,13 @@ class JobQueue:
             self._start()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[str, Job | None, Done | None]]:
-        """Have all of `jobs` done, begun in order; yield each worker, job and results as they come.
+        """Have all `jobs` done, begun in order; yield each worker, job and results as they come.
 
-        A worker that opened has results and no job; one that is gone has no results, and the job it
-        had, if any, runs again elsewhere.
+        A worker that has just opened has results but no job. A dead worker has no results; its job,
+        if any, runs again elsewhere.
 
         Raises:
-            BenchError: what a worker raised, or exit 1 where workers die of a job again and again.
+            BenchError: a worker raised it, or workers died again and again (exit 1).
         """
         self._queue.extend(jobs)
         self._give_out()
@@ -114,7 +114,7 @@ class JobQueue:
         self._executor.ask(worker, None)
 
     def _give_out(self) -> None:
-        """Give free workers the next jobs, while there are any."""
+        """Give the next jobs to free workers."""
         for worker, member in self._members.items():
             if self._queue and member.ready and member.job is None:
                 member.job = self._queue.popleft()
@@ -123,7 +123,7 @@ class JobQueue:
                 self._executor.ask(worker, Work(job=member.job, peers=peers))
 
     def _replace(self, worker: str, member: _Member) -> None:
-        """Put a dead worker's job back and start another, but not for ever."""
+        """Put a dead worker's job back and start a new worker, within the limit of deaths."""
         fault = "start" if member.job is None else str(member.job)
         self._deaths[fault] += 1
         if self._deaths[fault] >= _DEATHS * (self._num_workers if member.job is None else 1):

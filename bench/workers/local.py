@@ -1,7 +1,7 @@
-"""Workers as processes of this machine, each pinned to cores of its own.
+"""Workers as processes of this machine, each pinned to its own cores.
 
-``python -m bench.workers.local FD`` is such a process: it speaks over the socket it is given. A
-process that ends, however it ends, closes its end, and that is how it is known to be gone.
+``python -m bench.workers.local FD`` is such a process; it communicates over the given socket. When
+a process ends in any way, its end of the socket closes, which shows that it is gone.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from bench.workers.worker import Worker, cores, python_path
 
 
 class Links:
-    """Connections to workers by name, of which executors are made."""
+    """Connections to workers by name: the base of executors."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without connections."""
         self.open: dict[str, Connection] = {}
 
     def ask(self, worker: str, request: Request) -> None:
-        """Send a request; that a worker is gone is found when it is waited for."""
+        """Send a request; `receive` will find out if the worker is gone."""
         if worker in self.open:
             with contextlib.suppress(OSError):
                 self.open[worker].send(request)
 
     def receive(self, timeout_s: float | None = None) -> tuple[str, Answer | None] | None:
-        """Return the next answer, or None in its place for a dead worker; None: nobody spoke."""
+        """Return a worker and its answer (None if it is dead), or None after the timeout."""
         names = {connection: worker for worker, connection in self.open.items()}
         for ready in wait(list(names), timeout_s):
             assert isinstance(ready, Connection)
@@ -47,15 +47,15 @@ class Links:
         return None
 
     def close(self) -> None:
-        """Let go of all: workers that wait end."""
+        """Close all connections, which ends the waiting workers."""
         for connection in self.open.values():
             connection.close()
         self.open.clear()
 
 
 def serve(connection: Connection) -> None:
-    """Be a worker until the other end is closed; Ctrl-C is left to the run's own process."""
-    with contextlib.suppress(ValueError):  # only a main thread may say so
+    """Be a worker until the other end closes; leave Ctrl-C to the run's own process."""
+    with contextlib.suppress(ValueError):  # only the main thread may set it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = Worker()
     with contextlib.suppress(EOFError, OSError):
@@ -64,17 +64,17 @@ def serve(connection: Connection) -> None:
 
 
 _PATIENCE_S = 1.0
-"""Seconds that a waiting worker may take to end by itself."""
+"""Seconds in which a waiting worker may end by itself."""
 
 
 class LocalExecutor(Links):
     """Processes of this machine (`bench.workers.crew.Executor`)."""
 
     def __init__(self, num_workers: int, threads: int | None) -> None:
-        """Give each its `threads` (None: the cores, shared out).
+        """Give each worker its `threads` (None: an equal share of the cores).
 
         Raises:
-            BenchError: exit 2 where there is no room for so many.
+            BenchError: exit 2, if the workers need more cores than there are.
         """
         super().__init__()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -98,7 +98,7 @@ class LocalExecutor(Links):
         self.open[worker] = Connection(mine.detach())
 
     def wait(self) -> tuple[str, Answer | None]:
-        """Return the next answer, or who is gone."""
+        """Return the next answer, or None for a dead worker."""
         received = self.receive()
         assert received is not None, "nobody is left to wait for"
         worker, answer = received
@@ -107,7 +107,7 @@ class LocalExecutor(Links):
         return worker, answer
 
     def stop(self) -> None:
-        """End all."""
+        """End all processes."""
         self.close()
         for process in self._processes.values():
             _end(process)

@@ -1,8 +1,8 @@
-"""`bench merge`: parts of one plan, measured by several runs, as one run folder.
+"""`bench merge`: joins parts of one plan, measured by several runs, in one run folder.
 
-Every block and every scored answer counts once, the first run's. Counters pool. Each record keeps
-the comparability key of its machine; with several, times and speed-ups hold within each of them
-only (`bench.stats.times`). The runs stay as they are.
+If several runs have the same block or scored answer, the first run's counts. Counters are pooled.
+Each record keeps the comparability key of its machine; with several machines, times and speed-ups
+hold only within each of them (`bench.stats.times`). The original runs stay unchanged.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from bench.stats.unequal import pooled
 from bench.stats.validity import judge
 
 _FREE = ("threads", "device", "run_name")
-"""Settings that may differ between parts: they decide how fast, and what it is called."""
+"""Settings that may differ between parts: they decide the speed and the run's name."""
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
-    """Join runs in a new folder under `parent`; return it, and notes for a reader.
+    """Join runs in a new folder under `parent`; return the folder and notes for the user.
 
     Raises:
-        BenchError: they are not parts of one plan (exit 5), one is none (2) or damaged (4), or it
-            cannot be written (1).
+        BenchError: the runs are not parts of one plan (exit 5), a folder is not a run (2) or is
+            damaged (4), or the new folder cannot be written (1).
     """
     runs = [load_run(folder) for folder in folders]
     for run in runs[1:]:
@@ -54,7 +54,7 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
 
 @dataclass
 class _Merged:
-    """The measurements of several runs, each once; `parts` holds those taken of each run."""
+    """The measurements of several runs, without duplicates; `parts` has each run's records."""
 
     plan: Plan
     parts: list[list[SampleRecord]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class _Merged:
         return merged
 
     def _take(self, run: Run, prefix: str, blocks: set[int], quality: set[tuple[str, str]]) -> None:
-        """Take what no earlier run has; the run's workers get its prefix."""
+        """Take the records that no earlier run has; prefix the names of the run's workers."""
         part: list[SampleRecord] = []
         for r in run.records:
             new = r.block in blocks if r.kind == "timing" else (r.decoder, r.prompt) in quality
@@ -188,7 +188,7 @@ def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
 
 
 def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
-    """Write the first run's answers to each block."""
+    """Write the answers to each block, the first run's if several runs have the block."""
     answers: list[PhasedAnswer] = []
     for run in runs:
         blocks = {(answer.prompts, answer.repeat) for answer in answers}

@@ -1,8 +1,8 @@
-"""Messages between a run and its workers, pickled on the way.
+"""Messages between a run and its workers, pickled for transport.
 
-A worker answers one request after another: None with `Hello`, `Opening` and `Work` with `Done`, and
-any of them with the `BenchError` that it cannot go on for. It writes nothing: its measurements come
-back as a whole, so that one that dies leaves nothing behind.
+A worker answers one request after another: None with `Hello`, `Opening` and `Work` with `Done`, or
+any request with the `BenchError` that stops it. A worker writes no files. It returns a job's
+measurements all at once, so a worker that dies leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.records.prompts import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The worker's machine: `node` names it (a hash), `cores` are those it may use."""
+    """The worker's machine: `node` is a hash of its name, `cores` are the cores it may use."""
 
     node: str
     pid: int
@@ -28,12 +28,12 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """The job of a worker: the run to open, and the way to measure.
+    """The task of a worker: the run to open, and the way to measure.
 
-    `opener` makes the `Setup` of the run stored in `config` (TOML). `cores` are those it is pinned
-    to, `gpu` the one it sees (None: as it is). `identity` and `key` are the run's, of code and
-    weights and of the machine with its setup: a worker that has others refuses. `blocks` are those
-    to come: caches are reserved for their prompts, and warmed up with.
+    `opener` makes the `Setup` of the run stored in `config` (TOML). The worker is pinned to `cores`
+    and sees only `gpu` (None: all it has). It refuses unless its code and weights have the run's
+    `identity` and its machine and setup the run's `key`. It reserves caches for the prompts of the
+    coming `blocks`, and warms up with them.
     """
 
     opener: Callable[[Any], Any]
@@ -50,7 +50,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBlock:
-    """Time a block with all its cells; where `phased`, split its time by phase afterwards."""
+    """Time a block with all its cells; if `phased`, then also split its time by phase."""
 
     block: Block
     phased: bool = False
@@ -61,7 +61,7 @@ class TimeBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitBlock:
-    """Split the time of a block that was timed before, without the cells that `failed` there."""
+    """Split the time of an already timed block by phase, without the cells that `failed`."""
 
     block: Block
     failed: frozenset[str]
@@ -72,7 +72,7 @@ class SplitBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePrompts:
-    """Answer prompts of the quality pass with every cell, but for (cell, prompt) in `done`."""
+    """Answer prompts of the quality pass with every cell, except (cell, prompt) in `done`."""
 
     prompts: tuple[str, ...]
     done: frozenset[tuple[str, str]]
@@ -86,7 +86,7 @@ Job = TimeBlock | SplitBlock | ScorePrompts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A job for a worker, beside which the processes `peers` of the same run work on its node."""
+    """A job for a worker; `peers` are the run's other processes on the worker's node."""
 
     job: Job
     peers: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Results of a job: lines of samples.jsonl, tracebacks by what failed, seconds by phase."""
+    """Results of a job: lines of samples.jsonl, named tracebacks, and seconds by phase."""
 
     lines: tuple[str, ...] = ()
     errors: tuple[tuple[str, str], ...] = ()
@@ -102,5 +102,5 @@ class Done:
 
 
 Request = Opening | Work | None
-"""None is the first: where are you?"""
+"""The first request is None: it asks where the worker runs."""
 Answer = Hello | Done | BenchError

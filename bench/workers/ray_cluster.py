@@ -1,7 +1,7 @@
-"""Workers as actors of a Ray cluster: one actor for each, which lives as long as the run.
+"""Workers as actors of a Ray cluster: each worker is one actor, which lives as long as the run.
 
-Ray places them and says which are gone. Its own restarts are off: a worker's models and job are
-its own, and the queue starts another. https://docs.ray.io (actors, `ray.wait`).
+Ray places the actors and reports dead ones. Ray's restarts are off: a restart would lose the
+worker's models and job, so the queue starts another. https://docs.ray.io (actors, `ray.wait`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _OPTIONS = ["address", *_NUMBERS]
 
 
 class RayExecutor:
-    """Actors of the cluster at ``address``, or of one begun here."""
+    """Actors of the cluster at ``address``, or of a cluster begun here."""
 
     def __init__(self, options: Mapping[str, str], num_workers: int, threads: int | None) -> None:
-        """Connect; without `threads` the cluster's cores are shared out.
+        """Connect; without `threads`, each worker gets an equal share of the cluster's cores.
 
         Raises:
             BenchError: Ray is not installed (exit 5), or an option is unknown (2).
@@ -50,7 +50,7 @@ class RayExecutor:
         self._asked: dict[Any, str] = {}
 
     def start(self, worker: str) -> None:
-        """Ask for an actor; it begins once there is room for it."""
+        """Request an actor; it begins once the cluster has room."""
         wanted = {"num_cpus": self.threads, **self._wanted}
         kind = self._ray.remote(Worker).options(max_restarts=0, max_task_retries=0, **wanted)
         self._actors[worker] = kind.remote()
@@ -60,7 +60,7 @@ class RayExecutor:
         self._asked[self._actors[worker].answer.remote(request)] = worker
 
     def wait(self) -> tuple[str, Answer | None]:
-        """Return the next answer, or who is gone."""
+        """Return the next answer, or None for a dead worker."""
         (ready,), _ = self._ray.wait(list(self._asked), num_returns=1)
         worker = self._asked.pop(ready)
         try:
@@ -71,7 +71,7 @@ class RayExecutor:
         return worker, answer
 
     def stop(self) -> None:
-        """End all actors, and the cluster where it was begun here."""
+        """End all actors, and the cluster if it was begun here."""
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors.clear()

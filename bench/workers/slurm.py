@@ -1,7 +1,7 @@
-"""Workers as jobs of submitit: of Slurm, or processes of this machine (``cluster=local``).
+"""Workers as submitit jobs, in Slurm or as processes of this machine (``cluster=local``).
 
-submitit writes the job and asks Slurm to run it; the job then calls back over a socket and is a
-worker until the run hangs up. https://github.com/facebookincubator/submitit
+submitit writes the job and asks Slurm to run it. The job connects back over a socket and is a
+worker until the run closes the connection. https://github.com/facebookincubator/submitit
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bench.workers.local import Links, serve
 from bench.workers.messages import Answer, Request
 
 _LOOK_EVERY_S = 1.0
-"""Seconds between looks at jobs that have not called yet."""
+"""Seconds between checks of jobs that have not connected yet."""
 
 
 class SubmititExecutor(Links):
-    """Jobs that call back (`bench.workers.crew.Executor`)."""
+    """Jobs that connect back to the run (`bench.workers.crew.Executor`)."""
 
     def __init__(self, options: Mapping[str, str], threads: int | None) -> None:
-        """Listen; `options` are ``folder``, ``cluster``, and parameters of submitit's.
+        """Listen; `options` are ``folder``, ``cluster``, and submitit's parameters.
 
         Raises:
             BenchError: submitit is not installed (exit 5).
@@ -38,7 +38,7 @@ class SubmititExecutor(Links):
         given = dict(options)
         cluster = given.pop("cluster", None)
         folder = given.pop("folder", ".submitit")
-        self.threads = threads or 1  # a node's cores are not known yet
+        self.threads = threads or 1  # the node's cores are unknown yet
         self._jobs_of = submitit.AutoExecutor(folder=folder, cluster=cluster)
         numbers = {key: int(v) if v.isdigit() else v for key, v in given.items()}
         self._jobs_of.update_parameters(
@@ -58,14 +58,14 @@ class SubmititExecutor(Links):
         self._jobs[worker] = self._jobs_of.submit(_call, address, self._key, worker)
 
     def ask(self, worker: str, request: Request) -> None:
-        """Send a request, once the worker has called."""
+        """Send a request, or keep it until the worker has connected."""
         if worker in self._kept or worker not in self.open:
             self._kept[worker] = request
         else:
             super().ask(worker, request)
 
     def wait(self) -> tuple[str, Answer | None]:
-        """Return the next answer, or who is gone."""
+        """Return the next answer, or None for a dead worker."""
         while True:
             while not self._called.empty():
                 worker, connection = self._called.get()
@@ -80,16 +80,16 @@ class SubmititExecutor(Links):
                     return worker, None
 
     def stop(self) -> None:
-        """Cancel all jobs, and let go of those that listen."""
+        """Cancel all jobs, and close all connections."""
         self.close()
         self._listener.close()
         for job in self._jobs.values():
-            with contextlib.suppress(Exception):  # it has ended, or Slurm is not there: no matter
+            with contextlib.suppress(Exception):  # fails if the job has ended or Slurm is gone
                 job.cancel(check=False)
         self._jobs.clear()
 
     def _listen(self) -> None:
-        """Take calls until the listener is closed; callers that do not know the key are refused."""
+        """Accept connections until the listener closes; refuse callers without the key."""
         while True:
             try:
                 connection = self._listener.accept()
@@ -101,7 +101,7 @@ class SubmititExecutor(Links):
 
 
 def _call(address: tuple[str, int], key: bytes, worker: str) -> None:
-    """Call back, say who it is, and work."""
+    """Connect to the run, send the worker's name, and work."""
     with Client(address, authkey=key) as connection:
         connection.send(worker)
         serve(connection)

@@ -1,6 +1,6 @@
-"""The passes of a run, handed to workers: the part of a run's own process while they measure.
+"""Hands the passes of a run to workers; this module runs in the run's own process.
 
-It writes the lines that come back, whole blocks at a time, and shows how far they are.
+It writes the lines that the workers return, whole blocks at a time, and shows the progress.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, Spli
 
 
 class Team:
-    """The executor of a run (None: it measures itself), opened once, before any model is."""
+    """The executor of a run, opened once, before any model; None: the run measures by itself."""
 
     def __init__(self, spread: WorkerConfig, opener: Opener, threads: int | None) -> None:
-        """Workers use `opener`, and `threads` CPU threads each (None: what the executor says).
+        """Workers use `opener` and `threads` CPU threads each (None: the executor decides).
 
         Raises:
-            BenchError: what `open_executor` does.
+            BenchError: as `open_executor` does.
         """
         self.spread, self.opener = spread, opener
         self.executor = None if spread.alone else open_executor(spread, threads)
 
     def shared_out(self, run: ResolvedRun) -> ResolvedRun:
-        """Return the run with a worker's threads, which a resumed run uses too."""
+        """Return the run with the threads of a worker, which a resumed run uses too."""
         return run if self.executor is None else run.with_values(threads=self.executor.threads)
 
 
 def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
-    """Open the executor that was asked for, whose workers use `threads` CPU threads each.
+    """Open the chosen executor, whose workers use `threads` CPU threads each.
 
     Raises:
-        BenchError: its package is not installed (exit 5), or it does not know an option or has no
-            room for so many (2).
+        BenchError: its package is not installed (exit 5), an option is unknown (2), or there is no
+            room for so many workers (2).
     """
     if spread.kind == "local":
         from bench.workers.local import LocalExecutor
@@ -65,7 +65,7 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
 
 @dataclass(frozen=True, kw_only=True)
 class Passes:
-    """The rest of a run, and what its workers need: `fill` measures it with an executor."""
+    """The rest of a run and everything its workers need; `fill` measures it with an executor."""
 
     setup: Setup
     plan: Plan
@@ -80,19 +80,19 @@ class Passes:
     progress: Progress
 
     def fill(self, executor: Executor, num_workers: int) -> None:
-        """Time the blocks that are left, split the time of some, then score what is not scored.
+        """Time the remaining blocks, split the time of some by phase, then score missing answers.
 
-        Timed and untimed work never run at once: the second begins when the first has ended.
+        Timed and untimed work never overlap: untimed work begins after all timed work has ended.
 
         Raises:
-            BenchError: what `JobQueue.run` does, and what cannot be written (exit 1).
+            BenchError: as `JobQueue.run` does, or the results cannot be written (exit 1).
         """
         jobs, scoring, progress = self._timing(), self._scoring(), self.progress
         if not jobs and not scoring:
             return
         num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
         progress.note(f"{num_workers} worker(s) open the models")
-        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are a run's, not a process's
+        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are unique within a run
         queue = JobQueue(executor, num_workers, self._opening(num_workers), prefix)
         try:
             if jobs:
@@ -108,7 +108,7 @@ class Passes:
             queue.close()
 
     def _take(self, results: Iterable[tuple[str, Job | None, Done | None]]) -> None:
-        """Write what the workers do, as it comes."""
+        """Write the workers' results as they come."""
         for worker, job, done in results:
             if done is None:
                 again = f"; {job} runs again elsewhere" if job else ""
@@ -116,7 +116,7 @@ class Passes:
                 block = job.block.block if isinstance(job, TimeBlock) else None
                 self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
                 continue
-            self.writer.lines(done.lines)  # first: what lies in the folder counts
+            self.writer.lines(done.lines)  # first, as only written lines count
             self.writer.sync()
             for name, trace in done.errors:
                 self.writer.trace(name, trace)
@@ -149,7 +149,7 @@ class Passes:
         return opening
 
     def _timing(self) -> list[Job]:
-        """Return blocks in the plan's order, and before them what a stopped run left unsplit."""
+        """Return the blocks in plan order, after those whose times a stopped run left unsplit."""
         unsplit = self.second.missing
         left = {block.block for block in self.left}
         failed: defaultdict[int, set[str]] = defaultdict(set)
@@ -164,7 +164,7 @@ class Passes:
         return jobs + [TimeBlock(block=b, phased=b.block in unsplit) for b in self.left]
 
     def _scoring(self) -> list[Job]:
-        """Return prompts of the quality pass that are not scored, as many as a batch in each."""
+        """Return jobs for the unscored prompts of the quality pass, one batch in each job."""
         cells = list(self.setup.arms)
         done = {(r.decoder, r.prompt) for r in self.records if r.kind == "quality"}
         names = [planned.prompt for planned in self.plan.in_pass("quality")]
@@ -178,10 +178,10 @@ class Passes:
 
 
 def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
-    """Return the cores of a slot: as many as it has threads, of its own while there are any.
+    """Return the cores of a slot, one per thread; slots share cores only when none are free.
 
     Raises:
-        BenchError: exit 2 where a slot needs more cores than its node has.
+        BenchError: exit 2, if a slot needs more cores than its node has.
     """
     if not cores:
         return ()

@@ -1,7 +1,7 @@
-"""A worker: it opens the models once, and then measures what it is handed, block by block.
+"""A worker, which opens the models once and then measures the jobs that it receives.
 
-It is the process of `bench run` without its folder. Torch is imported with the models alone: a
-worker says where it runs first.
+It works like the process of `bench run`, but without a run folder. Torch is imported only with the
+models, so that a worker first reports where it runs.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Answers requests, one after another; None and an `Opening` come before all work."""
+    """Answers requests, one after another; the first two are None and an `Opening`."""
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request; whatever goes wrong is an answer too."""
+        """Answer a request; return any error as an answer."""
         try:
             if request is None:
                 return Hello(node=node(), pid=os.getpid(), cores=cores())
@@ -57,7 +57,7 @@ class Worker:
             return Done(lines, errors, tuple(phases))
         except BenchError as error:
             return error
-        except Exception as error:  # the run says which worker failed, and how
+        except Exception as error:  # the run reports which worker failed, and why
             return BenchError(f"{type(error).__name__}: {error}")
 
     def _open(self, opening: Opening) -> None:
@@ -65,7 +65,7 @@ class Worker:
         whole = cores()
         if opening.cores:
             os.sched_setaffinity(0, opening.cores)
-        if opening.gpu is not None:  # read when CUDA starts, which it has not
+        if opening.gpu is not None:  # read when CUDA starts, which is later
             os.environ["CUDA_VISIBLE_DEVICES"] = str(opening.gpu)
         from bench.plan.select import stored_decoders
 
@@ -84,7 +84,7 @@ class Worker:
         lines: LineCollector,
         attempt: int = 0,
     ) -> None:
-        """Get ready to measure with what is open: reserve caches for `blocks`, and warm up."""
+        """Get ready to measure with an open `setup`: reserve caches for `blocks`, and warm up."""
         from bench.machine.load import LoadWatch
         from bench.measure.timing import Runner, frozen_garbage
 
@@ -106,7 +106,7 @@ class Worker:
         self._frozen.__enter__()
 
     def work(self, job: Job) -> Sequence[PhasedAnswer]:
-        """Do a job; return the seconds by phase that it was to measure."""
+        """Do a job; return its answers by phase, if it asks for them."""
         from bench.measure.phases import phases_of
         from bench.measure.quality import ADVICE, score_quality
         from bench.plan.make import batch_size
@@ -115,7 +115,7 @@ class Worker:
         gc.collect()
         if isinstance(job, TimeBlock):
             self._failed.clear()
-            self._watch.lap()  # what was before is no load of this block
+            self._watch.lap()  # load before this block does not count
             self._runner.measure(job.block)
             return phases_of(setup, prompts, job.block, self._failed) if job.phased else ()
         if isinstance(job, SplitBlock):
@@ -134,9 +134,9 @@ class Worker:
 
 
 def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
-    """Raise `BenchError` (exit 5) where code, models or machine are not the run's.
+    """Raise `BenchError` (exit 5) if code, models or machine are not the run's.
 
-    The machine counts with all of its cores: that workers are pinned to some does not make another.
+    The machine is compared with all of its cores, because pinning a worker to some changes nothing.
     """
     from bench.machine.env import comparability_key
     from bench.plan.identity import identity_of
@@ -155,15 +155,15 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
 
 
 def node() -> str:
-    """Return eight hexadecimal digits that name this machine, and do not tell its name."""
+    """Return eight hexadecimal digits that identify this machine without revealing its name."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 def cores() -> tuple[int, ...]:
-    """Return the cores this process may use; none where the system does not say."""
+    """Return the cores that this process may use; none if the system does not report them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 def python_path() -> str:
-    """Return the PYTHONPATH by which workers find this code: all nodes see the same checkout."""
+    """Return the PYTHONPATH that lets workers find this code; all nodes share the checkout."""
     return os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)

@@ -154,7 +154,7 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
 
     Raises:
         BenchError: a name is not a run, or is given twice (exit 2); a run is damaged or invalid
-            (4) or measured another job; fewer than two runs or no shared decoder are left (5).
+            (4); one measured another job, or fewer than two runs or no shared decoder remain (5).
     """
     sides = [load_side(str(run), parent) for name in names for run in _runs_of(name, parent)]
     told = [f"{side.name} did not end" for side in sides if side.verdict == INCOMPLETE]

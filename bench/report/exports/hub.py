@@ -87,7 +87,7 @@ def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
     """Commit files of a folder to a dataset repository, made private if new; return the URL.
 
     Raises:
-        BenchError: no token (``HF_TOKEN``, ``hf auth login``) or package (exit 5), or a refusal (1).
+        BenchError: no token (``HF_TOKEN``, ``hf auth login``) or package (exit 5); a refusal (1).
     """
     hub = optional("huggingface_hub", "hub", "export --to hub --repo")
     if hub.get_token() is None:

@@ -43,7 +43,7 @@ _LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc
 
 
 def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
-    """Draw joint and conditional acceptance by position, and the conditional's change from 1 on.
+    """Draw joint and conditional acceptance by position, and the conditional less position 1's.
 
     Joint acceptance falls with j by definition; conditional acceptance falls if drafts get worse.
     """

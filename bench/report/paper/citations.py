@@ -1,7 +1,7 @@
 """BibTeX entries for the decoders, models and data of runs, and for this harness.
 
 ``references.bib`` has every known entry, ``citations.toml`` says what each is for. Other models and
-data sets of the hub get an entry from their name. Local or own ones are reported as missing.
+data sets of the hub get an entry from their name. Local files and users' decoders have none.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _WORDS = {
     "other": "the decoder's own code",
 }
 _ALWAYS = 0.9
-"""Smallest mean / maximum of drafts per step of a constant number (answers' ends cut drafts)."""
+"""A mean above this share of the maximum counts as constant, because answers' ends cut drafts."""
 _MOST_DRAFTS = 16
 
 

@@ -1,5 +1,5 @@
 """Tables, figures and texts of finished runs.
 
-Imports plan, stats and below, never measure. Matplotlib in the two files of figures alone. No
-torch.
+Imports plan, stats and lower layers, never measure. Only figures/ imports matplotlib; nothing
+imports torch.
 """

@@ -1,7 +1,7 @@
 """The findings of a run, computed once: the numbers, tables and sentences of its report.
 
-The Markdown report, the HTML report and the terminal all show a `Findings`. A pure function of the
-run folder; a run that was interrupted is read as far as it got.
+The Markdown report, the HTML report and the terminal all show a `Findings`. It depends only on the
+run folder, and covers the completed part of an interrupted run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REPRODUCE = (
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings of one run; every property is computed from `run` alone."""
+    """Numbers, tables and sentences of one run, all computed from `run`."""
 
     run: Run
 
@@ -61,7 +61,7 @@ class Findings:
 
     @cached_property
     def judged(self) -> pd.DataFrame:
-        """The summary that is shown, see `bench.stats.summary_row.judged`."""
+        """The summary that the report shows, see `bench.stats.summary_row.judged`."""
         return judged(self.summary)
 
     @cached_property
@@ -76,7 +76,7 @@ class Findings:
 
     @cached_property
     def latency(self) -> pd.DataFrame:
-        """Return the waits of readers, see `bench.stats.latency.latency_table`."""
+        """Waiting times of readers, see `bench.stats.latency.latency_table`."""
         return latency.latency_table(self.run.records, self.decoders)
 
     @cached_property
@@ -91,12 +91,12 @@ class Findings:
 
     @cached_property
     def splits(self) -> list[Split]:
-        """Time by phase of the second pass; empty where there was none."""
+        """Time by phase in the second pass; empty without a second pass."""
         return decompose.splits(self._phases, self.run.records, self.decoders)
 
     @cached_property
     def decompositions(self) -> list[Decomposition]:
-        """Speed-ups in parts, from the second pass."""
+        """Speed-ups split into parts, from the second pass."""
         return decompose.decompositions(self._phases, self.run.records, self.decoders)
 
     @cached_property
@@ -109,22 +109,22 @@ class Findings:
 
     @property
     def decoders(self) -> list[str]:
-        """Measured decoders in their order, the second arm of the baseline left out."""
+        """Measured decoders in order, without the baseline's second arm."""
         return sums.decoder_order(self.run.plan, self.run.records, self.wrong)
 
     @cached_property
     def wrong(self) -> list[str]:
-        """Decoders that claim to be lossless and are not."""
+        """Decoders that wrongly claim to be lossless."""
         return self.run.status.wrong
 
     @cached_property
     def validity(self) -> RunStatus:
-        """The verdict on the run as it now lies there, with its evidence."""
+        """The verdict on the run folder as it is now, with its evidence."""
         return judge(self.run)
 
     @property
     def verdict(self) -> str:
-        """VALID, or why it is not, see `bench.stats.validity`."""
+        """VALID or another verdict of `bench.stats.validity`."""
         return str(self.validity.verdict)
 
     # ------------------------------------------------------------ tables
@@ -136,7 +136,7 @@ class Findings:
 
     @cached_property
     def reference_table(self) -> Table | None:
-        """Published numbers beneath the run's own, where its configuration names some."""
+        """The run's rows above published rows; None without a configured reference or numbers."""
         name = self.run.config.get("reference")
         if name is None or self.summary.empty:
             return None
@@ -145,10 +145,7 @@ class Findings:
 
     @cached_property
     def tables(self) -> dict[str, list[Table]]:
-        """The tables that have numbers, by the part of the report beneath the main one.
-
-        Rows of WRONG decoders are marked.
-        """
+        """Non-empty tables by part of the report below the main table; WRONG rows are marked."""
         run, summary, of = self.run, self.judged, (self.run.records, self.decoders)
         made: dict[str, Sequence[Table | None]] = {
             "estimators": [speed.estimators(summary, sums.second_arm(run.records))],
@@ -182,7 +179,7 @@ class Findings:
         }
 
     def _family_tables(self) -> list[Table]:
-        """Make the tables of speed, counters and time; n is the number of prompts timed in each."""
+        """Make the tables by family of speed, counters and time; n counts the timed prompts."""
         timed = f"{self._sizes('prompts')} prompts."
         return [
             *speed.by_families(self.summary, self._sizes("prompts")),
@@ -202,7 +199,7 @@ class Findings:
         ]
 
     def _sizes(self, column: str) -> str:
-        """Name n of every family, as the baseline (or the first decoder) has it."""
+        """Format n of every family, as the first decoder (the baseline, if measured) has it."""
         if self.summary.empty:
             return "n = 0"
         first = self.summary[self.summary["decoder"] == self.summary["decoder"].iloc[0]]
@@ -213,40 +210,40 @@ class Findings:
 
     @property
     def conclusion(self) -> str:
-        """State the result of the run in a sentence or two."""
+        """The result of the run in a sentence or two."""
         return conclusion.conclusion(self.judged, self._pairs)
 
     @property
     def sentences(self) -> list[str]:
-        """One sentence per decoder that was compared to the baseline."""
+        """One sentence per decoder other than the baseline."""
         rows = rows_of(self.judged, ALL)
         return [conclusion.sentence(row) for row in rows if row.decoder != BASELINE]
 
     @property
     def floor_sentence(self) -> str:
-        """The A/A line that stands under the main table."""
+        """The A/A line under the main table."""
         return main.floor_sentence(self.floor)
 
     @property
     def resolution(self) -> str:
-        """The smallest differences the run can show; empty where it has no interval."""
+        """The smallest differences that the run can resolve; empty without intervals."""
         return conclusion.resolution(self.judged)
 
     @property
     def footnotes(self) -> list[str]:
-        """List the limits of the main table, the most important first: noise, resolution, width."""
+        """Limits of the main table, most important first: noise, resolution, interval widths."""
         wide = speed.needs(without_wrong(self.summary))
         primary = conclusion.primary_sentence(self.summary, self.run.config.get("primary"))
         return [line for line in (self.floor_sentence, self.resolution, wide, primary) if line]
 
     @property
     def setting(self) -> list[tuple[str, str]]:
-        """Return the origin of the run as (key, value) lines."""
+        """The origin of the run as (key, value) lines."""
         return setting(self.run, self.decoders)
 
     @property
     def basis(self) -> str:
-        """Describe the estimates of the main table and their sample in one line."""
+        """One line about the estimates of the main table and their sample."""
         each = dict.fromkeys(main.basis(row) for row in rows_of(self.summary, ALL))
         return (
             "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
@@ -255,7 +252,7 @@ class Findings:
 
     @property
     def status(self) -> str:
-        """Describe the end of the run, and the measured share of the plan."""
+        """How the run ended, and how much of the plan was measured."""
         text = (
             f"{self.run.status.status or 'unfinished'}; {self._num_blocks} of "
             f"{len(self.run.plan.blocks)} timing blocks measured"
@@ -272,7 +269,7 @@ class Findings:
 
     @cached_property
     def caveats(self) -> list[str]:
-        """Everything that qualifies the numbers, one line each; empty where nothing does."""
+        """Caveats about the numbers, one line each."""
         return [portable(line) for line in self._caveats()]
 
     def _caveats(self) -> Iterator[str]:
@@ -290,7 +287,7 @@ class Findings:
         measured = {record.decoder for record in run.records}
         if missing := ", ".join(c.cell for c in run.plan.cells if c.cell not in measured):
             yield f"Not measured: {missing}."
-        if not run.status.num_errors:  # else the warnings say it
+        if not run.status.num_errors:  # otherwise the warnings report errors
             errors = Counter((r.decoder, r.failure) for r in run.records if r.error is not None)
             for (cell, text), num in errors.most_common(9):
                 yield f"{num} error(s) of {cell}: {text}"
@@ -309,7 +306,7 @@ class Findings:
 
     @property
     def environment(self) -> list[tuple[str, str]]:
-        """Machine, versions and the like, as (key, value) lines without absolute paths."""
+        """Machine, versions and so on, as (key, value) lines without absolute paths."""
         return list(_flat(self.run.env.to_json()))
 
     @property
@@ -319,12 +316,12 @@ class Findings:
 
     @property
     def reproduce(self) -> list[tuple[str, str]]:
-        """Commands, each with its purpose, relative to the folder that holds the run."""
+        """Commands with their purposes, relative to the parent of the run folder."""
         return [(command.format(run=self.name), purpose) for command, purpose in _REPRODUCE]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested mappings as dotted keys; unknown values are left out."""
+    """Yield the known values of nested mappings under dotted keys."""
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

@@ -1,6 +1,6 @@
-"""`bench pool RUN…`: sessions of one job as one estimate: pool.csv, pool.md and a table.
+"""`bench pool RUN…`: combine sessions of one job into one estimate (pool.csv, pool.md, a table).
 
-Sessions are runs of any day, machine and commit, and must have measured the same thing.
+Sessions are runs of the same work, on any day, machine and commit.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from bench.stats.validity import INCOMPLETE
 from bench.text import UNKNOWN, counted, factor, markdown, portable
 
 _UNTIMED = {"quality limit"}
-"""Facts of a job that its times do not depend on."""
+"""Facts of a job that do not affect its times."""
 _SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
-"""Circumstances that stand in the tables, or follow from others."""
+"""Circumstances that the tables already show, or that follow from others."""
 _NOTE = (
     "Speed-up over ar: geometric mean of paired, end-to-end time per token; its interval is over "
     "prompts and sessions, bold where it excludes 1 and exceeds the A/A floor. Next session: where "
@@ -46,23 +46,23 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class Session:
-    """One run among those pooled."""
+    """One of the pooled runs."""
 
     side: RunSnapshot
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
-        """The speed-ups by decoder and prompt, see `bench.stats.estimates.prompt_table`."""
+        """Speed-ups by decoder and prompt, see `bench.stats.estimates.prompt_table`."""
         return prompt_table(self.side.records, list(self.side.cells))
 
     @property
     def machine(self) -> str:
-        """The processor or GPU, and threads: machines alike in both count as one."""
+        """The processor or GPU, and threads; machines that agree in both count as one."""
         return portable(f"{hardware(self.side)}, {self.side.env.torch.threads} threads")
 
     @property
     def began(self) -> str:
-        """The minute (UTC) in which it began."""
+        """The start of the session (UTC), to the minute."""
         return (self.side.status.started_utc or UNKNOWN)[:16].replace("T", " ")
 
     def mean(self, decoder: str, column: str) -> float:
@@ -73,14 +73,14 @@ class Session:
 
 @dataclass(frozen=True)
 class Pool:
-    """Sessions that may be pooled; `left_out` says what else was named and is not used."""
+    """Sessions to pool; `left_out` lists the runs and decoders that are not used."""
 
     sessions: Sequence[Session]
     left_out: tuple[str, ...] = ()
 
     @cached_property
     def decoders(self) -> dict[str, tuple[str, Pooled]]:
-        """Guarantee and estimate of each decoder that all measured, the strongest first."""
+        """Guarantee and estimate of each decoder in all sessions, strongest guarantee first."""
         found = {each.cell: each.guarantee for each in self.sessions[0].side.planned}
         kept = [name for name in found if self._everywhere(name) and name not in self.wrong]
         kept.sort(key=lambda name: guarantee_rank(found[name]))
@@ -94,7 +94,7 @@ class Pool:
 
     @cached_property
     def wrong(self) -> set[str]:
-        """Decoders that claim to be lossless and were found not to be, in any session."""
+        """Decoders that wrongly claim to be lossless, in any session."""
         return {cell for session in self.sessions for cell in session.side.wrong}
 
     @property
@@ -150,11 +150,11 @@ class Pool:
 
 
 def load_pool(names: Sequence[str], parent: Path) -> Pool:
-    """Read runs, or folders of runs; those that did not end are left out.
+    """Load runs, or folders of runs, without incomplete runs.
 
     Raises:
-        BenchError: one is no run, or there twice (exit 2); damaged or invalid (4); of another job
-            than the first, or fewer than two are left (5).
+        BenchError: a name is not a run, or is given twice (exit 2); a run is damaged or invalid
+            (4); one measured another job, or fewer than two runs or no shared decoder remain (5).
     """
     sides = [load_side(str(run), parent) for name in names for run in _runs_of(name, parent)]
     told = [f"{side.name} did not end" for side in sides if side.verdict == INCOMPLETE]
@@ -182,7 +182,7 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
 
 
 def _runs_of(name: str, parent: Path) -> list[str]:
-    """Return the runs in a folder that is no run itself, or the name as it is."""
+    """Return the runs in a folder that is not itself a run; else return the name."""
     for folder in (Path(name), parent / name):
         if folder.is_dir() and not (folder / STATUS).is_file():
             runs = [run for run in sorted(folder.iterdir()) if (run / STATUS).is_file()]
@@ -192,7 +192,7 @@ def _runs_of(name: str, parent: Path) -> list[str]:
 
 
 def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
-    """Say what two sessions did not both measure; what an older version does not state is usual."""
+    """Yield differences in what two sessions measured; settings missing in one are the defaults."""
     fields = RunConfig.model_fields.items()
     usual = {name.replace("_", " "): str(field.default) for name, field in fields}
     for key in dict.fromkeys([*(ours := _job(first, other)), *(theirs := _job(other, first))]):
@@ -208,7 +208,7 @@ def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
 
 
 def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
-    """Return what a run measured: its identity less the circumstances, and options of decoders."""
+    """Return what a run measured: its identity without circumstances, and decoder options."""
     less = CIRCUMSTANCES | _UNTIMED
     facts = {key: value for key, value in identity(side).items() if key not in less}
     if side.env.device:
@@ -222,7 +222,7 @@ def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
 
 
 def write_pool(found: Pool, folder: Path) -> list[Path]:
-    """Write pool.csv and pool.md into a folder (`BenchError` where it cannot be written to)."""
+    """Write pool.csv and pool.md into a folder (`BenchError` if it cannot be written)."""
     tables = [f"{made.to_markdown()}\n\n{made.note}" for made in (table(found), sessions(found))]
     texts = [f"# {found.title}", *tables, *(f"* {markdown(line)}" for line in found.notes)]
     made = {"pool.csv": csv_bytes(frame(found)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
@@ -230,7 +230,7 @@ def write_pool(found: Pool, folder: Path) -> list[Path]:
 
 
 def print_pool(found: Pool, console: Console) -> Exit:
-    """Print the decoders over all sessions; return the exit code (3 where one is wrong)."""
+    """Print the pooled estimates; return the exit code (3 if a decoder is wrong)."""
     made = table(found)
     console.print(Text(found.title, style="bold"))
     console.print(made.to_rich({name: name.replace(" ", "\n", 1) for name in made.headings}))
@@ -240,7 +240,7 @@ def print_pool(found: Pool, console: Console) -> Exit:
 
 
 def frame(found: Pool) -> pd.DataFrame:
-    """Return a row per decoder."""
+    """Return the pooled estimates, one row per decoder."""
     return pd.DataFrame(
         {
             "decoder": name,
@@ -262,7 +262,7 @@ def frame(found: Pool) -> pd.DataFrame:
 
 
 def table(found: Pool) -> Table:
-    """Make the table of the decoders over all sessions."""
+    """Make the table of pooled estimates by decoder."""
     columns: Columns = {
         "decoder": lambda name: name,
         "guarantee": lambda name: found.decoders[name][0],
@@ -279,7 +279,7 @@ def table(found: Pool) -> Table:
 
 
 def sessions(found: Pool) -> Table:
-    """Make the table of every session's own speed-ups."""
+    """Make the table of speed-ups by session."""
     any_decoder = next(iter(found.decoders))
     columns: Columns = {
         "session": lambda each: each.side.name,

@@ -1,8 +1,7 @@
-"""``--reference NAME``: published numbers beside a run's own, and whether they may be compared.
+"""``--reference NAME``: published numbers next to a run's, and their comparability.
 
-The numbers, with source and device, lie in ``bench/settings/published.toml``. Tokens per
-step compare where model, temperature and protocol are the same, speed-ups where GPU and dtype are
-too.
+``bench/settings/published.toml`` has the numbers with their source and device. Tokens per step are
+comparable if model, temperature and protocol agree; speed-ups only if GPU and dtype agree too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from bench.text import UNKNOWN, factor
 class _PublishedFigures:
     """Published rows (name, speed-up, tokens per step; NaN: unknown) and their setting.
 
-    An empty `gpu`, `dtype` or `protocol` was not stated, and compares with nothing.
+    An empty `gpu`, `dtype` or `protocol` was not stated. Without `protocol` nothing is comparable,
+    without `gpu` speed-ups are not.
     """
 
     name: str
@@ -45,7 +45,7 @@ class _PublishedFigures:
 
 
 def load_reference(name: str) -> _PublishedFigures:
-    """Return the reference of that name (exit 2 where there is none)."""
+    """Return the reference of that name (exit 2 if unknown)."""
     known = published()
     if name not in known:
         raise UsageError(f"no reference {name!r}; {did_you_mean(name, known)}")
@@ -57,9 +57,9 @@ def load_reference(name: str) -> _PublishedFigures:
 def obstacles(
     reference: _PublishedFigures, config: Mapping[str, Any], env: Environment, left: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Say why tokens per step, and why speed-ups, do not compare; empty where they do.
+    """Return reasons against comparing tokens per step, and against comparing speed-ups.
 
-    `left` are the run's departures from its protocol.
+    `left` lists the run's departures from its protocol.
     """
     lengths = []
     if reference.model not in str(config.get("model", "")).lower():
@@ -84,7 +84,7 @@ def obstacles(
 
 
 def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Table:
-    """Return published rows beneath the run's own."""
+    """Make the table of the run's rows above the published rows."""
     left = []
     if run.config.get("protocol"):
         left = departures(run.config, len(run.plan.in_pass("timing")))

@@ -1,7 +1,7 @@
-"""Several runs side by side: which may stand together, their names, their differences.
+"""Several runs in one report: which runs may be combined, their names, their differences.
 
-A speed-up is a ratio of two decoders of one run, so speed-ups of several runs can stand in one
-table. Their times cannot be pooled.
+A speed-up is a ratio of two decoders of one run, so one table may show speed-ups of several runs.
+Their times cannot be pooled.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ASKED = {
     "reuse_prefix": "later turns begin from another cache",
     "batch_size": "a speed-up at batch size 1 is of answers, above it of whole groups",
 }
-"""Settings in which runs of one table must agree (of `batch_size`, whether it is 1), and why."""
+"""Settings that runs of one table must share, and why (`batch_size`: 1 in all runs or in none)."""
 _LATER = {"reuse_prefix": False}
-"""Those that older runs do not know, and how these measured."""
+"""Settings that older runs lack, with the values that they used."""
 _SETTINGS = (
     *("tasks", "split", "limit", "prompt_tokens", "quality_limit", "repeats", "batch_size"),
     *("max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype", "attention"),
@@ -45,15 +45,15 @@ CIRCUMSTANCES = {
     *("hardware", "threads", "GPU driver", "comparability key", "system", "Python", *_PACKAGES),
     *("commit", "started", "verdict"),
 }
-"""Facts of an identity that say where, when and with which code, and not what was measured."""
+"""Identity facts about where, when and with which code a run was measured, not about what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNumbers:
-    """A run's numbers over all decoders: its summary and its A/A floor.
+    """The summary and the A/A floor of one run.
 
-    `name` is its folder's, made unique among others; `label` heads its column: the model where
-    every run has another one, else `name`.
+    `name` is the folder's name, made unique among the runs. `label` heads the run's column: the
+    model if no two runs share a model, else `name`.
     """
 
     name: str = ""
@@ -64,9 +64,9 @@ class RunNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedRun(RunNumbers):
-    """A run among others, whose decoders are named by `disambiguate_names`.
+    """One of several runs, with decoder names from `disambiguate_names`.
 
-    `pairs` are speed-ups of decoders over one another.
+    `pairs` holds the speed-ups of decoders over each other.
     """
 
     side: RunSnapshot
@@ -74,11 +74,11 @@ class NamedRun(RunNumbers):
 
 
 def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
-    """Load runs that can stand in one table, in the order given.
+    """Load runs for one table, in the given order.
 
     Raises:
-        BenchError: one is no run (exit 2) or measured no speed-up (5); of several, one is damaged
-            or invalid (4), there twice (2), or about something else than the first (5).
+        BenchError: a name is not a run (exit 2), or a run measured no speed-up (5). With several
+            runs also: one is damaged or invalid (4), named twice (2), or unlike the first (5).
     """
     sides = [load_side(name, parent) for name in names]
     for i, side in enumerate(sides):
@@ -111,12 +111,12 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 
 
 def summary_of(side: RunSnapshot) -> pd.DataFrame:
-    """Return a run's summary, its quality over the families that can tell a loss."""
+    """Return a run's summary, with overall quality from the families that can show a loss."""
     return judged(summarise(side.records, Plan(cells=side.planned), side.gold, side.wrong))
 
 
 def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
-    """Return all decoders, the baseline first, then by guarantee, else in the runs' order."""
+    """Return all decoders: the baseline first, then by guarantee, then in the runs' order."""
     ranks: dict[str, int] = {}
     for member in members:
         for row in rows_of(member.summary, ALL):
@@ -125,11 +125,11 @@ def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
     return sorted(ranks, key=ranks.__getitem__)
 
 
-# ---------------------------------------------------------------- what cannot stand together
+# ---------------------------------------------------------------- refused runs
 
 
 def refuse_invalid(side: RunSnapshot) -> None:
-    """Refuse a run whose numbers mean nothing (exit 4)."""
+    """Refuse a damaged or invalid run (exit 4)."""
     if side.verdict in (DAMAGED, INVALID):
         why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
@@ -144,7 +144,7 @@ def _compared(member: NamedRun) -> NamedRun:
 
 
 def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
-    """Refuse one run under two names: the same folder, or one that was stored of it."""
+    """Refuse one run under two names: the same folder, or a stored copy."""
     times = [
         (s.status.started_utc, s.status.finished_utc, s.status.revision, s.config)
         for s in (first, second)
@@ -156,7 +156,7 @@ def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
 
 
 def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
-    """Refuse other work; another way of measuring it is told."""
+    """Refuse a run of other work; other ways of measuring the same work are only reported."""
     for key, why in _ASKED.items():
         ours, theirs = (side.config.get(key, _LATER.get(key)) for side in (first, other))
         known = key in ("protocol", "split") or None not in (ours, theirs)
@@ -171,9 +171,9 @@ def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
 
 
 def disambiguate_names(sides: Sequence[RunSnapshot]) -> list[dict[str, str]]:
-    """Rename decoders whose options differ between the runs, per run: ``spec (k 8)``.
+    """Return, per run, new names for decoders whose options differ: ``spec (k 8)``.
 
-    Unstated options (an older version had fewer) are taken to be the same.
+    Missing options (older versions had fewer) are assumed to be equal.
     """
     made: list[dict[str, str]] = [{} for _ in sides]
     for cell in dict.fromkeys(cell for side in sides for cell in side.cells):
@@ -192,9 +192,9 @@ def _keys(maps: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def identity(side: RunSnapshot) -> dict[str, str]:
-    """Return a run's model, work, sampling, machine, software and code, as far as known.
+    """Return the known facts about a run's model, work, sampling, machine, software and code.
 
-    No absolute path is in it.
+    Absolute paths are shortened to their last part.
     """
     env, config = side.env, side.config
     adapters = (env.models.adapters or {}).items()
@@ -222,18 +222,18 @@ def _short(digest: str | None) -> str | None:
 
 
 def facts_of(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
-    """Return every fact of the runs' identities with its value in each; None if unknown."""
+    """Return every identity fact with its value in each run (None: unknown)."""
     each = [identity(member.side) for member in members]
     return [(key, [facts.get(key) for facts in each]) for key in _keys(each)]
 
 
 def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
-    """Return the facts that are not the same in all of the runs."""
+    """Return the identity facts that differ between the runs."""
     return [(key, values) for key, values in facts_of(members) if len(set(values)) > 1]
 
 
 def same_machine(members: Sequence[NamedRun]) -> bool:
-    """Return whether all are known to be measured on one kind of machine and setup."""
+    """Tell whether all runs share one known comparability key (kind of machine and setup)."""
     return None not in (keys := {member.side.key for member in members}) and len(keys) == 1
 
 

@@ -1,7 +1,7 @@
-"""`bench report`: every table, figure and text of a run, written from its folder alone.
+"""`bench report`: write every table, figure and text of a run, from its folder only.
 
-A pure function of the records: writing twice gives the same bytes, nothing says "now", no model is
-needed. Every file is replaced as a whole, so a reader never sees half of one.
+The output depends only on the records: no model, no current time, and writing twice gives the same
+bytes. Every file is replaced atomically, so a reader never sees a partial file.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ _TERMINAL = {
     "identical to ar %": "same as\nar %",
     "errors": "errors",
 }
-"""Columns of the terminal's table and their headings there."""
+"""Columns of the terminal's table and their headings."""
 _BARE = (f"quality % [{LEVEL}]", PER_STEP)
-"""Those without their intervals there."""
+"""Columns that the terminal shows without intervals."""
 _EXPENDABLE = (
     *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
     *("tokens/s", "calls per step", "identical to ar %", PER_STEP),
 )
-"""Those that a narrow terminal shows in further blocks, in this order."""
+"""Columns that a narrow terminal moves into further blocks, in this order."""
 
 
 def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     """Write samples.parquet, summary.csv, report.md, report.html, tables/ and figures/ of a run.
 
-    `reference` names published numbers to print beside the run's; None: as it was configured.
+    `reference` names published numbers to print next to the run's; None: the configured reference.
 
     Raises:
-        BenchError: where the folder is no run or there is no such reference (2), it is damaged
-            (4) or cannot be written (1).
+        BenchError: the folder is not a run or the reference is unknown (exit 2), the run is
+            damaged (4), or the folder cannot be written (1).
     """
     from bench.report.figures import canvas, gallery  # matplotlib: only where something is drawn
 
     findings = _findings(run_dir, reference)
-    # of a damaged run, what was written before may be the last that is left of it
+    # files written earlier may be all that is left of a damaged run
     kept = [name for name in _NUMBERS if findings.verdict == DAMAGED and (run_dir / name).exists()]
     if STORED not in kept and not is_stored(run_dir):
         with replacing(run_dir / STORED) as file:
@@ -116,19 +116,16 @@ def tables_of(findings: Findings) -> dict[str, bytes]:
 
 
 def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> Exit:
-    """Print the findings of a run folder, with the reference as `write_report` takes it.
+    """Print the findings of a run folder; see `write_report` for `reference`.
 
     Raises:
-        BenchError: where the folder is no run (exit 2) or is damaged (4).
+        BenchError: the folder is not a run (exit 2) or is damaged (4).
     """
     return print_findings(_findings(run_dir, reference), console)
 
 
 def print_findings(findings: Findings, console: Console) -> Exit:
-    """Print a run's main table, the A/A line, its verdict, and what qualifies the numbers.
-
-    Returns the verdict's exit code.
-    """
+    """Print a run's main table, A/A line, verdict and caveats; return the verdict's exit code."""
     if findings.summary.empty:
         console.print(Text("nothing is measured yet"))
     else:
@@ -151,7 +148,7 @@ def print_findings(findings: Findings, console: Console) -> Exit:
 
 
 def _blocks(findings: Findings, console: Console) -> list[RichTable]:
-    """Return the main table as far as the console is wide, the other columns in blocks below."""
+    """Split the main table into blocks that fit the console's width."""
     table = findings.headline.bare(_BARE)
     errors = any(row[-1].text != "0" for row in table.rows)
     columns = [

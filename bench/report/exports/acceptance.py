@@ -1,7 +1,7 @@
-"""`bench export --to acceptance`: what was accepted, in the words of serving engines.
+"""`bench export --to acceptance`: draft acceptance in the formats of serving engines.
 
-``synthetic.json`` makes vLLM (vllm-project/vllm#41035: by rates or by the length) and llama.cpp
-(ggml-org/llama.cpp#27711) accept drafts as often as here; ``requests/DECODER.jsonl`` has vLLM's
+``synthetic.json`` makes vLLM (vllm-project/vllm#41035: by rates or by length) and llama.cpp
+(ggml-org/llama.cpp#27711) accept drafts as often as this run; ``requests/DECODER.jsonl`` has vLLM's
 metrics of each answer (vllm-project/vllm#48915, level ``detailed``), as AIPerf reads them
 (ai-dynamo/aiperf#1167); ``DECODER/speculation_profile.json`` is NVIDIA's profile 1.0
 (NVIDIA/Model-Optimizer#2247). Rates are unconditional (`bench.stats.counters.PositionCount`).
@@ -26,7 +26,7 @@ from bench.text import portable
 
 
 def acceptance(findings: Findings) -> dict[str, bytes]:
-    """Return the files of every decoder that drafted; a WRONG one has none (exit 5: nobody)."""
+    """Return the files of every decoder that drafted, without WRONG ones (exit 5 if none)."""
     target = portable(str(findings.run.config.get("model") or "zoo"))
     synthetic, files = {}, {}
     for decoder, answers in group_by(counters.timed(findings.run.records)).items():
@@ -36,7 +36,7 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
         deepest = max(max(answer.steps.depths) for answer in answers if answer.steps)
         name, most = re.sub(r"[^\w.@-]", "-", decoder), max(deepest, len(positions))
         rates = [round(count.unconditional or 0.0, 6) for count in positions]
-        rates += [0.0] * (most - len(rates))  # no step got there
+        rates += [0.0] * (most - len(rates))  # no step reached these positions
         vllm = {"rejection_sample_method": "synthetic", "num_speculative_tokens": most}
         length, line = round(1 + sum(rates), 6), f"--spec-draft-n-max {most}"
         synthetic[decoder] = {
@@ -55,7 +55,7 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
 
 
 def _response(answer: SampleRecord, model: str, most: int) -> dict[str, Any]:
-    """Return an answer as vLLM responds, less its text; like vLLM, less steps without drafts."""
+    """Return an answer as vLLM's response, without text; like vLLM, without undrafted steps."""
     steps = answer.steps
     assert steps is not None
     each = zip(steps.accepted[1:], steps.drafted[1:], strict=True)
@@ -87,7 +87,7 @@ def _response(answer: SampleRecord, model: str, most: int) -> dict[str, Any]:
 def _profile(
     findings: Findings, answers: Sequence[SampleRecord], rates: Sequence[float]
 ) -> dict[str, Any]:
-    """Return NVIDIA's profile: lengths are tokens of a step, conditionals ratios of marginals."""
+    """Return NVIDIA's profile: lengths are tokens per step, conditionals ratios of marginals."""
     parts = {"": answers, **group_by(answers, lambda answer: answer.family)}
     means = {f: round(Tally.pool(of).acceptance_length or 0.0, 6) for f, of in parts.items()}
     mean, implied, most = means.pop(""), round(1 + sum(rates), 6), len(rates)
@@ -98,7 +98,7 @@ def _profile(
         "implied_mean_accept_length": implied,
         "reported_mean_accept_length": mean,
         "abs_delta": round(abs(implied - mean), 6),
-        "tolerance": 0.02,  # the one of its producer
+        "tolerance": 0.02,  # as in NVIDIA's producer
         "passed": abs(implied - mean) <= 0.02,
     }
     return {

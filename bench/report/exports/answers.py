@@ -1,4 +1,4 @@
-"""The answers of a run as a table, a row each, without ids, texts and lists."""
+"""The answers of a run as a table with one row each, without ids, texts and lists."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Numbers of a run for pull requests: pytest-benchmark's file, and github-action-benchmark's two.
 
-``pytest-benchmark`` has one benchmark per decoder, a round per answer, in seconds per token, with
-the counters as extra info; its own `compare` reads the file. ``github-action-benchmark`` takes one
-direction a file.
+``pytest-benchmark`` has one benchmark per decoder and one round per answer, in seconds per token,
+with the counters as extra info; its `compare` command reads the file. ``github-action-benchmark``
+takes one file per direction (smaller or bigger is better).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BIGGER = (
 
 
 def pytest_benchmark(findings: Findings) -> dict[str, bytes]:
-    """Return the run as pytest-benchmark stores one of its own."""
+    """Return the run in pytest-benchmark's storage format."""
     run, env = findings.run, findings.run.env
     cells = group_by(run.records, lambda record: record.decoder)
     benchmarks = []
@@ -62,7 +62,7 @@ def pytest_benchmark(findings: Findings) -> dict[str, bytes]:
 
 
 def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
-    """Return one decoder: rounds are answers, seconds are per emitted token."""
+    """Return one decoder's benchmark: rounds are answers, seconds are per emitted token."""
     name = f"decode[{row.decoder}]"
     values = np.asarray(data)
     least, first, middle, third, most = map(float, np.percentile(values, (0, 25, 50, 75, 100)))
@@ -101,7 +101,7 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
 
 
 def github_action(findings: Findings) -> dict[str, bytes]:
-    """Return its two files, one for each direction that is better."""
+    """Return two files, for numbers of which smaller or bigger ones are better."""
     rows = rows_of(without_wrong(findings.summary), ALL)
     made = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
     return {

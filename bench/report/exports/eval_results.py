@@ -1,9 +1,9 @@
 """`bench export --to eval-results`: quality as a model's results on the Hugging Face hub.
 
-They are YAML in ``.eval_results/`` of the model's repository
+Results are YAML files in ``.eval_results/`` of the model's repository
 (https://huggingface.co/docs/hub/eval-results). An entry names a dataset of the hub that is
 registered as a benchmark, a task of its ``eval.yaml``, and one value. Several values for one task
-stand in files of their own, with notes: a file per decoder.
+must be in separate files with notes, so there is one file per decoder.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def eval_results(
 ) -> dict[str, bytes]:
     """Return a file per decoder whose answers were scored.
 
-    `benchmarks` are ``FAMILY=OWNER/DATASET[#TASK]``, `source` (``OWNER/NAME``) is the dataset to
+    `benchmarks` are ``FAMILY=OWNER/DATASET[#TASK]``; `source` (``OWNER/NAME``) is the dataset to
     link to.
 
     Raises:
-        BenchError: no or bad `benchmarks` (exit 2); no family has a quality (5).
+        BenchError: `benchmarks` are missing or malformed (exit 2), or no family has a quality (5).
     """
     rows = [row for row in rows_of(without_wrong(findings.summary), None) if row.family != ALL]
     chosen = _parse(benchmarks, list(dict.fromkeys(row.family for row in rows)))
@@ -101,7 +101,7 @@ def _entry(
 
 
 def _notes(findings: Findings, row: SummaryRow) -> str:
-    """Say in one line how it was decoded and measured, and how fast that is."""
+    """Describe in one line the decoder, the measurement, and the speed-up."""
     run, config = findings.run, findings.run.config
     whole = next(r for r in rows_of(findings.summary, ALL) if r.decoder == row.decoder)
     parts = [

@@ -1,6 +1,6 @@
-"""`bench export`: a run's numbers in the formats of other tools, from its folder alone.
+"""`bench export`: a run's numbers in the formats of other tools, from its folder only.
 
-A decoder that claims to be lossless and is not is in no summary.
+CI files, trackers, acceptance and eval-results leave out WRONG decoders.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Options of single formats; None or empty where they were not given.
+    """Options of single formats; None or empty if not given.
 
-    `project` is of trackers, `repo` of ``hub`` (which uploads there) and ``eval-results`` (which
-    link to it), `licence` of ``hub``, `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``) of
-    ``eval-results``, `figures` of ``reference``.
+    Trackers take `project`. ``hub`` takes `repo` (where it uploads) and `licence`. ``eval-results``
+    take `repo` (to link to) and `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``). ``reference`` takes
+    `figures`.
     """
 
     project: str | None = None
@@ -71,7 +71,7 @@ class Choices:
 class Format:
     """A format: `files` by name, or a `tracker` whose store an environment `variable` names.
 
-    Files with fixed names (`apart`) get a folder of their own; `options` are those of `Choices`.
+    `apart` puts files with fixed names into a separate folder; `options` are fields of `Choices`.
     """
 
     files: Callable[[Findings, Choices], dict[str, bytes]] | None = None
@@ -114,14 +114,14 @@ FORMATS: Mapping[str, Format] = {
 def export(
     findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
 ) -> list[str]:
-    """Write a run in one format; return its files, and where else it is seen.
+    """Write a run in one format; return the files, and the store or URL if there is one.
 
-    `folder` is None: ``export`` in the run's folder; for a tracker, the store that its environment
-    names goes before that.
+    `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
+    environment variable takes precedence.
 
     Raises:
         BenchError: an option is not for the format (exit 2), nothing was measured or a package is
-            missing (5), a store or the hub refuses or it cannot be written (1).
+            missing (5), a store or the hub refuses or the files cannot be written (1).
     """
     choices, form = choices or Choices(), FORMATS[kind]
     choices.refuse_for(kind)

@@ -1,8 +1,8 @@
 """`bench export --to hub`: a run as a dataset of the Hugging Face hub, in a folder ready to upload.
 
 ``README.md`` is the dataset card: its front matter names the tables, so that the hub's viewer and
-`datasets.load_dataset` find them (https://huggingface.co/docs/hub/datasets-cards). Neither prompts
-nor answers are in it as texts or ids: a run does not know whose they are.
+`datasets.load_dataset` find them (https://huggingface.co/docs/hub/datasets-cards). The dataset has
+no texts or ids of prompts and answers, because a run does not know who owns them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _TABLES = (
     ("answers", "data/answers.parquet", "a row per answer: what was counted and timed"),
     ("by_prompt", "data/by_prompt.parquet", "what speed-ups are means of, per decoder and prompt"),
 )
-"""Tables of the viewer, the first by default: name, file, content; readers expect one file type."""
+"""Tables of the viewer (name, file, content), default first; readers expect one file type."""
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
-"""The hub's names of sizes, each below a number of rows."""
+"""The hub's size categories, each with its upper limit in rows."""
 _LARGEST = "1M<n<10M"
 
 
 def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[str, bytes]:
-    """Return the files of the folder, figures of the run's report among them.
+    """Return the files of the folder, including figures of the run's report.
 
-    `licence` is an identifier of the hub such as ``cc-by-4.0``, `repo` (``OWNER/NAME``) for the
-    card's example.
+    `licence` is an identifier of the hub such as ``cc-by-4.0``; `repo` (``OWNER/NAME``) is used in
+    the card's example.
     """
     frame = answers(findings.run.records)
     frame["error"] = [portable(text) if text else text for text in frame["error"]]
@@ -84,10 +84,10 @@ def _figures(run_dir: Path) -> dict[str, bytes]:
 
 
 def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
-    """Commit files of a folder to a dataset repository, made private if it is new; return the URL.
+    """Commit files of a folder to a dataset repository, made private if new; return the URL.
 
     Raises:
-        BenchError: no token (``HF_TOKEN``, ``hf auth login``) or package (exit 5), a refusal (1).
+        BenchError: no token (``HF_TOKEN``, ``hf auth login``) or package (exit 5); a refusal (1).
     """
     hub = optional("huggingface_hub", "hub", "export --to hub --repo")
     if hub.get_token() is None:
@@ -106,7 +106,7 @@ def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
             ],
             commit_message=message,
         )
-    except Exception as error:  # the client's own, of HTTP, of names, of files
+    except Exception as error:  # errors of the client, HTTP, names or files
         reason = f"{type(error).__name__}: {error}"
         line = f"the Hugging Face hub took nothing for {repo}: {reason}; the folder is written"
         raise BenchError(line) from error

@@ -1,7 +1,7 @@
-"""A run to keep in a repository: small, complete, and read as the run itself is.
+"""A run to keep in a repository: small, complete, and readable like the run itself.
 
-Its answers are ``samples.parquet``; texts of prompts, traces and pages are left out, and figures
-but for those that are asked for.
+Answers are in ``samples.parquet``. Texts of prompts, traces and pages are left out, and so are
+figures that are not requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
 
 
 def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:
-    """Return the files to store, with `figures` of the report by name; the same run, same bytes.
+    """Return the files to store, with the named `figures`; the same run gives the same bytes.
 
     Raises:
         UsageError: the report is not written yet, or has no such figure.

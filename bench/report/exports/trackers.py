@@ -1,8 +1,8 @@
-"""`bench export --to mlflow|trackio`: a run in an experiment tracker, one tracked run a decoder.
+"""`bench export --to mlflow|trackio`: a run in an experiment tracker, one tracked run per decoder.
 
-A tracked run has the decoder's row of the summary as metrics (``FAMILY/METRIC``: of one family) and
-how it was measured as parameters. Exporting again adds nothing: a tracked run that holds the same
-stays, one that holds something else (a run that was resumed since) is replaced.
+Metrics are the decoder's row of the summary (``FAMILY/METRIC``: for one family), and parameters say
+how it was measured. A second export adds nothing: it keeps tracked runs with the same content, and
+replaces those with other content (e.g. of a run resumed since).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from bench.stats.summary_row import COLUMNS, SummaryRow, rows_of
 from bench.text import portable
 
 PROJECT = "decoding-bench"
-"""The experiment (of MLflow) or project (of Trackio) unless another is named."""
+"""Default name of the experiment (MLflow) or project (Trackio)."""
 MLFLOW_URI = "MLFLOW_TRACKING_URI"
 TRACKIO_DIR = "TRACKIO_DIR"
 _TRACKIO_REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 _MAX_PARAMS, _MAX_METRICS, _MAX_VALUE = 100, 1000, 6000
-"""MLflow's limits: of one call, and characters of a parameter's value."""
+"""MLflow's limits: parameters and metrics per call, and characters of a parameter's value."""
 _KEY, _CONTENT = "bench.key", "bench.content"
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """One decoder of a run (`group`), as a tracker shows it; times since 1970 (0: not known)."""
+    """One decoder of a run (`group`), as a tracker shows it; times since 1970 (0: unknown)."""
 
     decoder: str
     group: str
@@ -57,13 +57,13 @@ class TrackedRun:
 
     @property
     def content(self) -> str:
-        """Return a digest of everything in it."""
+        """Return a digest of the name, parameters, metrics and times."""
         held = [self.name, dict(self.params), dict(self.metrics), self.started_ms, self.ended_ms]
         return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
 
 
 def tracked_runs(findings: Findings) -> list[TrackedRun]:
-    """Return every decoder but wrong ones, in their order."""
+    """Return a tracked run per decoder, in order, without WRONG decoders."""
     status = findings.run.status
     by_decoder: dict[str, list[SummaryRow]] = {}
     for row in rows_of(without_wrong(findings.summary), None):
@@ -91,7 +91,7 @@ def _metrics(row: SummaryRow) -> Iterator[tuple[str, float]]:
 
 
 def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]:
-    """Return how it was measured: of the options of decoders, those of this one."""
+    """Return configuration and environment, with only this decoder's options."""
     own = f"decoders.{decoder}."
     params = {
         "decoder": decoder,
@@ -109,7 +109,7 @@ def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]
 
 
 def _safe(name: str) -> str:
-    """Return a name in the letters that MLflow allows."""
+    """Replace the characters that MLflow does not allow in a name."""
     return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
 
 
@@ -128,7 +128,7 @@ def _made(folder: Path) -> None:
 
 
 def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:
-    """Write into ``mlflow.db`` of `folder`, or where MLFLOW_TRACKING_URI says; return the URI."""
+    """Write into ``mlflow.db`` of `folder`, or into MLFLOW_TRACKING_URI; return the URI."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = optional("mlflow", "mlflow", "export --to mlflow")
     optional("sqlalchemy", "mlflow", "export --to mlflow")
@@ -148,7 +148,7 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> 
         )
         for run in runs:
             _into_mlflow(mlflow.entities, client, number, run)
-    except Exception as error:  # the client's own, of a database or of HTTP
+    except Exception as error:  # errors of the client, a database or HTTP
         raise BenchError(f"MLflow did not take the run into {uri}: {error}") from error
     finally:
         logging.disable(logging.NOTSET)
@@ -158,7 +158,7 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> 
 def _is_there(
     new: str, runs: Sequence[Any], content: Callable[[Any], object], delete: Callable[[Any], None]
 ) -> bool:
-    """Delete all earlier exports of a run but one with the `new` content, if there is one."""
+    """Delete all earlier exports but one with the `new` content; tell whether one was kept."""
     kept = next((run for run in runs if content(run) == new), None)
     for run in runs:
         if run is not kept:
@@ -167,7 +167,7 @@ def _is_there(
 
 
 def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -> None:
-    """Write one run; its digest comes last, so that half of one is replaced next time."""
+    """Write one run, its digest last, so that the next export replaces a partial run."""
     key = hashlib.sha256(run.name.encode()).hexdigest()[:32]
     there = client.search_runs([experiment], f"tags.`{_KEY}` = '{key}'")
     if _is_there(
@@ -195,7 +195,7 @@ def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -
 
 
 def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:
-    """Write into the store of `folder`, or of TRACKIO_DIR, never to a server; return the store."""
+    """Write into the store in `folder`, or TRACKIO_DIR, never to a server; return the store."""
     remote = next((name for name in _TRACKIO_REMOTE if os.environ.get(name)), None)
     if remote is not None:
         line = f"{remote} is set, and export --to trackio writes a local store alone"
@@ -204,20 +204,20 @@ def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) ->
     trackio = _trackio_on(store.resolve())
     _made(store)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # it tells of each run
+        with contextlib.redirect_stdout(io.StringIO()):  # trackio prints every run
             for run in runs:
                 _into_trackio(trackio, project, run)
             stored = {one.config.get(_CONTENT) for one in _in_trackio(trackio, project)}
-    except Exception as error:  # its own, of a database or of a project's name
+    except Exception as error:  # errors of trackio, a database or a project's name
         raise BenchError(f"Trackio did not take the run into {store}: {error}") from error
     lost = [run.name for run in runs if run.content not in stored]
-    if lost:  # it warns where it cannot write, and goes on
+    if lost:  # trackio only warns if it cannot write
         raise BenchError(f"Trackio has not stored {', '.join(lost)} in {store}; is it writable?")
     return str(store)
 
 
 def _trackio_on(store: Path) -> ModuleType:
-    """Import the package, which takes its folder from the environment then."""
+    """Import trackio, which reads its folder from the environment at import."""
     before = os.environ.get(TRACKIO_DIR)
     os.environ[TRACKIO_DIR] = str(store)
     try:

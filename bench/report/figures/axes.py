@@ -1,4 +1,4 @@
-"""Panels of figures, rows of decoders, ticks at round numbers, texts beside points."""
+"""Panels of figures, rows of decoders, ticks at round numbers, texts next to points."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from bench.report.figures.style import WIDTH
 
 _WHOLE = [1, 2, 5, 10]
-"""Steps between ticks that read as whole per cents."""
+"""Steps between ticks that give whole per cents."""
 
 
 def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Make a grid of at most four panels a row, each `height` inches high, with shared axes."""
+    """Make a grid of at most four panels per row, each `height` inches high, with shared axes."""
     columns = min(4, count)
     rows = math.ceil(count / columns)
     size = (WIDTH * max(columns, 3) / 4, height * rows + 0.35)
@@ -48,14 +48,14 @@ def row_of_panels(
 
 
 def wrapped(name: str) -> list[str]:
-    """Return the lines of a decoder's name beside its row."""
+    """Return the lines of a decoder's name next to its row."""
     return textwrap.wrap(name, 26)
 
 
 def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Name decoders down the side, the first on top; long names wrap, and marks stand beneath."""
+    """Write decoders' names at the rows, the first on top; wrap long names, put marks below."""
     names = [
         "\n".join([*wrapped(name), *([marks[name]] if name in marks else [])]) for name in decoders
     ]
@@ -74,18 +74,18 @@ def annotate_point(
     side: Literal["left", "right"] = "left",
     **style: Any,
 ) -> None:
-    """Write text beside a point, `gap` points to the right; `side` is the text's end there."""
+    """Write text next to a point, `gap` points to the right; `side` is its alignment."""
     style |= {"va": "center", "ha": side, "fontsize": size}
     axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
 
 
 def whole(axis: Axis, most: int) -> None:
-    """Set at most so many ticks, at whole numbers."""
+    """Set at most `most` intervals between ticks, at whole numbers."""
     axis.set_major_locator(MaxNLocator(most, integer=True))
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label 1, 2 and 5 of each decade of a logarithmic axis; of many decades the first alone."""
+    """Label 1, 2 and 5 of each decade of a logarithmic axis; only 1 if there are many decades."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -93,7 +93,7 @@ def log_ticks(axis: Axis) -> None:
 
 
 def percents(axis: Axis, most: int) -> None:
-    """Set at most so many ticks, at whole per cents of fractions."""
+    """Set at most `most` intervals between ticks, and label fractions in whole per cents."""
     axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_major_locator(MaxNLocator(most, steps=_WHOLE))
 

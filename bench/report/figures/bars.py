@@ -33,9 +33,9 @@ _PHASE_COLOURS = {
     "scheduler": "#b58a86",
     "other": "#c3bdb4",
 }
-"""Muted, so that none is taken for a decoder's."""
+"""Muted, so that no phase looks like a decoder."""
 _PHASE_NAMES = {"verify": "target calls"}
-"""AR verifies nothing: what is timed there are the calls of the target after the first."""
+"""AR verifies nothing: its ``verify`` time is that of the target calls after the first."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 
 

@@ -1,6 +1,6 @@
-"""Style, keys, footnotes and files of all figures.
+"""Style, legends, footnotes and files of all figures.
 
-Figures are built without pyplot, so no backend and no state are involved, and saved without dates:
+Figures are built without pyplot, so without a backend or global state, and saved without dates:
 the same records give the same bytes.
 """
 
@@ -27,21 +27,21 @@ from bench.report.figures.style import STYLE, Look, footnotes
 from bench.stats.summary import ALL, family_order
 
 Drawn = tuple[Figure, pd.DataFrame]
-"""A figure and the numbers in it."""
+"""A figure and its data."""
 _MEASURED_AT = 100
 _KEY_ROW = 0.19
-"""Inches of a row of names above a figure."""
+"""Height of a row of the legend above a figure, in inches."""
 _LETTER, _SYMBOL = 0.082, 0.35
-"""Inches of a letter and of a marker with its gaps there."""
+"""Widths of a letter, and of a marker with its gaps, in the legend, in inches."""
 
 
 def styled(size: float = 9) -> AbstractContextManager[None]:
-    """Apply `bench.report.figures.style` to figures made inside, in type of `size` points."""
+    """Apply `bench.report.figures.style` inside the context, with a font size of `size` points."""
     return mpl.rc_context(dict(STYLE) | {"font.size": size})  # type: ignore[arg-type]
 
 
 def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict[str, bytes]:
-    """Return a figure as png (200 dpi), pdf and svg, or as some `kinds` of them, without dates."""
+    """Return a figure in the given `kinds` (png at 200 dpi, pdf, svg), without dates."""
     undated: dict[str, dict[str, object]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     files = {}
     with styled():
@@ -58,14 +58,14 @@ def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict
 
 
 def figure_files(name: str, drawn: Drawn) -> dict[str, bytes]:
-    """Return a figure in every format, and its numbers, by their paths in a report's folder."""
+    """Return a figure in every format and its data as CSV, by path in a report's folder."""
     figure, data = drawn
     files = {f"figures/{name}.{kind}": content for kind, content in render(figure).items()}
     return files | {f"figures/data/{name}.csv": csv_bytes(data)}
 
 
 def palette_png(png: bytes) -> bytes:
-    """Return a figure's png in 256 colours, a third of its size: figures have few."""
+    """Return a PNG in 256 colours, a third of its size; figures have few colours."""
     buffer = io.BytesIO()
     image = Image.open(io.BytesIO(png)).convert("RGB")
     image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
@@ -73,7 +73,7 @@ def palette_png(png: bytes) -> bytes:
 
 
 def _round_positions(figure: Figure) -> None:
-    """Round positions: the layout's last bits differ from one process to the next."""
+    """Round positions, because the layout's last bits differ between processes."""
     for axes in figure.axes:
         left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
@@ -92,7 +92,7 @@ def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:
     lines = [(line, colour) for text, colour in notes for line in textwrap.wrap(text, wide)]
     room = 0.04 + 0.15 * len(lines)
     total, below = height + room, room
-    if label := figure.get_supxlabel():  # the layout leaves no room for one that was moved
+    if label := figure.get_supxlabel():  # the layout reserves no room for a moved label
         figure.supxlabel(label, y=room / total, fontsize=9)
         below += 0.2
     figure.set_size_inches(width, total)
@@ -105,7 +105,7 @@ def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:
 
 
 def key(figure: Figure, decoders: Sequence[str], look: Look) -> None:
-    """Write decoders' names with their markers above a figure, which grows by their rows."""
+    """Add a legend of decoders above a figure, and make the figure taller by its rows."""
     names = look.names(decoders)
     handles = [
         Line2D([], [], ls="", ms=6, label=name, **look.marker(decoder))
@@ -126,7 +126,7 @@ def key(figure: Figure, decoders: Sequence[str], look: Look) -> None:
 
 
 def _columns(widths: Sequence[float], width: float) -> int:
-    """Return the most columns in which entries, downwards, fit."""
+    """Return the largest number of columns that fit, with entries filled in column by column."""
     for columns in range(len(widths), 1, -1):
         if sum(max(column) for column in np.array_split(widths, columns)) < width:
             return columns
@@ -134,7 +134,7 @@ def _columns(widths: Sequence[float], width: float) -> int:
 
 
 def text_width(text: str, points: float) -> float:
-    """Return the width of a text of `points` in Times, in the same unit."""
+    """Return the width, in points, of a text in Times with a font size of `points`."""
     font = FontProperties(family="STIXGeneral", size=_MEASURED_AT)
     width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
     return float(width) * points / _MEASURED_AT
@@ -147,6 +147,6 @@ def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def several_families(column: pd.Series) -> list[str]:
-    """Return families in their order, then all together, which alone stands for a single one."""
+    """Return the families in order, then `all`; only `all` if there is a single family."""
     families = [f for f in family_order(column) if f != ALL] + [ALL]
     return families[-1:] if len(families) == 2 else families

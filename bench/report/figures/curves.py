@@ -1,4 +1,4 @@
-"""Curves: drafts by position, waits, speed-up by length, entropy, passes, seconds of a call."""
+"""Curves: drafts by position, waiting times, speed-up by length, entropy, passes, call times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bench.stats.parallel_counters import curves as settings_of
 from bench.stats.summary import ALL
 
 _FEWEST_STEPS = 20
-"""Steps that came so far: a share of fewer is left out of the drawing, and stays in the data."""
+"""Steps that must reach a position for it to be drawn; the data has all positions."""
 _MOST_POSITIONS = 16
 _ACCEPTANCE = (
     ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
@@ -36,16 +36,16 @@ _ACCEPTANCE = (
     ("decay", "change along the step\n(below 0: suffix decay)", "points above position 1"),
 )
 _VARIES = 1.5
-"""Length of long answers over that of short ones from which on lengths are shown."""
+"""Smallest ratio of long to short answers' lengths for which the figure is drawn."""
 _FEWEST = 3
-"""Families, or decoders of blocks, that make a curve."""
+"""Smallest number of families, or of block decoders, for a curve."""
 _LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933")
 
 
 def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
-    """Draw joint and conditional acceptance by position, and the latter's change from its start.
+    """Draw joint and conditional acceptance by position, and the conditional less position 1's.
 
-    Joint acceptance falls with j by itself; that the conditional does is the drafts' doing.
+    Joint acceptance falls with j by definition; conditional acceptance falls if drafts get worse.
     """
     chosen = acceptance["decoder"].isin(summary["decoder"]) & (acceptance["family"] == ALL)
     data = acceptance[chosen].drop(columns="family").reset_index(drop=True)
@@ -76,9 +76,9 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Drawn 
 
 
 def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
-    """Draw the share of waits for the first token, and for the next chunk, that were no longer.
+    """Draw the cumulative shares of waits for the first token, and for the next chunk.
 
-    `latency` is `bench.stats.latency.latency_table`'s.
+    `latency` comes from `bench.stats.latency.latency_table`.
     """
     data = latency[latency["decoder"].isin(summary["decoder"])].reset_index(drop=True)
     if data.empty:
@@ -108,7 +108,7 @@ def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None
 def speedup_by_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
     """Draw speed-ups in groups of prompts by the length of ar's answers.
 
-    `lengths` is `bench.stats.lengths.by_length`'s.
+    `lengths` comes from `bench.stats.lengths.by_length`.
     """
     data = lengths[lengths["decoder"].isin(summary["decoder"])].reset_index(drop=True)
     if data.empty or data["ar_tokens"].max() < _VARIES * data["ar_tokens"].min():
@@ -135,7 +135,7 @@ def speedup_by_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
 
 
 def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
-    """Draw tokens per forward by family, in the order of the mean entropy of ar's distributions."""
+    """Draw tokens per forward by family, ordered by the mean entropy of ar's distributions."""
     of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
     of_ar = of_ar.dropna(subset=["base_entropy"]).sort_values("base_entropy", kind="stable")
     entropy = of_ar.set_index("family")["base_entropy"].astype(float)
@@ -168,8 +168,8 @@ def entropy_figure(summary: pd.DataFrame) -> Drawn | None:
 def passes_figure(summary: pd.DataFrame) -> Drawn | None:
     """Draw quality against passes per block, a panel per family; ar is the grey line.
 
-    Cells of one decoder whose labels differ in a number at their end are a curve, which begins with
-    a decoder of a single pass.
+    Cells of one decoder whose labels differ in the number at their end form a curve, which begins
+    with a decoder of a single pass.
     """
     data = summary[["decoder", "family", "passes_per_block", "quality"]].dropna()
     if data["decoder"].nunique() < _FEWEST:
@@ -200,9 +200,9 @@ def passes_figure(summary: pd.DataFrame) -> Drawn | None:
 
 
 def cost_figure(cost: Cost, calls: Sequence[OperatingPoint] = ()) -> Drawn:
-    """Draw call time against rows: by context for one sequence, by sequences at the shortest one.
+    """Draw call time by rows: per context for one sequence, per sequences at the shortest context.
 
-    Dashed: the roofline. `calls` are decoders' own, of one sequence.
+    The roofline is dashed. `calls` are calls that decoders made with one sequence.
     """
     table = cost.table[cost.table["seconds"].notna()]
     shortest = table["context"].min()

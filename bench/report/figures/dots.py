@@ -1,4 +1,4 @@
-"""One number by decoder as a dot with its interval: of a run, of several runs, at a glance."""
+"""Dots with intervals: one number by decoder for one or several runs, and an overview."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor, percent
 
 _ROW = 0.042
-"""Inches of a decoder's row for each point of the type."""
+"""Height of a decoder's row, in inches per point of font size."""
 _LINE = 0.0145
-"""Inches of a line of a name per point of type; a mark may stand beneath."""
+"""Height of a line of a name, in inches per point of font size; a mark may follow below."""
 _TITLE, _AXIS = 0.2, 0.5
-"""Inches of a panel's title and of the axis below all."""
+"""Heights of a panel's title, and of the axis below all panels, in inches."""
 _SLIDE = 3.83
-"""Inches: 16:9 beside the width of figures; fewer decoders take less, many more."""
+"""Height of a 16:9 figure, in inches; few decoders take less, many decoders more."""
 _NUMBER = 42.0
 """Points from an overview panel's axis to the right end of its numbers."""
 _APART = 0.18
-"""Between an overview panel's numbers and the next panel, as a share of a panel's width."""
+"""Gap from an overview panel's numbers to the next panel, as a share of a panel's width."""
 _WIDE = 1.7
 """Width of an overview panel with its numbers, in widths of its axis."""
 
 
 class Number(NamedTuple):
-    """A column of the summary as figures show it; a line at `neutral` means: no difference."""
+    """A summary column as shown in figures; a line at `neutral` marks no difference."""
 
     column: str
     label: str
@@ -74,18 +74,18 @@ def dots_figure(
     size: float = 8,
     palette: Mapping[str, str] | None = None,
 ) -> Drawn | None:
-    """Draw one number by decoder, a panel per run, lossy decoders last and hollow, WRONG ones not.
+    """Draw one number by decoder, a panel per run; lossy decoders last and hollow, no WRONG ones.
 
     Args:
-        runs: each a panel, with a title where there are several.
-        metric: the number.
-        width: of the figure, in inches.
-        labels: names to print instead of decoders' own.
-        size: of the type, in points.
-        palette: colours of the decoders; None: those of all runs' decoders together.
+        runs: one per panel; panels have titles if there are several.
+        metric: number to draw.
+        width: width of the figure, in inches.
+        labels: names to print instead of the decoders' names.
+        size: font size, in points.
+        palette: colours of the decoders; None: `colours` of the decoders of all runs.
 
     Returns:
-        None where no decoder has the number.
+        The figure and its data; None if no decoder has the number.
     """
     palette = palette or colours(decoders_of(runs))
     found = [(run, _chosen(run.summary, metric)) for run in runs]
@@ -133,7 +133,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
 def overview_figure(summary: pd.DataFrame) -> Drawn | None:
     """Draw speed-up, tokens per step, quality and identity, a row per decoder.
 
-    A panel with nobody but the baseline is left out; so is the figure where no decoder was compared
+    Panels that would show only the baseline are left out. Return None if no decoder was compared
     with the baseline.
     """
     columns = [*(name for metric in _OVERVIEW[:3] for name in metric.columns), "identical_to_ar"]
@@ -190,13 +190,13 @@ def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look) -
 
 
 def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
-    """Return the inches that rows take per point of type; long names wrap."""
+    """Return the height of all rows, in inches per point of font size; long names wrap."""
     names = [wrapped(labels.get(name, name)) for name in decoders]
     return len(names) * max(_ROW, _LINE * (1 + max(map(len, names))))
 
 
 def _chosen(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
-    """Return the rows to draw, from the top: the largest first, lossy ones last."""
+    """Return the rows to draw from top to bottom: largest first, lossy decoders last."""
     columns = ["decoder", "family", *metric.columns, "guarantee"]
     data = without_wrong(summary).reindex(columns=columns)
     data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[metric.column])
@@ -244,7 +244,7 @@ def _draw(
 
 
 def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
-    """Span what is drawn, with ticks there alone, and room for texts at the right."""
+    """Fit the axis to the data, with ticks only there and room for texts on the right."""
     ends = data[metric.columns].to_numpy(float)
     values = [*ends[~np.isnan(ends)], *([] if metric.neutral is None else [metric.neutral])]
     low, high = min(values), max(values)
@@ -259,14 +259,14 @@ def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
 
 
 def _make_room(figure: Figure) -> None:
-    """Move the right end of the axis until the texts beside points end within the figure."""
+    """Extend the axis to the right until the texts next to points fit into the figure."""
     texts = [t for axes in figure.axes for t in axes.texts if isinstance(t, Annotation)]
     for text in texts:
         text.set_in_layout(False)
     figure.draw_without_rendering()
     axes = figure.axes[0]
     low, high = axes.get_xlim()
-    width = figure.bbox.x1 - axes.bbox.x0  # the axis ends before: its texts will, too
+    width = figure.bbox.x1 - axes.bbox.x0  # upper bound: the axis, so its texts, end earlier
     for text in texts:
         beside = text.get_window_extent().x1 - axes.transData.transform(text.xy)[0]
         room = max(width - 0.02 * figure.dpi - beside, 0.2 * width)

@@ -1,4 +1,4 @@
-"""The list of a report's figures: name, caption, and why a run may lack one."""
+"""The list of a report's figures: name, caption, and the reason if a run has none."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
 
 
 class _Entry(NamedTuple):
-    """A figure: its file name, its caption, why a run has none, and its function.
+    """A figure: file name, caption, the reason if a run has none, and the drawing function.
 
-    `draw` takes the findings, and the summary less WRONG decoders. With `hollow` a footnote
-    explains hollow markers, which rows do not name.
+    `draw` takes the findings, and the summary without WRONG decoders. `hollow` adds a footnote on
+    hollow markers, for figures whose rows do not name lossy decoders.
     """
 
     name: str
@@ -49,13 +49,13 @@ class _Entry(NamedTuple):
 
 
 def _of_summary(draw: Callable[[pd.DataFrame], Drawn | None]) -> _Draw:
-    """Draw from the summary alone."""
+    """Adapt a function that draws from the summary only."""
     return lambda findings, summary: draw(summary)
 
 
 _WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
-"""Parts of captions that hold only where intervals, or a noise floor, are drawn."""
+"""Parts of captions for figures that show intervals, or a noise floor."""
 _ENTRIES = (
     _Entry(
         "overview",
@@ -151,7 +151,7 @@ _ENTRIES = (
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures by file name, each with its data; what they show; and a line per one left out."""
+    """Figures with their data by file name, their captions, and a line per figure left out."""
 
     drawn: Mapping[str, Drawn]
     captions: Mapping[str, str]
@@ -159,9 +159,9 @@ class Gallery:
 
 
 def draw_all(findings: Findings) -> Gallery:
-    """Draw every figure there is data for; WRONG decoders are left out, as a line under each says.
+    """Draw every figure that has data, in the report's order.
 
-    The first figure of a report comes first.
+    WRONG decoders are left out, as a line under each figure says.
     """
     summary = without_wrong(findings.judged)
     drawn: dict[str, Drawn] = {}
@@ -179,7 +179,7 @@ def draw_all(findings: Findings) -> Gallery:
 
 
 def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
-    """Return the caption less what is not drawn, and the decoders left out."""
+    """Return the caption without parts that are not drawn, plus the decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     drawn = any(interval_of(data, column, " ") for column in columns)
     text = entry.caption if drawn else entry.caption.replace(_WITH, "")

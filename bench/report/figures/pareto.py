@@ -1,4 +1,4 @@
-"""Quality against speed: who is on the Pareto front, and the crowd at the top enlarged."""
+"""Quality against speed, with the Pareto front and the crowded top enlarged."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bench.report.figures.canvas import Drawn, key, overall
 from bench.report.figures.style import GREY, INK, Look, interval_of
 
 _NEAR = 0.05
-"""Below the best quality: decoders in this region differ in speed more than in quality."""
+"""Distance below the best quality in which decoders differ more in speed than in quality."""
 _CROWDED = 3.0
-"""Smallest ratio of the whole to its region at which an enlargement shows more."""
+"""Ratio of the whole quality range to the crowded region above which the region is enlarged."""
 _LEAST = 0.02
-"""The least quality an axis spans: less is a hair, and no difference to be seen."""
+"""Smallest quality range of an axis; a smaller range would magnify negligible differences."""
 _TOP = 1.0
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
 _GAPS = (9.0, 14.0, 26.0, 38.0, 54.0, 72.0)
-"""Pixels between a point and its name; from the third on a line joins them."""
+"""Pixels between a point and its name; from the third gap on, a line joins them."""
 _LEADER = "leader"
 _ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 
@@ -35,16 +35,16 @@ _ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     """Draw quality against speed-up, both with intervals; up and to the right is better.
 
-    The line is the Pareto front: of decoders whose qualities cannot be told apart the fastest is on
-    it alone. Where some decoders are near the best quality and others far below, a second panel
-    enlarges the former. Names stand at their points, or above the figure where they have no room.
+    The line is the Pareto front: of decoders whose qualities cannot be told apart, it has only the
+    fastest. If some decoders are near the best quality and others far below, a second panel
+    enlarges the top. Names are next to their points, or above the figure if there is no room.
     """
     data = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
     if data.empty:
         return None
     known = data.reset_index(drop=True)
     columns = {name: known[name].fillna(known[name.partition("_")[0]]) for name in _COLUMNS}
-    data = known.assign(**columns)  # without an interval it is the number alone
+    data = known.assign(**columns)  # a missing interval shrinks to the number
     rows = data.to_dict("records")
     front = [not any(_beats(other, mine) for other in rows) for mine in rows]
     data["front"] = front
@@ -76,7 +76,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
 
 
 def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
-    """Tell whether another decoder is as fast, not shown to be worse, and ahead in one of them."""
+    """Tell whether `other` is as fast, not shown to be worse, and better in speed or quality."""
     if other["speedup"] < mine["speedup"] or _better(mine, other):
         return False
     return bool(other["speedup"] > mine["speedup"] or _better(other, mine))
@@ -85,7 +85,7 @@ def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
 def _better(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
     """Tell whether a quality exceeds another by more than the interval of their difference.
 
-    Its half-width is the square-and-add one of two independent estimates (Newcombe 1998).
+    The half-width is the square-and-add one for two independent estimates (Newcombe 1998).
     """
     ends = (one["quality"] - one["quality_low"], other["quality_high"] - other["quality"])
     return bool(one["quality"] - other["quality"] > math.hypot(*ends))
@@ -114,7 +114,7 @@ def _frame(axes: Axes, data: pd.DataFrame) -> None:
     bottom, top = np.min(values[:, 3:]), np.max(values[:, 3:])
     bottom = min(bottom, top - _LEAST)
     spare = 0.13 * (top - bottom)
-    # a share has no more than 100 %, of which a point may stand out
+    # shares end at 100 %; the rest is room for a point's marker
     axes.set_ylim(bottom - spare, min(top + spare, _TOP + spare / 2))
     percents(axes.yaxis, 6)
     if top - bottom < _NEAR:
@@ -123,7 +123,7 @@ def _frame(axes: Axes, data: pd.DataFrame) -> None:
 
 
 def _show_region(whole: Axes, enlarged: Axes) -> None:
-    """Frame in the whole what is enlarged, and the enlargement alike."""
+    """Frame the enlarged region in the whole panel, and the enlargement in the same way."""
     (left, right), (bottom, top) = enlarged.get_xlim(), enlarged.get_ylim()
     box = Rectangle((left, bottom), right - left, top - bottom, fill=False, ec=INK, lw=0.8)
     whole.add_patch(box)
@@ -133,7 +133,7 @@ def _show_region(whole: Axes, enlarged: Axes) -> None:
 
 
 def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
-    """Name points where a name covers no other name and nothing drawn; False without room."""
+    """Name points without covering names or lines; return False if a name has no room."""
     taken = [box for line in axes.lines for box in _boxes(axes.transData, line.get_xydata())]
     rows = named[["decoder", "speedup", "quality"]].itertuples(index=False, name=None)
     for (decoder, *data), text in zip(rows, look.names(named["decoder"]), strict=True):
@@ -161,7 +161,7 @@ def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
 
 
 def _boxes(transform: Transform, data: Any) -> list[Bbox]:
-    """Return what a line covers, in pixels: a box per segment, or of a single point's marker."""
+    """Return the pixels that a line covers: a box per segment, or the box of a point's marker."""
     ends = transform.transform(data)
     if len(ends) == 1:
         return [Bbox([ends[0], ends[0]]).padded(6)]

@@ -15,7 +15,7 @@ from bench.stats.summary import ALL
 from bench.text import percent
 
 INK = "#1b1f24"
-"""Text and axes; the HTML report swaps it for the page's own colour, like the next two."""
+"""Text and axes; the HTML report replaces this and the next two by the page's colours."""
 FAINT = "#c9ced6"
 PAPER = "#ffffff"
 GREY = "#7d8590"
@@ -53,7 +53,7 @@ STYLE: Mapping[str, object] = {
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "svg.hashsalt": "bench",
-    "text.parse_math": False,  # names of decoders are text, whatever they hold
+    "text.parse_math": False,  # decoder names are plain text, even if they contain a $
 }
 WIDTH = 6.8
 """Inches: a text column, or half a slide."""
@@ -61,7 +61,7 @@ WIDTH = 6.8
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colours of decoders, and the words at those that guarantee nothing."""
+    """Colours of decoders, and labels of the decoders that guarantee nothing."""
 
     palette: Mapping[str, str]
     marks: Mapping[str, str]
@@ -72,23 +72,23 @@ class Look:
         return cls(colours(list(summary["decoder"].unique())), lossy(summary))
 
     def marker(self, decoder: str) -> dict[str, Any]:
-        """Return `Axes.plot`'s arguments for a point, a ring where the decoder is lossy."""
+        """Return `Axes.plot`'s arguments for a point, or for a ring if the decoder is lossy."""
         colour = self.palette[decoder]
         ring = {"mfc": PAPER, "mew": 1.5} if decoder in self.marks else {"mfc": colour}
         return {"marker": "o", "mec": colour, **ring}
 
     def bar(self, decoder: str) -> dict[str, Any]:
-        """Return `Axes.bar`'s arguments, an outline where the decoder is lossy."""
+        """Return `Axes.bar`'s arguments, with only an outline if the decoder is lossy."""
         colour = self.palette[decoder]
         return {"facecolor": "none" if decoder in self.marks else colour, "edgecolor": colour}
 
     def names(self, decoders: Iterable[str]) -> list[str]:
-        """Mark lossy decoders among the names."""
+        """Return the names, with lossy decoders marked."""
         return [f"{name} (lossy)" if name in self.marks else name for name in decoders]
 
 
 def interval_of(data: pd.DataFrame, column: str, before: str) -> str:
-    """Name the intervals of a column, after `before`; empty where none has a width."""
+    """Name the intervals of a column, after `before`; empty if no interval has a width."""
     drawn = (data[f"{column}_low"] < data[f"{column}_high"]).any()
     return f"{before}{LEVEL} interval" if drawn else ""
 
@@ -114,10 +114,10 @@ def footnotes(summary: pd.DataFrame, *, hollow: bool = True) -> list[tuple[str, 
 
 
 def colours(decoders: Sequence[str]) -> dict[str, str]:
-    """Give each decoder one colour: a built-in name's own, spare ones (in order) to all others.
+    """Give each decoder a colour: fixed for built-in decoders, spare (in order) for all others.
 
-    A label of a built-in has the name's colour where neither the name itself nor another label is
-    there before it.
+    A labelled built-in (``spec@LABEL``) gets the built-in's colour, unless the plain name is
+    present or another label comes first.
     """
     taken: dict[str, str] = {}
     names = {BASELINE, *(decoder.split("@")[0] for decoder in decoders)}

@@ -1,4 +1,4 @@
-"""Figures of a sweep: one number of every decoder along one axis, a panel per other setting."""
+"""Figures of a sweep: one number per decoder along one axis, a panel per other setting."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bench.stats.validity import VALID
 _MOST_PANELS = 8
 _STEP_OCTAVES = 0.045
 _STEP = 0.008
-"""Distance of decoders at one value: doublings, or a share of the axis."""
+"""Offset between decoders at the same value: in doublings, or as a share of the axis."""
 _WRAPPED = 24
-"""Characters of a panel's title in one line."""
+"""Characters per line of a panel's title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A figure of a sweep: its file, the axis it goes along, the number it shows.
+    """A figure of a sweep: file name, axis, and the number shown.
 
-    `scale` multiplies the number; `doubling` says that the axis counts in powers of two; a thin
-    line stands at `level`. With `cell` it is of that decoder alone.
+    `scale` multiplies the number, `doubling` makes the axis logarithmic with base 2, and `level`
+    is the height of a thin line. `cell` restricts the figure to one decoder.
     """
 
     name: str
@@ -83,7 +83,7 @@ HEADLINES = (
 
 
 def other_curves(axes: Sequence[str]) -> list[Curve]:
-    """Return speed-up along every other axis; along a decoder's option of that decoder alone."""
+    """Return speed-up along every other axis; along a decoder's option, for that decoder only."""
     known = {curve.axis for curve in HEADLINES}
     return [
         Curve(
@@ -105,8 +105,8 @@ def other_curves(axes: Sequence[str]) -> list[Curve]:
 def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Drawn | None:
     """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
-    `frame` is `bench.report.texts.sweep.frame`'s. Decoders that are WRONG are left out. Panels
-    beyond the first eight are not drawn; their numbers are in the data.
+    `frame` comes from `bench.report.texts.sweep.frame`. WRONG decoders are left out. Only the
+    first eight panels are drawn; the data has the numbers of all panels.
     """
     if curve.axis not in axes:
         return None
@@ -147,17 +147,17 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
 
 
 def _dodged(values: pd.Series[float], steps: float, curve: Curve) -> pd.Series[float]:
-    """Move one decoder's points by so many steps, so that intervals do not overlap."""
+    """Shift one decoder's points by `steps`, so that intervals do not overlap."""
     if curve.doubling:
         return values * float(2 ** (_STEP_OCTAVES * steps))
     return values + _STEP * steps * (float(values.max()) - float(values.min()))
 
 
 def _chosen(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
-    """Return the rows of whole runs that have the curve's number and a number on its axis."""
+    """Return the rows of complete runs with the curve's number and a number on its axis."""
     if curve.column not in frame or "decoder" not in frame:
         return frame.iloc[:0]
-    whole = frame["verdict"].isin([VALID, WRONG])  # of a run that is WRONG the others stand
+    whole = frame["verdict"].isin([VALID, WRONG])  # in a WRONG run, other decoders still count
     chosen = frame[whole & (frame["guarantee"] != WRONG)]
     if curve.cell is not None:
         chosen = chosen[chosen["decoder"] == curve.cell]
@@ -168,7 +168,7 @@ def _chosen(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
 
 
 def _groups(data: pd.DataFrame, axis: str, others: list[str]) -> list[tuple[str, pd.DataFrame]]:
-    """Group points that differ on the axis alone, each titled by the other axes' values."""
+    """Group points that differ only on the axis; title each group by the other axes' values."""
     names = data[others].map(_text)
     values = pd.Series(list(names.itertuples(index=False, name=None)), data.index, dtype=object)
     made = {}
@@ -182,7 +182,7 @@ def _groups(data: pd.DataFrame, axis: str, others: list[str]) -> list[tuple[str,
 
 
 def _title(names: Sequence[str], values: Sequence[str], varies: Sequence[bool]) -> str:
-    """Name the values that set a panel apart, wrapped."""
+    """Return a wrapped title of the values that distinguish a panel."""
     parts = zip(names, values, varies, strict=True)
     text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value, own in parts if own)
     return textwrap.fill(text, _WRAPPED)

@@ -1,5 +1,5 @@
 """``report.html``: one file that needs no network, with tables, figures and the step viewer.
 
-`answers` is what the viewer shows, `chunks` how it is packed, `render` the page. The page's own
-style and code lie beside them: ``page.html.jinja``, ``*.css``, ``*.js``.
+`answers` makes the viewer's data, and `render` fills the templates. Templates, style and code of
+the pages are in the same folder: ``*.jinja``, ``*.j2``, ``*.css``, ``*.js``.
 """

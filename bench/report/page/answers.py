@@ -1,20 +1,20 @@
 """Data of the step viewer: the timed answers of a run, prompt by prompt.
 
-One repeat of every prompt, in which all decoders were measured right after one another. The index
-of all prompts is read when the page opens, the answers to a prompt when it is looked at. Data are
-JSON, deflated and in base64, in which no tag of HTML begins whatever a model wrote.
+The viewer shows one repeat of every prompt, in which all decoders ran right after one another. The
+page reads the index of prompts when it opens, and the answers to a prompt when they are viewed.
+Data are deflated JSON in base64, so no text of a model can start an HTML tag.
 
-An answer has, where they are known and not all 0 (one entry a step; see `StepColumns`)::
+An answer has these fields, if known and not all 0 (one entry per step; see `StepColumns`)::
 
     d         the decoder's index
-    tokens    ids; `emitted` says how many each step gave
-    calls     target calls, `draft` calls of the draft model
-    drafted   accepted, undrafted, depth, rejected (ids), decided (passes): as they are recorded
-    by        the drafters whose drafts stood, in words
-    ended     microseconds from the end of the step before to the end of this one
-    total     microseconds, from the request's start to its end; `spread`: `ended` is estimated
+    tokens    ids; `emitted` is the number of ids per step
+    calls     target calls; `draft`: calls of the draft model
+    drafted   accepted, undrafted, depth, rejected (ids), decided (passes): as recorded
+    by        names of the drafters whose drafts were accepted
+    ended     microseconds from the end of the previous step to the end of this step
+    total     microseconds from the request's start to its end; `spread`: `ended` is estimated
     stop      eos or length
-    error     why there is none of this
+    error     why the other fields are missing
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable
 
 MOST_BYTES = 11_000_000
-"""Limit for all answers; more are left out, family by family in turn."""
+"""Size limit of all answers; beyond it, prompts are chosen from the families in turn."""
 _MOST_TEXT = 4_000
 """Characters of a prompt that are shown, from its beginning and its end."""
 _COLUMNS = ("drafted", "accepted", "undrafted", "depth", "rejected", "decided")
@@ -49,7 +49,7 @@ _Decoders = Mapping[str, SampleRecord]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """The page's data: the index and the pieces of text, packed, and a chunk per prompt."""
+    """The page's packed data: the index, the texts of tokens, and a chunk per prompt."""
 
     index: str
     pieces: str
@@ -59,7 +59,7 @@ class Viewer:
 
 
 def viewer(run: Run) -> Viewer | None:
-    """Return everything the step viewer is given; None where no prompt was timed."""
+    """Return all data of the step viewer; None if no prompt was timed."""
     order = decoder_order(run.plan, run.records, run.status.wrong)
     answers = chosen_answers(run.records)
     if not answers:
@@ -100,7 +100,7 @@ def viewer(run: Run) -> Viewer | None:
 
 
 def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
-    """Return prompt -> decoder -> timed answer, of the first repeat with the fewest errors."""
+    """Return prompt -> decoder -> timed answer, from the first repeat with the fewest errors."""
     repeats: defaultdict[str, defaultdict[int, dict[str, SampleRecord]]]
     repeats = defaultdict(lambda: defaultdict(dict))
     for record in records:
@@ -117,7 +117,7 @@ def _num_errors(answers: _Decoders) -> int:
 
 
 def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
-    """Return one answer as JSON data, see above."""
+    """Return one answer as JSON data, see the module's docstring."""
     steps = record.steps
     if record.error is not None or record.tokens is None or steps is None:
         return {"d": decoder, "error": portable(record.failure or "no steps were recorded")}
@@ -145,16 +145,16 @@ def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
 
 
 def pack(data: Any) -> str:
-    """Return JSON data as a chunk, which ``DecompressionStream("deflate")`` reads."""
+    """Pack JSON data into a chunk that ``DecompressionStream("deflate")`` can read."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
 
 
 def step_ends_s(record: SampleRecord, steps: StepColumns) -> tuple[Sequence[float], bool]:
-    """Return seconds from the request's start to the end of each step, and whether estimated.
+    """Return seconds from the request's start to the end of each step, and if they are estimated.
 
-    Older records have the first and the last alone: the steps in between are spread evenly. Nothing
-    is known of answers in a batch.
+    Older records have only the first and the last end, and steps in between are spread evenly.
+    Answers in a batch have no times.
     """
     if steps.ended_s:
         return steps.ended_s, False
@@ -166,7 +166,7 @@ def step_ends_s(record: SampleRecord, steps: StepColumns) -> tuple[Sequence[floa
 
 
 def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:
-    """Return names with the colours of the figures, and guarantees."""
+    """Return the decoders' names, colours (as in the figures) and guarantees."""
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
@@ -182,7 +182,7 @@ def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:
 
 
 def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -> list[str]:
-    """Return the prompts whose chunks fit into `most` bytes: all, or the families in turn."""
+    """Return prompts whose chunks fit into `most` bytes: all, or some from each family in turn."""
     if sum(map(len, packed.values())) <= most:
         return list(packed)
     queues = {
@@ -200,7 +200,7 @@ def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -
 
 
 def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
-    """Return `pieces_of`, or ids and the reason: the numbers do not need it."""
+    """Return `pieces_of`; if the vocabulary is damaged, return ids as texts, and the reason."""
     try:
         return pieces_of(run_dir), None
     except BenchError:
@@ -210,7 +210,7 @@ def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
 def _texts(
     run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]
 ) -> tuple[dict[str, str], str | None]:
-    """Return the texts of prompts, shortened, or why there are none."""
+    """Return the shortened texts of prompts, and the reason if they are unreadable."""
     if not (run_dir / PROMPTS).is_file():
         return {}, None
     try:

@@ -1,7 +1,7 @@
 """`bench index`: one page for a folder of runs, with the latest verdict of every branch.
 
-It stands alone and asks nothing of the network. Curves show counters and speed-ups over time, with
-marks where a level changed.
+The page needs no network. Curves show counters and speed-ups over time, and mark changes of their
+level.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _WIDTH, _HEIGHT, _MARGIN = 360, 64, 6
 
 
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
-    """Write ``index.html`` and ``history.parquet`` of a folder of runs; returns page and history.
+    """Write ``index.html`` and ``history.parquet`` of a folder of runs; return page and history.
 
     Raises:
-        BenchError: no run is there (2), the history is damaged (4), or it cannot be written (1).
+        BenchError: no run in the folder (exit 2), a damaged history (4), a failed write (1).
     """
     history = gather(folder)
     if history.empty:
@@ -45,7 +45,7 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
 
 
 def page_of(history: pd.DataFrame, folder: Path) -> bytes:
-    """The HTML of a history; runs link to the reports that lie in `folder`."""
+    """Return the HTML of a history; runs link to their reports in `folder`."""
     runs = _runs(history)
     lines = [_line(run, history, folder) for run in reversed(runs)]
     latest = {str(run["branch"] or UNKNOWN): run for run in runs}
@@ -78,7 +78,7 @@ def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[str, Any]:
-    """Return a run with its `cells` in the list, and a `link` to its report if that lies there."""
+    """Return a run's line in the list: its `cells`, and a `link` to its report if it has one."""
     name = str(run["run"])
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
     mine = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
@@ -99,14 +99,14 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
 
 
 def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield curves by series, of at least three VALID runs."""
+    """Yield the curves of each series; a curve needs three VALID runs or more."""
     valid = history[(history["verdict"] == VALID) & history["decoder"].notna()]
     for _, of_series in valid.groupby("series", sort=False):
         curves = []
         for decoder, mine in of_series.groupby("decoder", sort=False):
             for column, title in _CURVES:
                 known = mine.dropna(subset=[column])
-                if column == "speedup":  # times of unlike machines are no curve
+                if column == "speedup":  # a curve must not mix times of different machines
                     known = known[known["key"] == mine["key"].iloc[-1]]
                 if decoder != BASELINE and len(known) >= 3:
                     curves.append(_curve(f"{decoder}: {title}", known, column))
@@ -117,7 +117,7 @@ def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]
 
 
 def _curve(title: str, known: pd.DataFrame, column: str) -> dict[str, Any]:
-    """Return a number of a decoder over the runs of a series, and where its level changed."""
+    """Return one number of a decoder over the runs of a series, with changes of its level."""
     values = [float(value) for value in known[column]]
     positions = change_points(values)
     runs, commits = list(known["run"]), list(known["commit"].fillna(""))

@@ -1,7 +1,7 @@
 """`bench report RUN RUN …`: one page, one Markdown file, tables and a figure of several runs.
 
-Nothing is pooled: every number is one run's own. A pure function of the run folders and of where
-the report lies beside them: writing twice gives the same bytes.
+Nothing is pooled: every number belongs to one run. The output depends only on the run folders and
+the report's location relative to them; writing twice gives the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     """Write report.html, report.md, summary.csv, tables/ and figures/; return them.
 
     Raises:
-        BenchError: the folder is a run's own (exit 2), or the files cannot be written (1).
+        BenchError: the folder is itself a run (exit 2), or the files cannot be written (1).
     """
     from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
@@ -74,7 +74,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
 
 
 def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
-    """Return one run's own part; `link` leads to its own report, if any."""
+    """Return the section of one run; `link` leads to the run's report, if any."""
     side = member.side
     wrong = [r.decoder for r in rows_of(member.summary, ALL) if r.guarantee == WRONG]
     lines = [
@@ -144,7 +144,7 @@ def print_joint(members: Members, console: Console) -> Exit:
 
 
 def matrices(members: Members) -> dict[str, Table]:
-    """Return speed-up, tokens per step, quality and identity with ar: decoders × runs."""
+    """Return tables (decoders × runs) of speed-up, tokens per step, quality, identity with ar."""
     bases = "; ".join(
         f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
         for member in members
@@ -201,7 +201,7 @@ def _matrix(
 
 
 def _named(decoder: str, rows: Sequence[Mapping[str, SummaryRow]]) -> str:
-    """Name a decoder, with a word where it guarantees nothing."""
+    """Name a decoder, marked as lossy if it guarantees nothing."""
     kinds = {each[decoder].guarantee for each in rows if decoder in each}
     return f"{decoder} (lossy)" if NO_GUARANTEE in kinds else decoder
 
@@ -214,7 +214,7 @@ def _cell(row: SummaryRow | None, make: Callable[[SummaryRow], TableCell]) -> Ta
 
 
 def _machines(members: Members) -> str:
-    """Say whether times could be held against each other, and that they are not."""
+    """State whether the runs share a machine and setup, and that their times are not compared."""
     if same_machine(members):
         kind = "The runs share their kind of machine and setup (comparability key), not a session"
     else:
@@ -223,7 +223,7 @@ def _machines(members: Members) -> str:
 
 
 def unlike(members: Members) -> Table | None:
-    """Return the runs' known differences, a row a fact; None where there are none."""
+    """Return the table of the runs' known differences, a row per fact; None without any."""
     facts = differences(members)
     if not facts:
         return None

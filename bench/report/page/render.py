@@ -1,7 +1,7 @@
 """Pages and Markdown: templates filled with findings, figures and answers.
 
-A page asks nothing of the network and runs no code but its own, which its content security policy
-pins by hash: a tag in a record, were it ever to get through the escaping, would do nothing.
+A page needs no network. Its content security policy allows only the page's code, by hash, so a tag
+in a record would do nothing even if it got through the escaping.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _PAGES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "joint.html.jinja": (("page.css",), ()),
     "index.html.jinja": (("page.css",), ("search.js",)),
 }
-"""Templates of pages, each with its style and, beside the code of all pages, its code."""
+"""Templates of pages, each with its style, and its code in addition to the code of all pages."""
 _TITLES = {
     "families": "By family",
     "quality": "Quality",
     "acceptance": "Draft acceptance by position",
 }
-"""Titles of the parts of `Findings.tables` that are one section whatever tables they have."""
+"""Titles of the parts of `Findings.tables` that are always one section."""
 _NONE_OF = {"quality": "No quality was scored.", "acceptance": "No decoder drafted tokens."}
 
 
 def render(template: str, **context: object) -> bytes:
-    """Return a page with its style and code, or a Markdown file, as its template has it.
+    """Render the template of a page, with style and code, or of a Markdown file.
 
-    In Markdown the filter ``md`` makes text of records harmless; a page escapes it.
+    Pages escape the text of records; in Markdown, the filter ``md`` makes it harmless.
     """
     if template in _PAGES:
         styles, code = _PAGES[template]
-        every = ("page.js", "tables.js", *code, "open.js")  # the order in which it is run
+        every = ("page.js", "tables.js", *code, "open.js")  # in order of execution
         own = '"use strict";\n' + "\n".join(map(_text, every))
         style = Markup("\n".join(map(_text, styles)))
         context |= {"policy": _policy(own), "style": style, "code": Markup(own)}
@@ -62,7 +62,7 @@ def render(template: str, **context: object) -> bytes:
 
 
 def inline_svg(svg: str, name: str) -> Markup:
-    """Fit an SVG into the page: its colours and font follow the page, its ids are its own."""
+    """Fit an SVG into the page: take colours and font from the page, make ids unique."""
     svg = svg[svg.index("<svg") :]
     for colour, swap in ((INK, "currentColor"), (FAINT, "var(--line)"), (PAPER, "var(--paper)")):
         svg = svg.replace(colour, swap)
@@ -75,7 +75,7 @@ def inline_svg(svg: str, name: str) -> Markup:
 
 
 def _policy(code: str) -> str:
-    """Allow this code alone, and nothing to be loaded."""
+    """Return a policy that allows only this code, and loading nothing."""
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode("ascii")
     allowed = {
         "default-src": "'none'",

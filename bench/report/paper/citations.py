@@ -1,7 +1,7 @@
-"""BibTeX entries of what runs are built on: their decoders, models and data, and this harness.
+"""BibTeX entries for the decoders, models and data of runs, and for this harness.
 
-``references.bib`` holds every known entry, ``citations.toml`` says what each is for. A hub's model
-or data set without one gets an entry that names it; what is local or one's own is missing.
+``references.bib`` has every known entry, ``citations.toml`` says what each is for. Other models and
+data sets of the hub get an entry from their name. Local files and users' decoders have none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def entries() -> dict[str, str]:
 
 
 def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys of a decoder as it was configured; none for one's own."""
+    """Return the keys of a decoder as configured; none for a user's own decoder."""
     name = cell.split("@")[0]
     if name == "idlm" and options.get("mode") == "refine":
         rules = _keys()["refinement"]
@@ -50,7 +50,7 @@ def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def of_model(name: object) -> tuple[str, ...]:
-    """Return the key of a model; none for an unknown folder."""
+    """Return the key of a model; none for an unknown local folder."""
     text = portable(str(name)) if name else ""
     own = text.rpartition("/")[2].lower()
     known = next((key for start, key in _keys()["models"].items() if own.startswith(start)), None)
@@ -61,7 +61,7 @@ def of_model(name: object) -> tuple[str, ...]:
 
 
 def of_tasks(tasks: object) -> tuple[str, ...]:
-    """Return the keys of the prompts; none for a file of one's own."""
+    """Return the keys of the prompts; none for a user's own file."""
     source, _, what = str(tasks or "").partition("=")
     if source == "specbench":
         return tuple(_keys()["specbench"])
@@ -75,7 +75,7 @@ def _hub_key(name: str) -> str:
 
 
 def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
-    """Return the entries for the runs, and the names of what has none."""
+    """Return the entries for the runs, and the names without an entry."""
     keys: dict[str, None] = {HARNESS: None}
     missing: list[str] = []
     hub: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Facts about runs, each subject in a sentence or two of LaTeX, for a paper's texts.
+"""Facts about runs for a paper's texts: a sentence or two of LaTeX per subject.
 
-They come from env.json, config.toml, run.json and the summary. Values that several runs share are
-said once; others stand with the runs they are of. Unknown ones are left out, or said to be unknown
-where a paper must state them.
+Facts come from env.json, config.toml, run.json and the summary. Values that all runs share are
+stated once; other values name their runs. Unknown values are left out, or stated as unknown if a
+paper must state them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNRECORDED = "licence not recorded (state it)"
 
 
 def merge_statements(members: Members, statement: Callable[[NamedRun], str | None]) -> str:
-    """Return as LaTeX a statement that holds for all runs, or each with its runs; "" if unknown."""
+    """Return as LaTeX one statement for all runs, or one per group of runs; "" if unknown."""
     groups: dict[str, list[str]] = {}
     for member in members:
         if text := statement(member):
@@ -53,7 +53,7 @@ def _joined(parts: Iterable[str | None]) -> str | None:
 
 
 def models(members: Members) -> str:
-    """State target, draft and adapters with their sizes and the beginnings of their hashes."""
+    """State target, draft model and adapters with their sizes and short hashes."""
     target = merge_statements(
         members, lambda run: f"{model_of(run.side)}{_weights(run.side, 'target')}"
     )
@@ -106,7 +106,7 @@ def _cite(keys: Iterable[str]) -> str:
 
 
 def data(members: Members) -> str:
-    """Count the prompts of which tasks, timed and scored."""
+    """State the tasks, and the numbers of timed and scored prompts."""
     keys = [key for run in members for key in citations.of_tasks(run.side.config.get("tasks"))]
     return f"Prompts{_cite(dict.fromkeys(keys))}: {merge_statements(members, _sizes)}."
 
@@ -148,7 +148,7 @@ def _sampling(member: NamedRun) -> str:
 
 
 def seeds(members: Members) -> str:
-    """State which seeds draw what is random."""
+    """State the random seeds."""
     known = merge_statements(members, _seed)
     if not known:
         return "Seeds are not recorded."
@@ -166,7 +166,7 @@ def _seed(member: NamedRun) -> str | None:
 
 
 def protocol(members: Members) -> str:
-    """State how times were taken."""
+    """State how times were measured."""
     how = merge_statements(members, _protocol)
     return (
         f"Every prompt is answered by all decoders one directly after another, in random order"
@@ -211,7 +211,7 @@ def _machine(member: NamedRun) -> str | None:
 
 
 def software(members: Members) -> str:
-    """State versions of system, Python and packages."""
+    """State the versions of the system, Python and packages."""
     return f"Software: {merge_statements(members, _software) or 'versions not recorded'}."
 
 
@@ -229,7 +229,7 @@ def _software(member: NamedRun) -> str | None:
 
 
 def code(members: Members) -> str:
-    """State version and commit of this harness, and how to measure again."""
+    """State the version and commit of this harness, and how to repeat the measurement."""
     version = merge_statements(members, lambda run: run.side.env.packages.get("decoding-bench"))
     commit = merge_statements(members, lambda run: run.side.code and f"commit {run.side.code}")
     return (
@@ -276,7 +276,7 @@ def statistics(members: Members) -> str:
 
 
 def limits(members: Members) -> str:
-    """State what intervals do not cover, and what qualifies the runs."""
+    """State what intervals do not cover, and the runs' reasons and warnings."""
     text = "Intervals are over prompts, this session; another can differ by more."
     for member in members:
         side = member.side
@@ -288,7 +288,7 @@ def limits(members: Members) -> str:
 
 
 def licences(members: Members) -> str:
-    """State the licences of models, data and harness, as far as they are known here."""
+    """State the licences of models, data and harness, as far as known."""
     of_models = merge_statements(members, _model_licences)
     of_data = merge_statements(members, _data_licence)
     return f"Models: {of_models}. Data: {of_data}. Harness: decoding-bench, {_OWN}."

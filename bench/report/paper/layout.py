@@ -1,4 +1,4 @@
-"""Venues with their measures and questions, and the user's choices of table and figures."""
+"""Venues with page sizes and checklist questions, and the user's choices for the table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VENUES = _venues()
 
 
 class Column(NamedTuple):
-    """A number of the summary as a column: its heading, the caption's words, its format."""
+    """A number of the summary as a column: heading, words in the caption, format."""
 
     heading: str
     caption: str
@@ -48,7 +48,7 @@ class Column(NamedTuple):
     best: Literal["most", "least"] = "most"
 
     def text(self, value: float | None) -> str:
-        """Return a value as it is printed; shares without their unit."""
+        """Return a value as printed, shares without their unit."""
         is_share = self.scale == 100
         return percent(value, "") if is_share else number(value, self.spec, self.scale)
 
@@ -74,12 +74,12 @@ COLUMNS: Mapping[str, Column] = {
 """The columns of ``--columns``."""
 USUAL = ("speedup", "tokens_per_call", "acceptance_length", "time_per_token_s", "quality")
 EXPENDABLE = ("time_per_token_s", "acceptance_length")
-"""Left out of a narrow column, in this order, rather than set in small type."""
+"""Numbers left out of a narrow page column, in this order, instead of using small type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A paper's choices: `columns` None are the usual ones, as many as fit in readable type."""
+    """A paper's choices; `columns` None: as many of the usual ones as fit in readable type."""
 
     venue: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Layout:
 def parse_layout(
     venue: str, labels: Sequence[str], columns: str | None, bold: Literal["best", "none"]
 ) -> Layout:
-    """Parse labels DECODER=TEXT and comma-separated columns (exit 2 for a bad one)."""
+    """Parse labels DECODER=TEXT and comma-separated columns (exit 2 if one is malformed)."""
     named = [label.partition("=") for label in labels]
     for label, (name, _, text) in zip(labels, named, strict=True):
         if not (name and text.strip()):

@@ -1,7 +1,7 @@
-"""The table of a paper: booktabs, numbers in siunitx columns, intervals beside them.
+"""The table of a paper: booktabs, numbers in siunitx columns, intervals to their right.
 
-A group of rows per run, under its name where there are several. It is set in the largest type in
-which it fits the venue's column, which is computed here, in Times.
+Each run has a group of rows, under its name if there are several runs. The table uses the largest
+font size that fits the venue's column; widths are computed here, for Times.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from bench.text import latex as escaped
 POINTS = 72.27
 """TeX's points in an inch."""
 _SIZES = ((9.0, 6.0), (9.0, 4.0), (8.0, 4.0), (8.0, 3.0), (7.0, 3.0))
-"""Type and half the space between columns, in points: the first that fits is taken."""
+"""Font size and half the space between columns, in points; the first pair that fits is used."""
 _SPARE = 0.98
 """Share of the column that a table may fill: fonts called Times differ in width."""
 _INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
 """Columns that have an interval in the summary."""
 _TIMES = ("speedup", "speedup_decode", "ttft_s", "time_per_token_s", "tokens_per_s")
-"""Columns whose best must be shown to be the fastest."""
+"""Columns with a best entry only if its decoder is shown to be the fastest."""
 NEEDED = ("speedup", "speedup_decode")
-"""Those never printed without it."""
+"""Columns that are never printed without their interval."""
 
 
 class Entry(NamedTuple):
-    """One number of the table with its interval, as printed; in bold or not."""
+    """One printed number of the table, with its interval and a flag for bold."""
 
     text: str
     interval: str = ""
@@ -50,7 +50,7 @@ class Grid(NamedTuple):
     spread: frozenset[str]
 
     def entries(self, column: str) -> list[Entry]:
-        """Return all of a column."""
+        """Return all entries of a column."""
         index = 1 + self.columns.index(column)
         return [row[index] for _, rows in self.groups for row in rows]
 
@@ -67,12 +67,12 @@ def grid(
     columns: Sequence[str],
     spread: Collection[str] = _INTERVALS,
 ) -> Grid:
-    """Return the table over all families; the best of a run in a column is bold, or nothing is.
+    """Return the table over all families, with the best entries per run and column in bold, if any.
 
-    The best prints best among decoders that guarantee something, ar among them; equal prints are
-    all best, unless all are equal. A time is the best where its decoder is shown to be the fastest,
-    a quality where no other's interval reaches it. Intervals of `spread` are printed where a row
-    has one.
+    The best entry has the best printed value among decoders that guarantee something, including
+    ar. Equal printed values are all bold, unless all entries are equal. A time is bold only if its
+    decoder is shown to be the fastest, a quality only if its interval is above all others. Columns
+    of `spread` print their intervals, if known.
     """
     groups = []
     for member in members:
@@ -118,36 +118,36 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
 
 
 def _above(best: SummaryRow, other: SummaryRow) -> bool:
-    """Return whether a quality is above another's whole interval; unknown ones are not."""
+    """Tell whether a quality's interval is above another's; False if one is unknown."""
     low, high = best.quality_low, other.quality_high
     return low is not None and high is not None and low > high
 
 
 def eligible(row: SummaryRow) -> bool:
-    """Return whether a decoder can be called the best: it guarantees something."""
+    """Tell whether a decoder can be called the best, i.e. whether it guarantees something."""
     return row.decoder == BASELINE or row.guarantee not in (None, NO_GUARANTEE, WRONG)
 
 
 def name_of(row: SummaryRow, layout: Layout) -> str:
-    """Return a decoder's name in the paper, with WRONG where it is."""
+    """Return a decoder's name in the paper, marked if it is WRONG."""
     name = layout.labels.get(row.decoder, row.decoder)
     return f"{name} ({WRONG})" if row.guarantee == WRONG else name
 
 
-# ---------------------------------------------------------------- the room there is
+# ---------------------------------------------------------------- available width
 
 
 def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
-    """Return the columns asked for, or the usual ones; of several runs without times."""
+    """Return the requested columns, or the usual ones (without times for several runs)."""
     if layout.columns is not None:
         return layout.columns
     return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
 
 
 def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[float, float]]:
-    """Return the table, and the type and space in which it fits the venue's column (else exit 2).
+    """Return the table, and the font size and space that fit the venue's column (else exit 2).
 
-    A column loses its interval before its neighbour is left out, but for those of speed-ups.
+    Intervals are dropped before columns, except for the intervals of speed-ups.
     """
     room = VENUES[layout.venue].width * POINTS * _SPARE
     choices = [wanted(members, layout)]
@@ -169,7 +169,7 @@ def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[flo
 
 
 def width_of(made: Grid, size: float, space: float) -> float:
-    """Return the table's width in TeX's points, set in Times.
+    """Return the table's width in Times, in TeX's points.
 
     A siunitx column reserves room for the most digits before and after the point.
     """
@@ -197,7 +197,7 @@ def latex(
     caption: Callable[[Grid], str],
     note: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """Return the table in its environment, its caption above it; exit 2 where it cannot fit."""
+    """Return the table in its environment, below its caption; exit 2 if it cannot fit."""
     made, (size, space) = fitted(members, layout)
     _tell_left_out(made, wanted(members, layout), layout.venue, note)
     return Template(packaged("table.tex")).substitute(
@@ -227,7 +227,7 @@ def _tell_left_out(
 
 
 def _shape(made: Grid, column: str) -> str:
-    """Return a column type: numbers stand by their points, intervals to the right of them."""
+    """Return a column type: numbers aligned at their points, intervals to their right."""
     before, after = made.digits(column)
     return f"S[table-format={before}.{after}]" + "@{~}l" * (column in made.spread)
 

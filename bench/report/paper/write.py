@@ -1,10 +1,10 @@
-r"""`bench paper`: everything a paper takes from runs, written from their folders alone.
+r"""`bench paper`: write all parts of a paper that come from runs, from their folders only.
 
-Figures at column width with embedded TrueType fonts and no title (the caption says it), their
-numbers as CSV, a booktabs table to ``\input``, a paragraph on reproducing the runs, the facts that
-the venue's checklist asks for, BibTeX entries, and a skeleton (``paper.tex``) that takes in all of
-it and compiles. The same records give the same bytes. The texts are facts to check and to shorten,
-never answers: only authors know what their paper discusses.
+The parts: figures at column width with embedded TrueType fonts and no title (the caption has it),
+their numbers as CSV, a booktabs table to ``\input``, a paragraph on reproducing the runs, facts for
+the venue's checklist, BibTeX entries, and a skeleton (``paper.tex``) that includes all of these and
+compiles. The same records give the same bytes. The texts are facts to check and to shorten, never
+answers: only authors know what their paper discusses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.report.together import NamedRun, decoders_of, differences
 from bench.text import latex
 
 _OPENING = r"\providecommand{\citep}[1]{\cite{#1}}\begingroup\emergencystretch=4em"
-"""Without natbib, which the venues' styles load, citations are plain; long names may stretch."""
+"""Makes citations plain without natbib, which the venues' styles load; lets long names stretch."""
 _WARNING = "% Made of the records of runs by `bench paper`: check it, and shorten it."
 
 
@@ -44,7 +44,7 @@ def reproducibility(members: Members, venue: str) -> str:
 
 
 def checklist(members: Members, venue: str) -> str:
-    """Return the facts by question, as a list."""
+    """Return the facts for each question of the checklist, as a list."""
     items = [
         rf"\item[{question}] {' '.join(getattr(facts, name)(members) for name in answers)}"
         for question, answers in VENUES[venue].questions.items()
@@ -68,11 +68,11 @@ def write_paper(
 ) -> list[Path]:
     """Write table, figures with their CSVs, texts, references, a skeleton; return the files.
 
-    `note` is told of columns without room, and of names without BibTeX entries.
+    `note` is called with columns that do not fit, and with names without BibTeX entries.
 
     Raises:
-        BenchError: a label is for no decoder of the runs or the columns asked for do not fit
-            (exit 2), or it cannot be written (1).
+        BenchError: a label names no decoder of the runs or the requested columns do not fit
+            (exit 2), or the files cannot be written (1).
     """
     there = decoders_of(members)
     for name in layout.labels:
@@ -95,7 +95,7 @@ def write_paper(
 
 
 def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
-    """Draw speed-up, tokens per step and quality, each where it is known."""
+    """Draw speed-up, tokens per step and quality, each if it is known."""
     from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
     made: dict[str, bytes] = {}
@@ -109,7 +109,7 @@ def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
 
 
 def _skeleton(venue: str, made: Collection[str]) -> str:
-    """Return a paper that compiles and takes in everything; figures are those among `made`."""
+    """Return a paper that compiles and includes everything, with the figures among `made`."""
     names = [name for name in _FIGURES if f"{name}.pdf" in made]
     references = ", ".join(rf"\ref{{fig:{name}}}" for name in names)
     word = "Figure" if len(names) == 1 else "Figures"

@@ -1,1 +1,1 @@
-"""Numbers of a run as tables, printed as Markdown, HTML, LaTeX and rich, and as sentences."""
+"""A run's numbers as tables (Markdown, HTML, LaTeX, rich) and as sentences."""

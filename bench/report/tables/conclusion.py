@@ -1,7 +1,7 @@
-"""The findings of a run in sentences: the fastest decoder, and the differences it resolves.
+"""The findings of a run as sentences: the fastest decoder, and the resolution of the run.
 
-A decoder is called the fastest where its paired interval over every other one excludes 1 and the
-difference exceeds the A/A floor; otherwise those that cannot be told apart are named.
+A decoder is called the fastest if its paired interval over every other decoder excludes 1 and the
+difference exceeds the A/A floor. Otherwise the decoders that cannot be told apart are named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.text import UNKNOWN, counted, factor, percent
 
 
 def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
-    """Conclude over all families: of decoders with a guarantee, then of lossy ones."""
+    """State the result over all families: first decoders with a guarantee, then lossy ones."""
     rows = [row for row in rows_of(summary, ALL) if is_number(row.speedup)]
     others = [row for row in rows if row.decoder != BASELINE]
     exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
@@ -68,7 +68,7 @@ def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs) -> str:
 def not_slower(
     best: SummaryRow, others: Iterable[SummaryRow], pairs: Pairs, floor: Estimate
 ) -> list[str]:
-    """Return the others that are not shown to be slower than the best."""
+    """Return the decoders that are not shown to be slower than the best."""
     over = {other: pairs.get((best.decoder, other.decoder), Estimate()) for other in others}
     return [
         other.decoder
@@ -128,7 +128,7 @@ def sentence(row: SummaryRow) -> str:
 
 
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
-    """Name the run's primary comparison, and count those that are exploratory."""
+    """Name the run's primary comparison, and count the exploratory comparisons."""
     rows = [r for r in rows_of(summary, None) if r.decoder != BASELINE and r.speedup is not None]
     there = any(row.decoder == primary and row.family == ALL for row in rows)
     others = counted(len(rows) - there, "comparison")
@@ -144,11 +144,11 @@ def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
 
 
 def resolution(summary: pd.DataFrame) -> str:
-    """State the smallest differences from ar that intervals show; empty where there is none.
+    """State the smallest differences from ar that the intervals can show; empty without intervals.
 
-    Half the interval [low, high] of a speed-up is the factor ``sqrt(high / low)``, as it is an
-    interval of logarithms: around a decoder that differs by less, one as wide holds 1. Of a quality
-    it is half the interval, in points.
+    A speed-up's interval [low, high] is one of logarithms, so its half-width is the factor
+    ``sqrt(high / low)``: around a smaller speed-up, an interval of this width contains 1. For a
+    quality, the smallest difference is the half-width of the interval, in points.
     """
     rows = rows_of(without_wrong(summary), ALL)
     speeds = {row: width for row in rows if (width := speed_width(row)) is not None}
@@ -167,7 +167,7 @@ def resolution(summary: pd.DataFrame) -> str:
 
 
 def speed_width(row: SummaryRow) -> float | None:
-    """Return half the interval of a speed-up, a factor; None where there is none."""
+    """Return the half-width of a speed-up's interval, as a factor; None without an interval."""
     low, high = row.speedup_low, row.speedup_high
     if row.decoder == BASELINE or low is None or high is None or low <= 0:
         return None
@@ -175,13 +175,13 @@ def speed_width(row: SummaryRow) -> float | None:
 
 
 def quality_width(row: SummaryRow) -> float | None:
-    """Return half the interval of a quality; None where it is unknown, or all scores are one."""
+    """Return the half-width of a quality's interval; None if unknown or all scores are equal."""
     low, high = row.quality_low, row.quality_high
     return None if low is None or high is None or low == high else (high - low) / 2
 
 
 def _widths(widths: Mapping[SummaryRow, float], text: Callable[[float], str]) -> str:
-    """Format ``1.08x (spec) to 1.26x (idlm)``; where all are alike, one width."""
+    """Format ``1.08x (spec) to 1.26x (idlm)``, or one width if all are equal."""
     least, most = min(widths, key=widths.__getitem__), max(widths, key=widths.__getitem__)
     first, last = text(widths[least]), text(widths[most])
     return first if first == last else f"{first} ({least.decoder}) to {last} ({most.decoder})"

@@ -72,7 +72,7 @@ def acceptance(table: pd.DataFrame) -> Table | None:
 
 
 def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
-    """Make the table of accepted drafts per step, of decoders in which several draft."""
+    """Make the table of accepted drafts per step, for decoders with several drafters."""
     columns: Columns = {
         "decoder": lambda row: row[0],
         "drafter": lambda row: row[1],
@@ -88,7 +88,7 @@ def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
 
 
 def rounds(summary: pd.DataFrame) -> Table | None:
-    """Make the table of rounds, distributions and passes, of decoders that have any."""
+    """Make the table of rounds, distributions and passes, for decoders that have any."""
     note = (
         "Shares of steps after prefill: nothing verified, all drafts accepted, one rejected. "
         "Overlap: mean over tested drafts of the common mass of their distribution and ar's; "
@@ -104,7 +104,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
 
 
 def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
-    """Make the table of tokens per step by family, with the entropy where it is known."""
+    """Make the table of tokens per step by family, with ar's entropy if known."""
     note = (
         f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} jackknife interval "
         f"over conversations. {timed} First row: mean entropy of ar's next token along its "

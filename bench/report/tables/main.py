@@ -1,4 +1,4 @@
-"""The main table of a run, and the sentences it rests on."""
+"""The main table of a run, and sentences about its basis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import counted, factor, percent
 
 DETERMINED = 0.1
-"""Mean entropy (nats) below which a reader is told that the text is nearly determined."""
+"""Mean entropy (nats) below which the report calls the text nearly determined."""
 PER_STEP = f"tokens per step [{LEVEL}]"
 _HEADLINE: Columns = {
     "decoder": lambda r: r.decoder,
@@ -72,7 +72,7 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
 
 
 def basis(row: SummaryRow) -> str:
-    """State what a row's speed-up rests on: n, repeats, clusters, and what is left out."""
+    """Describe the sample of a row's speed-up: n, repeats, clusters, and what is left out."""
     grouped = is_number(row.batch_size) and row.batch_size != 1
     noun, of = ("group", " of prompts") if grouped else ("prompt", "")
     if not row.pairs:
@@ -96,7 +96,7 @@ def entropies(summary: pd.DataFrame) -> dict[str, float]:
 
 
 def entropy_sentence(summary: pd.DataFrame) -> str:
-    """State how open the text is that drafts are accepted on."""
+    """State the mean entropy of ar's next token, which tells how easy drafting is."""
     entropy = entropies(summary).get(ALL)
     if entropy is None:
         return "The entropy of ar's next token was not measured (no quality pass)."
@@ -105,7 +105,7 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
 
 
 def floor_sentence(floor: Estimate) -> str:
-    """State the A/A noise floor, under the main table."""
+    """State the A/A noise floor."""
     if floor.value is None:
         return "A/A noise floor: unknown (the second arm of ar was not measured)."
     return (

@@ -36,11 +36,11 @@ from bench.text import UNKNOWN, change, percent
 from specbench_tasks.task import LISTS
 
 _NO_CEILING = "none"
-"""The ceiling of who predicts nothing in parallel without verifying it."""
+"""Text instead of a ceiling, for decoders that keep no unverified parallel prediction."""
 
 
 def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
-    """Make the table of quality by family, or None where nothing was scored."""
+    """Make the table of quality by family; None if nothing was scored."""
     scored = summary.dropna(subset=["quality"])
     if scored.empty:
         return None
@@ -55,9 +55,9 @@ def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
 
 
 def shortfalls(summary: pd.DataFrame) -> list[str]:
-    """State whose quality rests on other prompts than ar's, or is unknown over all families.
+    """State what limits the quality scores: missing gold or scores, floors, unequal prompts.
 
-    Quality is taken of the answers there are: a decoder that fails on hard prompts seems better.
+    Only existing answers are scored, so a decoder that fails on hard prompts looks better.
     """
     scored: dict[str, dict[str, int]] = {}
     for row in rows_of(summary[summary["family"] != ALL], None):
@@ -91,7 +91,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
 
 
 def agreement(summary: pd.DataFrame) -> Table | None:
-    """Make the table of agreement with ar's answers, where some differ; it needs no gold answer."""
+    """Make the table of agreement with ar's answers, without gold answers; None if all agree."""
     others = summary[(summary["decoder"] != BASELINE) & summary["shared_with_ar"].notna()]
     if (others["shared_with_ar"] == 1).all():
         return None
@@ -109,7 +109,7 @@ def agreement(summary: pd.DataFrame) -> Table | None:
 
 
 def lost_quality(summary: pd.DataFrame) -> Table | None:
-    """Make the table of the quality lost against ar, in points and relatively."""
+    """Make the table of the quality lost against ar, in points and relative to ar."""
     rows = rows_of(summary, None)
     baseline = {
         r.family: r.quality for r in rows if r.decoder == BASELINE and r.quality_tells is not False
@@ -130,7 +130,7 @@ def lost_quality(summary: pd.DataFrame) -> Table | None:
 
 
 def repetition(summary: pd.DataFrame) -> Table | None:
-    """Make the table of repeated 3-grams, loops in red; None where they were not counted."""
+    """Make the table of repeated 3-grams, with loops in red; None if they were not counted."""
     counted = summary[summary["repeated_trigrams"].notna()]
     if counted.empty:
         return None
@@ -147,7 +147,7 @@ def repetition(summary: pd.DataFrame) -> Table | None:
 
 
 def looping(summary: pd.DataFrame) -> list[str]:
-    """Name decoders whose answers loop: what is accepted of them is easy to draft."""
+    """Name decoders whose answers loop, because loops are easy to draft."""
     lines, rows = [], rows_of(summary, ALL)
     of_ar = next((row.repeated_trigrams for row in rows if row.decoder == BASELINE), None)
     for row in rows:
@@ -159,7 +159,7 @@ def looping(summary: pd.DataFrame) -> list[str]:
 
 
 def text(summary: pd.DataFrame) -> Table | None:
-    """Make the table of likelihood, entropy, repetition and agreement, in one cell each."""
+    """Make the table of likelihood, entropy, repetition and agreement, all in one cell."""
     scored = summary[summary["base_nll"].notna()]
     if scored.empty:
         return None
@@ -181,7 +181,7 @@ def text(summary: pd.DataFrame) -> Table | None:
 
 
 def likelihood(summary: pd.DataFrame) -> Table | None:
-    """Make the table of what the target finds less likely than ar's answers; None without any."""
+    """Make the table of likelihood lost against ar's answers; None if unknown."""
     others = summary[(summary["decoder"] != BASELINE) & summary["nll_over_ar"].notna()]
     note = (
         "Negative log-likelihood of a token of the quality pass's answers under the target "
@@ -201,7 +201,7 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
 
 
 def area(summary: pd.DataFrame) -> Table | None:
-    """Make the table of accuracy under parallelism, of methods run with several settings."""
+    """Make the table of accuracy under parallelism; None if no method has several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
     scored = scored[(scored["guarantee"] != WRONG) & scored["quality_tells"].fillna(True)]
     methods = curves(str(cell) for cell in scored["decoder"].unique())
@@ -231,7 +231,7 @@ def area(summary: pd.DataFrame) -> Table | None:
 
 
 def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
-    """Make the table of right lists and ceilings; None where they do not hold or nobody has one."""
+    """Make the table of right lists and their ceilings; None if no ceiling applies."""
     filled = group_by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
     if not filled or not holds(run.config):
         return None
@@ -251,12 +251,12 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
 
     lists = summary[summary["family"].isin(LISTS)]
     table = by_family(lists, "Lists against the ceiling of independent prediction", note, cell)
-    rows = tuple(row[:-1] for row in table.rows)  # no ceiling spans families
+    rows = tuple(row[:-1] for row in table.rows)  # ceilings exist only per family
     return replace(table, headings=table.headings[:-1], rows=rows)
 
 
 def ceiling_caveat(run: Run) -> list[str]:
-    """State why there is no table of ceilings where one might be looked for."""
+    """State why a run with lists has no table of ceilings; empty for other runs."""
     if holds(run.config) or not on_lists(run.records):
         return []
     return [

@@ -12,7 +12,7 @@ from bench.text import counted, portable
 
 
 def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the head of a report as (key, value); unrecorded facts are left out."""
+    """Return the head of a report as (key, value) pairs, without unrecorded facts."""
     device = (run.env.device or run.config.get("device"), hardware(run))
     rows = {
         "model": model_of(run),
@@ -27,7 +27,7 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def model_of(run: Run) -> str:
-    """Return the target's name (of a folder its last part), size, packing, and how calls ran."""
+    """Return the target's name (a folder's last part), size, weight format, and call mode."""
     source = str(run.config.get("model") or "an unnamed model")
     local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
     name = Path(source).name if local else source
@@ -52,7 +52,7 @@ def hardware(run: Run) -> str | None:
 
 
 def _tasks(config: Mapping[str, Any]) -> str | None:
-    """Describe the prompts' source, and how their answers were drawn and repeated."""
+    """Describe the source of the prompts, the sampling, and the repeats."""
     if not config.get("tasks"):
         return None
     temperature, most = config.get("temperature"), config.get("max_new_tokens")
@@ -67,7 +67,7 @@ def _tasks(config: Mapping[str, Any]) -> str | None:
 
 
 def _date(started: str | None) -> str | None:
-    """Format ``2026-11-24 22:00 UTC``; a text that is no time is left as it is."""
+    """Format ``2026-11-24 22:00 UTC``; return a text that is not a time unchanged."""
     try:
         return started and f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
     except ValueError:

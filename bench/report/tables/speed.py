@@ -1,4 +1,4 @@
-"""Tables of speed-ups: every estimator, decoders against one another, workers and machines."""
+"""Tables of speed-ups: estimators, pairs of decoders, workers, machines, other engines."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ _PARTS = {
 }
 """Notes below the tables of a run's parts, by kind of part."""
 _FEWEST_RIVALS = 2
-"""With one decoder beside ar, the main table says it all."""
+"""With only one decoder besides ar, the main table already has all speed-ups."""
 
 
 def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
-    """Make the table of every estimator over all families, ar's second arm as the last row."""
+    """Make the table of every estimator over all families, with ar's second arm as the last row."""
     note = (
         "End to end, over ar. Geometric mean (the headline): of paired per-prompt ratios, "
         "Student's t on their logs, and the bootstrap of the same, both clustered by "
@@ -109,7 +109,7 @@ def _agreement(disagree: bool | None) -> str:
 
 
 def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
-    """Make the table of every decoder over every other one; None for fewer than two besides ar."""
+    """Make the table of speed-ups between all decoders; None for fewer than two besides ar."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
     if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:
         return None
@@ -129,7 +129,7 @@ def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
 
 
 def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
-    """Make a table by family per estimator; the headline's has A/A floors as its last row."""
+    """Make a table by family per estimator; the first table ends with a row of A/A floors."""
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
         note = (
@@ -145,7 +145,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
 
 
 def needs(summary: pd.DataFrame) -> str:
-    """State how many prompts would narrow the wide intervals, the widest first; or nothing."""
+    """State how many more prompts the wide intervals need, widest first; empty if none is wide."""
     wide = {row.decoder: row.prompts_needed for row in rows_of(summary, ALL) if row.prompts_needed}
     if not wide:
         return ""
@@ -155,12 +155,12 @@ def needs(summary: pd.DataFrame) -> str:
 
 
 def prompts_needed_note(row: SummaryRow) -> str:
-    """State how many prompts a wide interval needs; empty where it is narrow or unknown."""
+    """State how many more prompts a wide interval needs; empty if it is narrow or unknown."""
     return f"needs {row.prompts_needed} more prompts for {_WITHIN}" if row.prompts_needed else ""
 
 
 def floor_note(row: SummaryRow) -> str:
-    """State the A/A floor beside one speed-up; empty where it is unknown."""
+    """State the A/A floor of one speed-up; empty if unknown."""
     return "" if row.aa_speedup is None else f"A/A {estimated(row.floor)}"
 
 
@@ -212,5 +212,5 @@ _COLUMNS: Columns = {
 def other_engines(
     answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
 ) -> Table | None:
-    """Make the table of engines and modes, or None where no other engine was measured."""
+    """Make the table of other engines; None if none was measured."""
     return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))

@@ -1,7 +1,7 @@
-"""Tables as text cells, made from columns; the same one is Markdown, HTML, LaTeX and rich.
+"""Tables of text cells, made from columns and rendered as Markdown, HTML, LaTeX or rich.
 
-Every table says in its note what is estimated, from how much, and whether the run is valid. Unknown
-is "-". A speed-up is bold only where its interval does not cover 1 and it exceeds the A/A floor.
+A table's note states the estimand and n; the main table's note adds the run's verdict. Unknown
+values are "-". A speed-up is bold only if its interval excludes 1 and it exceeds the A/A floor.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[-+(\[]?\d")
 SESSIONS = "Intervals: over prompts, this session (bench pool covers sessions)."
-"""The note below every interval of a speed-up; figures in docs/metrics.md."""
+"""The note below every table with intervals of speed-ups; docs/metrics.md has figures."""
 EXPLORATORY = "Exploratory: not adjusted for the number of comparisons."
-"""The note below comparisons that are not the run's primary one."""
+"""The note below comparisons other than the run's primary comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One entry of a table; a `bad` one is red where there are colours."""
+    """One cell of a table; `bad` cells are red where colours are available."""
 
     text: str
     bold: bool = False
@@ -42,7 +42,7 @@ class TableCell:
 
 
 Columns = dict[str, Callable[[Any], TableCell | str]]
-"""Headings, each with what makes its cell of a row's object."""
+"""Headings, each with a function that makes the cell from the row's object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +56,19 @@ class Table:
 
     @classmethod
     def made(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
-        """Make the table of a row per object."""
+        """Make a table with one row per object."""
         cells = tuple(tuple(_cell(make(row)) for make in columns.values()) for row in rows)
         return cls(title=title, note=note, headings=tuple(columns), rows=cells)
 
     @classmethod
     def of(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table | None:
-        """Make the table of a row per object; None where there are no objects."""
+        """Make a table with one row per object; None without objects."""
         table = cls.made(title, note, columns, rows)
         return table if table.rows else None
 
     @property
     def words(self) -> tuple[bool, ...]:
-        """Columns of words, which stand at their left; numbers stand at their right."""
+        """One flag per column: True for words (left-aligned), False for numbers (right-aligned)."""
         texts = [[row[i].text for row in self.rows] for i in range(len(self.headings))]
         return tuple(i == 0 or _are_words(column) for i, column in enumerate(texts))
 
@@ -101,8 +101,8 @@ class Table:
         """Return chosen columns for a terminal.
 
         Args:
-            headings: the columns' headings, each with its text on the terminal.
-            style: the style of a row's cell at an index; None: red for bad ones, bold for bold.
+            headings: headings of the chosen columns, each with its text on the terminal.
+            style: style of a row's cell at an index; None: bad cells red, bold cells bold.
         """
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -131,9 +131,9 @@ class Table:
         style: Callable[[Sequence[TableCell], int], str] | None = None,
         expendable: Sequence[str] = (),
     ) -> list[RichTable]:
-        """Return `to_rich` as far as the console is wide, and blocks of the other columns.
+        """Split the table into blocks of columns that fit the console's width.
 
-        `expendable` columns leave the first block in this order; every block names its rows.
+        `expendable` columns leave the first block in this order. Every block names its rows.
         """
         from rich.measure import Measurement
 
@@ -159,7 +159,7 @@ class Table:
         return blocks
 
     def bare(self, headings: Collection[str] | None = None) -> Table:
-        """Return the table less the intervals of the named columns (None: of all)."""
+        """Return the table without intervals in the named columns (None: in all columns)."""
         cut = [headings is None or heading in headings for heading in self.headings]
         rows = [
             tuple(
@@ -192,13 +192,13 @@ def _strong(cell: TableCell) -> str:
 def by_family(
     summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell | str]
 ) -> Table:
-    """Make a table of a row per decoder, a column per family and `all`."""
+    """Make a table with a row per decoder, and a column per family and for `all`."""
     cells = {(row.decoder, row.family): make(row) for row in rows_of(summary, None)}
     return of_cells(cells, title, note)
 
 
 def of_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
-    """Make a table by family of cells by decoder and family."""
+    """Make a table by family from cells keyed by decoder and family."""
     families = [*family_order({family for _, family in cells} - {ALL}), ALL]
 
     def cell(decoder: str, family: str) -> TableCell | str:
@@ -209,7 +209,7 @@ def of_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note:
 
 
 def mark_wrong(table: Table, wrong: Collection[str]) -> Table:
-    """Redden and name the rows of WRONG decoders, none of their cells bold."""
+    """Mark the rows of WRONG decoders: WRONG after the name, all cells red, none bold."""
     names = {
         name: f"{cell} ({WRONG}){name.removeprefix(cell)}"
         for cell in wrong
@@ -227,7 +227,7 @@ def mark_wrong(table: Table, wrong: Collection[str]) -> Table:
 
 
 def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return the summary less decoders that claim to be lossless and are not."""
+    """Return the summary without decoders that wrongly claim to be lossless."""
     return summary[summary["guarantee"] != WRONG]
 
 
@@ -240,7 +240,7 @@ def is_number(value: object) -> bool:
 
 
 def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
-    """Format a number by `spec`, times `scale`, or "-"."""
+    """Format a number times `scale` by `spec`, or "-"."""
     return f"{float(str(value)) * scale:{spec}}" if is_number(value) else UNKNOWN
 
 
@@ -250,17 +250,17 @@ def interval(low: object, high: object) -> str:
 
 
 def with_interval(text: str, ends: str) -> str:
-    """Append an interval that is known."""
+    """Append an interval to a text, if the interval is known."""
     return text if ends == UNKNOWN else f"{text} {ends}"
 
 
 def estimated(estimate: Estimate) -> str:
-    """Format a factor with its interval, where it has one."""
+    """Format a factor with its interval, if it has one."""
     return with_interval(factor(estimate.value), interval(estimate.low, estimate.high))
 
 
 def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
-    """Format a speed-up, bold where both its interval and the A/A floor exclude no difference."""
+    """Format a speed-up, bold if its interval excludes 1 and it exceeds the A/A floor."""
     return TableCell(estimated(estimate), bold=estimate.exceeds(floor))
 
 
@@ -273,7 +273,7 @@ def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
 
 
 def quality(row: SummaryRow) -> TableCell:
-    """Format a quality as a percentage, with its interval; in brackets what can tell no loss."""
+    """Format a quality in per cent with its interval, or in brackets if it cannot show a loss."""
     if row.quality_tells is False and row.quality is not None:
         return TableCell(f"({percent(row.quality, '')})")
     low, high = (percent(end, "") for end in (row.quality_low, row.quality_high))

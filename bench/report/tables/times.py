@@ -1,4 +1,4 @@
-"""Tables of time: by phase, the parts of a speed-up, waits of readers."""
+"""Tables of time: by phase, the parts of a speed-up, waiting times of readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PERCENTILES = (50, 95, 99)
 
 
 def split(splits: Sequence[Split]) -> Table | None:
-    """Make the table of time by phase, or None where no second pass was made."""
+    """Make the table of time by phase; None without a second pass."""
 
     def share(item: Split, phase: str) -> str:
         return percent(item.shares[phase], "")
@@ -68,10 +68,10 @@ def split(splits: Sequence[Split]) -> Table | None:
 
 
 def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
-    """State that the second pass was faster than the timed one for all decoders, or slower.
+    """State that the second pass was faster, or slower, than the timed pass for every decoder.
 
-    Faster, or slower by more than instruments can cost, it saw a machine of another speed: what
-    decoders do differs, the machine's speed is common to them.
+    If it was faster, or slower by more than instruments can cost, the machine's speed changed: of
+    all causes, only the machine's speed is common to all decoders.
     """
     ratios = [item.against_timed for item in splits if item.against_timed is not None]
     if len(ratios) < 2 or min(ratios) <= 1 <= max(ratios):
@@ -87,7 +87,7 @@ def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
 
 
 def parts(decomposed: Sequence[Decomposition]) -> Table | None:
-    """Make the table of speed-ups in parts, or None where there is nothing to take apart."""
+    """Make the table of speed-ups split into parts; None without decompositions."""
     note = (
         "After the first token speed-up = tokens per step / (target calls + draft + overhead), "
         "where costs are of a step, in ar's seconds per token, and overhead is sampling, scheduler "
@@ -103,8 +103,8 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
 def waits(latency: pd.DataFrame) -> Table | None:
     """Make the table of percentiles of the time to the first token and between chunks.
 
-    `latency` is `bench.stats.latency.latency_table`'s. A percentile p stands where at least one of
-    the waits may exceed it: from 100 / (100 - p) waits on.
+    `latency` comes from `bench.stats.latency.latency_table`. Percentile p is shown from
+    100 / (100 - p) waits on, so that at least one wait may exceed it.
     """
     if latency.empty:
         return None

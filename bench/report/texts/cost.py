@@ -1,4 +1,4 @@
-"""A cost folder in words: its page, and how near a run comes to the machine's limit."""
+"""A cost folder in words: its page, and how close a run is to the machine's limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.stats.limit import OperatingPoint, ar_limit, mismatch, operating_poin
 from bench.text import markdown, percent
 
 _BUSY = 0.5
-"""Cores of other processes, as for the validity of a run."""
+"""Cores used by other processes above which times are noisy, as for the validity of a run."""
 _FIGURE = "figures/call_time"
 
 
@@ -23,7 +23,7 @@ def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
     """Write the figure and cost.md of a cost folder.
 
     Raises:
-        BenchError: it cannot be written (exit 1).
+        BenchError: the files cannot be written (exit 1).
     """
     from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
     from bench.report.figures.curves import cost_figure
@@ -82,7 +82,7 @@ def limit_lines(run: Run, cost: Cost) -> list[str]:
 
 
 def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
-    """Return a run's own operating points, or why they do not belong on the curve."""
+    """Return a run's operating points, or why they do not belong on the curve."""
     why = mismatch(cost, run.env)
     if why is not None:
         return [], f"the calls of {run.path.name} are not drawn: {why}"
@@ -92,7 +92,7 @@ def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
 
 
 def machine_lines(facts: CostFacts) -> list[str]:
-    """State the machine's rates, and both limits of the smallest call."""
+    """State the machine's rates, and the replay and roofline times of the smallest call."""
     lines = [
         f"{facts.name}: a call reads {_size(facts.work.weight_bytes)} of weights and "
         f"{facts.work.token_bytes} bytes a token in the cache"
@@ -122,7 +122,7 @@ def machine_lines(facts: CostFacts) -> list[str]:
 
 
 def curve_table(cost: Cost) -> list[list[str]]:
-    """Return headings and a line per number of rows, of one sequence at the shortest context."""
+    """Return headings and a line per number of rows, for one sequence at the shortest context."""
     context = _first_context(cost)
     table = cost.table
     chosen = table[(table["sequences"] == 1) & (table["context"] == context)]

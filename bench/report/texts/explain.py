@@ -1,8 +1,8 @@
-"""`bench explain`: in words, where a run's time went and what would help a decoder most.
+"""`bench explain`: explain where a run's time went and what would help a decoder most.
 
-Reads the run folder alone. A run without a second pass (`bench.measure.phases`) is explained as far
-as its counters go. "Would help" is a bound: the speed-up if that part cost nothing, all else as it
-was.
+Reads only the run folder. Without a second pass (`bench.measure.phases`), only the counters are
+explained. "Would help" is an upper bound: the speed-up if that part cost nothing and all else
+stayed the same.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _WORDS = {
     "other": "the decoder's own code",
 }
 _ALWAYS = 0.9
-"""A decoder drafts as many each step if their mean is this share of the most; answers' ends cut."""
+"""A mean above this share of the maximum counts as constant, because answers' ends cut drafts."""
 _MOST_DRAFTS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """Facts of one decoder; `drafted` is its drafts per step after the first."""
+    """Facts about one decoder; `drafted` is its mean number of drafts per step after the first."""
 
     row: SummaryRow
     split: Split | None
@@ -65,7 +65,7 @@ class _Facts:
 
     @property
     def words(self) -> Mapping[str, str]:
-        """Names of phases; a decoder that verifies nothing predicts."""
+        """Names of phases; "predicting" replaces "verifying" for decoders that verify nothing."""
         verified = self.row.decoder == BASELINE or self.row.acceptance_rate is not None
         return _WORDS if verified else _WORDS | {"verify": "predicting"}
 
@@ -87,7 +87,7 @@ _OVERVIEW: Columns = {
 
 
 def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
-    """Print a table of all decoders, then a paragraph about each; piped paragraphs do not wrap."""
+    """Print a table of all decoders, then a paragraph about each, without wrapping in a pipe."""
     table = Table.of("", "", _OVERVIEW, _facts(findings))
     if table is not None:
         known = [
@@ -113,10 +113,10 @@ def _facts(findings: Findings) -> list[_Facts]:
 
 
 def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
-    """Explain a run, a paragraph a decoder; the baseline's first.
+    """Explain a run in one paragraph per decoder, the baseline first.
 
-    `cost` is a measured curve: the best number of drafts follows its shape, and ar's share of the
-    machine's limit is stated where it is of the run's own model and machine.
+    `cost` is a measured curve. Its shape decides the best number of drafts. If it was measured on
+    the run's model and machine, ar's share of the machine's limit is stated.
     """
     if findings.summary.empty:
         return ["Nothing is measured yet."]
@@ -220,7 +220,7 @@ def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list
 
 
 def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
-    """Return the best number of drafts by decoder, of those that always draft as many."""
+    """Return the best number of drafts for each decoder with a constant number of drafts."""
     relative = relative_at(cost, findings.run.records)
     found = {f.row.decoder: _best_lengths(findings, f, relative) for f in _facts(findings)}
     return {decoder: lengths[0].best for decoder, lengths in found.items() if lengths is not None}
@@ -229,9 +229,9 @@ def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
 def _best_lengths(
     findings: Findings, facts: _Facts, relative: Callable[[float], float] | None
 ) -> tuple[DraftLength, int] | None:
-    """Return speed-ups with other numbers of drafts, and how many positions they rest on.
+    """Return speed-ups with other numbers of drafts, and the number of positions measured.
 
-    Where the number of drafts varies, steps that draft far are not like the others: None.
+    Return None if the number of drafts varies: steps with many drafts then differ from the others.
     """
     table, drafted, decoder = findings.acceptance, facts.drafted, facts.row.decoder
     mine = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
@@ -253,10 +253,10 @@ def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
 
 
 def _bounds(facts: _Facts) -> list[tuple[str, float]]:
-    """Return savings and the speed-ups that would follow, the largest first.
+    """Return possible savings with the resulting speed-ups, the largest first.
 
-    By Amdahl's law from the ratio of totals: without a share s of its time a decoder is 1
-    / (1 - s) times as fast. Were all drafts accepted, the steps after the first would be fewer.
+    Amdahl's law is applied to the ratio of totals: without a share s of its time, a decoder is
+    1 / (1 - s) times as fast. If all drafts were accepted, fewer steps would follow the first.
     """
     row, split, parts = facts.row, facts.split, facts.parts
     if row.speedup_total is None:

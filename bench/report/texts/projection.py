@@ -1,4 +1,4 @@
-"""The output of `bench project`: a run's traces on a cost curve, and their limits."""
+"""The output of `bench project`: a run's steps priced on a cost curve, with caveats."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from bench.stats.project import (
 from bench.text import change, percent
 
 _MUCH, _MOST = 0.05, 0.5
-"""Shares of calls beyond the curve above which there is no interval, and no projection."""
+"""Shares of calls beyond the curve above which intervals, and whole projections, are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
-    """The projection of a run: decoders, and notes on its basis and gaps."""
+    """The projection of a run by decoder, with notes on assumptions and gaps."""
 
     decoders: Sequence[Projection]
     notes: Sequence[str]
 
     def table(self) -> list[list[str]]:
-        """Return headings and a line a decoder; errors only where something was measured."""
+        """Return the headings and a line per decoder; errors only if something was measured."""
         columns: dict[str, Callable[[Projection], str]] = {
             "decoder": lambda each: each.decoder,
             f"projected [{LEVEL}]": lambda each: estimated(each.speedup),
@@ -55,7 +55,7 @@ class Projected:
         return [[*columns], *([make(each) for make in columns.values()] for each in self.decoders)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it; errors are fractions."""
+        """Return the projection as JSON data; errors are fractions."""
         decoders = [
             {**asdict(each), "error": each.error, "time_error": each.time_error}
             for each in self.decoders
@@ -71,7 +71,7 @@ def projected(
     against: Run | None = None,
     sequences: int = 1,
 ) -> Projected:
-    """Project a run onto a cost curve, and compare it with a real run, or itself where it fits.
+    """Project a run onto a cost curve; compare with `against`, or with the run if the curve fits.
 
     Raises:
         BenchError: the run has no timed answer of ar (exit 2).
@@ -128,15 +128,15 @@ def _rests_on(
 
 
 def _beyond(made: Sequence[Projection]) -> dict[str, float]:
-    """Return shares of calls beyond the curve by decoder; ar's are a lower bound of all."""
+    """Return each decoder's share of calls beyond the curve, at least the baseline's share."""
     base = max((each.beyond for each in made if each.decoder == BASELINE), default=0.0)
     return {each.decoder: max(each.beyond, base) for each in made}
 
 
 def _within(made: Sequence[Projection]) -> list[Projection]:
-    """Drop intervals where the curve hardly covers the calls, and decoders where it does not.
+    """Drop intervals if many calls lie beyond the curve, and decoders if most calls do.
 
-    An interval is of the choice of prompts: it knows nothing of a curve that is not what it seems.
+    An interval covers only the choice of prompts, not errors of the curve.
     """
     beyond = _beyond(made)
     return [

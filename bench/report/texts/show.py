@@ -1,8 +1,8 @@
-"""`bench show`: answers of a run, token by token, with what each step gave in one colour.
+"""`bench show`: print answers of a run token by token, each step in one colour.
 
-Consecutive steps alternate between two backgrounds, the prefill's token has a third; accepted
-drafts are bold, the token the model added itself is not. Without colours (a pipe, a file, NO_COLOR)
-steps are set apart by bars. Reads the run folder alone: no model, no tokenizer, no torch.
+Consecutive steps alternate between two backgrounds; the prefill's token has a third. Accepted
+drafts are bold, tokens that the model added are not. Without colours (a pipe, a file, NO_COLOR),
+bars separate the steps. Reads only the run folder: no model, no tokenizer, no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.text import colourless, counted, printable
 from decoders.core.nearest import nearest
 
 _FEW = 3
-"""Prompts shown where none is named."""
+"""Number of prompts shown by default."""
 _PREFILL = "black on rgb(190,190,190)"
 _STEPS = ("black on rgb(168,205,240)", "black on rgb(250,212,150)")
 _INDENT = (0, 0, 0, 2)
@@ -43,10 +43,10 @@ def show_run(
     """Print the answers of `decoders` (default: all) to `prompt` (default: a few), step by step.
 
     `prompt` is CONVERSATION#TURN, a conversation, or the number of a prompt in the plan (from 0).
-    Shown is the first repeat without an error, of the timing pass where there is one.
+    The answer shown is the first repeat without an error, from the timing pass if possible.
 
     Raises:
-        BenchError: exit 2 for a folder that is no run, an unknown prompt or decoder.
+        BenchError: the folder is not a run, or a prompt or decoder is unknown (exit 2).
     """
     run = load_run(run_dir)
     wrong, judged = run.status.wrong, judge(run)
@@ -79,7 +79,7 @@ def show_run(
 
 
 def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool = False) -> Text:
-    """Colour an answer's text step by step; with `bars`, a bar stands before every later step."""
+    """Colour an answer's text by step; with `bars`, add a bar before every step but the first."""
     text, tokens, steps = Text(), record.tokens or (), record.steps
     if steps is None:
         return text
@@ -157,7 +157,7 @@ def _nearest(prompt: str, names: Sequence[str]) -> str:
 
 
 def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:
-    """Return the texts of prompts by name, where the run kept them."""
+    """Return the texts of prompts by name, if the run kept them."""
     if not (run_dir / PROMPTS).is_file():
         return {}
     return {

@@ -28,7 +28,7 @@ MISSING = "not measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """A point of a sweep: its name, values by axis, and run folder, or the reason for none."""
+    """A point of a sweep: its name, values by axis, and run folder, or why it has none."""
 
     name: str
     values: Mapping[str, Any]
@@ -37,10 +37,10 @@ class Swept:
 
 
 def frame(points: Sequence[Swept]) -> pd.DataFrame:
-    """Return a row per decoder of every point, over all families; one of a point without numbers.
+    """Return a row per point and decoder, over all families; one row for a point without numbers.
 
-    Columns: ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and those
-    of a run's summary.
+    Columns: ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and the
+    columns of a run's summary.
     """
     made = []
     for point in points:
@@ -53,7 +53,7 @@ def frame(points: Sequence[Swept]) -> pd.DataFrame:
                 own |= {"run": side.name, "verdict": side.verdict}
                 own |= {"comparability_key": side.key}
                 summary = summary_of(side)
-        except BenchError as error:  # one point that cannot be read hides no other
+        except BenchError as error:  # an unreadable point must not hide the others
             own["note"] = portable(error.message)
         rows = None if summary is None else summary[summary["family"] == ALL]
         if rows is None or rows.empty:
@@ -75,10 +75,10 @@ def frame(points: Sequence[Swept]) -> pd.DataFrame:
 
 
 def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
-    """Write summary.csv, figures/ and sweep.md of a sweep; returns which figures are left out.
+    """Write summary.csv, figures/ and sweep.md of a sweep; return the figures left out.
 
     Raises:
-        BenchError: it cannot be written (exit 1).
+        BenchError: the files cannot be written (exit 1).
     """
     from bench.report.figures.canvas import figure_files  # matplotlib: only where it draws
     from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
@@ -108,7 +108,7 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
 
 
 def _numeric(points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
-    """Return the axes whose values are numbers, no switches and no names."""
+    """Return the axes with several numeric values, without switches and names."""
     values = {axis: [point.values.get(axis) for point in points] for axis in axes}
     return [
         axis

@@ -152,5 +152,5 @@ def _setup(env: Environment) -> dict[str, object]:
         "torch": asdict(env.torch),
         "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
         "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
-        "key": comparability_key(env),  # by this code for both: a checkout may compute another
+        "key": comparability_key(env),  # computed here for both: a checkout may compute another
     }

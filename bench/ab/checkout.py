@@ -30,7 +30,7 @@ def checkout(revision: str) -> Iterator[Path]:
     """Yield the source tree of a side: a folder as it is, or a revision in a temporary worktree.
 
     Raises:
-        BenchError: `revision` is neither (exit 2), or bench runs outside of a git checkout (5).
+        BenchError: `revision` is neither (exit 2), or needs a git checkout and bench has none (5).
     """
     folder = Path(revision)
     if _is_checkout(folder):
@@ -77,7 +77,7 @@ class Process:
     """A worker process in a checkout; it answers one request at a time."""
 
     def __init__(self, name: str, tree: Path) -> None:
-        """Start the checkout's own worker; only its first import path is different."""
+        """Start the checkout's worker, its code first on the import path and all else equal."""
         script = _worker_of(tree, name)
         self.name, self.tree = name, tree
         self._process = subprocess.Popen(

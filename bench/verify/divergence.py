@@ -7,7 +7,7 @@ have to move for u to pick the other token (sampled).
 
 A difference within the dtype's margin is a *near-tie*; a larger one is *wrong*. One margin m in
 logits serves both modes: logits that move by m/2 each way move a border of the CDF by at most
-m / (4 T). If a top-p or top-k cut is as near to its border, both sides of the border are tried.
+m / (4 T). Rounding may also move a top-p or top-k cut, so cuts moved by the margin are tried too.
 
 For decoders that guarantee the baseline's exact tokens, any difference is wrong in row-invariant
 numerics, and any difference but a near-tie in greedy float32 runs. In other runs (half precision,

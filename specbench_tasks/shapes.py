@@ -101,7 +101,7 @@ _INPUTS = ("input", "context")
 Turns = tuple[str | None, list[str], list[str | None]]
 """System text, user turns, and the cell's answers to them."""
 _LISTS = ("turns", "messages", "conversations")
-"""Fields with a list as value."""
+"""Fields that hold a list."""
 _TIERS = ("low_entropy", "mixed", "high_entropy")
 _GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"

@@ -3,8 +3,8 @@
 MT-bench's eight categories become the family ``mt_bench``; the other five families keep their
 names. The instruction is already part of a turn's text. References are kept where the file has
 them: hints for 39 MT-bench questions, the gold text for translation and summarization, the final
-number for math_reasoning, every accepted answer for rag. The file's translations are tokenised ("a
-word , a word ."), which an answer never is, so they are detokenised. qa has no references; a file
+number for math_reasoning, every accepted answer for rag. Gold translations are tokenised in the
+file ("a word , a word ."), unlike any answer, so they are detokenised. qa has no references; a file
 ``qa_references*.json`` in the same folder adds them by question: ``{"321": {"answer": ["…"]}}``.
 """
 
@@ -154,7 +154,7 @@ def _download(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
             data: bytes = response.read()
-    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError; say so for readers
+    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
         reason = getattr(error, "reason", None) or error
         raise DataUnavailable(
             f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "

@@ -41,7 +41,7 @@ class Conversation:
     """User messages of one conversation, with one reference (or None) per turn.
 
     `id` is unique within a task set and stable across versions of the harness, e.g.
-    ``zoo-qa-test-00017`` or ``specbench-81``. `replies` are the data's answers to the turns, used
+    ``zoo-qa-00017`` or ``specbench-81``. `replies` are the data's answers to the turns, used
     as the history of later turns; the baseline's answer replaces one that is None or missing.
     """
 

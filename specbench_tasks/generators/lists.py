@@ -13,8 +13,8 @@ loss). A list of n items drawn from them in one pass is right with these probabi
     replace   (1 - 1/n)^(n-1)                exactly one slot takes the new item
     shuffle   sum over the other orders of the product of marginals; without "other", n! / n^n
 
-Filling slots in groups, each of which sees the earlier groups, raises the probability; filling them
-one by one gives 1. These are ceilings of drawing from the task's distribution at temperature 1;
+Filling slots in groups, each of which sees the earlier groups, can be better; filling them one by
+one gives 1. These are ceilings of drawing from the task's distribution at temperature 1;
 always giving the same right answer may do better. The groups are our own addition.
 """
 

@@ -1,7 +1,7 @@
-"""The command line: builds the app of all verbs (`bench.cli`), and `main`.
+"""The command line: the app with all verbs (`bench.cli`), and `main`.
 
-Tables go to stdout; progress, warnings and errors to stderr. A failure is one line and one of the
-documented exit codes (`bench.errors.Exit`).
+Tables go to stdout; progress, warnings and errors go to stderr. A failure prints one line and ends
+with a documented exit code (`bench.errors.Exit`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point of the console script: known errors become one line and an exit code."""
+    """Run the console script; turn known errors into one line and an exit code."""
     shorten_spinning()
     try:
         with room_for("what this command computes at once"):

@@ -1,7 +1,7 @@
-"""Anyone's prompts as conversations: a file, Spec-Bench's questions, or a Hugging Face dataset.
+"""Loads conversations from a file, Spec-Bench's questions, or a Hugging Face dataset.
 
-All are tables; `specbench_tasks.tabular` says which columns are read and what a cell may be.
-`datasets` is imported only where a dataset is asked for.
+All are tables; `specbench_tasks.tabular` describes the columns and their cells. `datasets` is
+imported only to load a dataset.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
     """Read every row of a file (`specbench_tasks.tables`) as a conversation, in file order.
 
     Args:
-        path: the file; its stem prefixes the ids, but those of the very questions of Spec-Bench.
-        columns: keys of `tabular.COLUMNS` to column names (family: or a family's own name).
+        path: the file. Its stem prefixes the ids; ``specbench`` does for Spec-Bench's own file.
+        columns: column names by key of `tabular.COLUMNS` (for family also a family's name).
 
     Raises:
-        ValueError: no such file, a row that is no object, no column to take the prompt from, a
-            named column that is missing, or a cell of a wrong kind. The line says what is there.
+        ValueError: no such file, a row that is not an object, no column for the prompt, a named
+            column that is missing, or a cell of a wrong type. The message says what was found.
     """
     table = read_table(path)
     if columns:
@@ -54,12 +54,12 @@ def load_specbench(path: Path | None = None) -> Reading:
     """Read all questions of Spec-Bench's ``question.jsonl``, in file order.
 
     Args:
-        path: the file, or a folder that holds it; None takes the cached copy and downloads it
-            when there is none. Only the download is held against the pinned checksum.
+        path: the file, or a folder that holds it; None uses the cached copy, downloaded if it is
+            missing. The pinned checksum applies only to the cached copy.
 
     Raises:
         DataUnavailable: the file cannot be downloaded, or is not the pinned one.
-        ValueError: no such file, or a line that is no Spec-Bench question.
+        ValueError: no such file, or a line that is not a Spec-Bench question.
     """
     file = cached_questions() if path is None else existing(path)
     table = read_table(file)
@@ -77,7 +77,7 @@ def load_specbench(path: Path | None = None) -> Reading:
 def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:
     """Read every row of one split of a Hugging Face dataset as a conversation.
 
-    `columns` are those of `load_file`, and ``config`` and ``split`` of `open_dataset`.
+    `columns` takes the keys of `load_file`, and ``config`` and ``split`` for `open_dataset`.
     """
     named = dict(columns or {})
     where, rows = open_dataset(dataset, named.pop("config", None), named.pop("split", None))
@@ -87,12 +87,12 @@ def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:
 def open_dataset(
     dataset: str, config: str | None, split: str | None
 ) -> tuple[str, Iterable[tuple[int, Row]]]:
-    """Open one split of a dataset; return its name in errors, and numbered rows.
+    """Open one split of a dataset; return its name for errors, and its numbered rows.
 
     Args:
         dataset: a hub id, a folder, or a data file (whose only split is train).
-        config: the dataset's configuration, where it has several.
-        split: default the first of test, validation, train that exists, else the first.
+        config: the dataset's configuration, if it has several.
+        split: the split; None is the first of test, validation, train that exists, else the first.
 
     Raises:
         DataUnavailable: the hub cannot be reached and the dataset is not in the local cache.
@@ -109,7 +109,7 @@ def open_dataset(
 
 
 def _opened(dataset: str, path: Path, config: str | None) -> Any:
-    import datasets  # 1.3 s: only where a dataset is asked for
+    import datasets  # takes 1.3 s, so only to load a dataset
 
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
@@ -140,7 +140,7 @@ def _split_of(opened: Any, dataset: str, split: str | None) -> Any:
 
 @contextlib.contextmanager
 def _offline_where_unreachable() -> Iterator[None]:
-    """Answer from the local cache at once without a hub, instead of after five noisy retries."""
+    """Use the local cache at once if the hub is unreachable, not after five noisy retries."""
     import datasets
     from huggingface_hub import constants
 
@@ -162,7 +162,7 @@ def _reachable(endpoint: str) -> bool:
         urllib.request.urlopen(
             urllib.request.Request(endpoint, method="HEAD"), timeout=_HUB_TIMEOUT_S
         ).close()
-    except urllib.error.HTTPError as error:  # it answered
+    except urllib.error.HTTPError as error:  # the hub answered
         error.close()
     except OSError as error:
         logging.getLogger(__name__).debug("hub not reachable: %s", error)

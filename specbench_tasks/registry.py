@@ -1,4 +1,4 @@
-"""From the text of ``--tasks`` to the conversations of a run: one source, a fixed seeded subset.
+"""Turns the text of ``--tasks`` into the conversations of a run: a seeded subset of one source.
 
 ===================  ===============================================================================
 ``zoo``              all six embedded families (the default)
@@ -10,9 +10,9 @@
 ``hf=ID``            any Hugging Face dataset: a hub id, or a local file or folder
 ===================  ===============================================================================
 
-A run has one source: mixing two would average unlike prompts under one family's name. Which
-conversations are chosen depends on the source, the split, the seed and the limit alone, and a
-smaller limit's choice is contained in a larger one's.
+A run has one source, because mixing two would average unlike prompts under one family's name. The
+choice of conversations depends only on the source, the split, the seed and the limit. A larger
+limit includes the conversations of a smaller one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SPELLED = ("zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID")
 class TaskSet:
     """The conversations of a run, for the timed pass and for the quality pass.
 
-    `timing` goes round the families, so that a run cut short has seen all of them; `quality` goes
-    family by family and holds scorable conversations only. `name` has no absolute path in it.
+    `timing` alternates between the families, so that a run cut short covers all of them. `quality`
+    goes family by family and has only scorable conversations. `name` contains no absolute path.
     `notes` tell the user how a file was read.
     """
 
@@ -59,7 +59,7 @@ class TaskSet:
 
 
 class _TaskInfo(NamedTuple):
-    """One line of ``bench ls tasks``; `num_conversations` is None where only the data knows."""
+    """One line of ``bench ls tasks``; `num_conversations` is None if it depends on the data."""
 
     name: str
     families: tuple[str, ...]
@@ -81,17 +81,17 @@ def load_tasks(
 
     Args:
         spec: a source, or names of embedded families, separated by commas.
-        split: leaves the conversations of this part (`tuning_split`); None leaves all.
-        limit: conversations to time, spread evenly over the families; None is 24 for the zoo and
-            all of any other source.
-        quality_limit: prompts (turns) per family in the quality pass; None is 40, 0 is none. At
-            least one conversation is taken, even if it has more turns than that.
+        split: keeps only the conversations of this part (`tuning_split`); None keeps all.
+        limit: number of conversations to time, spread evenly over the families; None is 24 for the
+            zoo and all for any other source.
+        quality_limit: prompts (turns) per family in the quality pass; None is 40, 0 is none. Above
+            0, a family has at least one conversation, even if it has more turns than the limit.
         seed: chooses the subset.
-        columns: for files and datasets: `tabular.COLUMNS` to column names; for datasets also
+        columns: for files and datasets, column names by key of `tabular.COLUMNS`; for datasets also
             ``config`` and ``split``.
 
     Raises:
-        DataUnavailable: data that would have to be downloaded cannot be.
+        DataUnavailable: the data cannot be downloaded.
         ValueError: unknown or mixed names, a bad limit, or a source that cannot be read.
     """
     if limit is not None and limit < 1:
@@ -124,7 +124,7 @@ def load_tasks(
 
 
 def list_tasks() -> tuple[_TaskInfo, ...]:
-    """List every name ``--tasks`` takes, without reading or downloading anything."""
+    """List every name that ``--tasks`` accepts, without reading or downloading anything."""
     each, whole = NUM_ZOO_CONVERSATIONS, NUM_ZOO_CONVERSATIONS * len(FAMILIES)
     specbench = ("github.com/hemingkx/Spec-Bench", "Apache-2.0, texts: own terms")
     return (
@@ -166,7 +166,7 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
 
 
 def _path_of(spec: str) -> Path | None:
-    """Return the path that `spec` is; None where it is names, or a source with its value."""
+    """Return `spec` as a path; None if it holds names, or a source with its value."""
     text = spec.strip()
     path = Path(text).expanduser()
     if not text or all(name.partition("=")[0].strip() in _KNOWN for name in text.split(",")):
@@ -210,7 +210,7 @@ def tuning_split(conversation: Conversation) -> str:
 
 
 def scorable(conversation: Conversation) -> bool:
-    """Tell whether any turn has what its family's scorer needs; ``other`` has no scorer."""
+    """Return whether any turn has what its family's scorer needs; ``other`` has no scorer."""
     return conversation.family != OTHER and any(
         reference is not None
         and (reference.constraints if conversation.family == "mt_bench" else reference.answers)
@@ -221,7 +221,7 @@ def scorable(conversation: Conversation) -> bool:
 def spread(
     by_family: Mapping[str, list[Conversation]], limit: int, seed: int
 ) -> list[Conversation]:
-    """Choose `limit` conversations, in rounds over the families: evenly, as far as each reaches."""
+    """Choose `limit` conversations in rounds over the families, evenly until a family runs out."""
     pools = [_shuffled(pool, seed, "timing") for pool in by_family.values()]
     rounds = (c for turn in itertools.zip_longest(*pools) for c in turn if c is not None)
     return list(itertools.islice(rounds, limit))

@@ -1,4 +1,4 @@
-"""Objective scores from 0 to 1 of one answer, or of a whole family's, against references."""
+"""Objective scores from 0 to 1 for one answer, or for a family's answers, against references."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRIMARY: dict[str, str] = {
     "replace": "right_list",
     "shuffle": "right_list",
 }
-"""The metric that stands for a family's quality."""
+"""The metric that is reported as a family's quality."""
 
 _NUMBER = re.compile(
     r"""
@@ -44,16 +44,16 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def _normalized_words(text: str) -> list[str]:
     """Return the words of `text` as SQuAD v1.1's evaluation compares them.
 
-    In lower case, ASCII punctuation deleted ("U.S." is "us"), then English articles left out.
+    Text is lower-cased, ASCII punctuation deleted ("U.S." becomes "us"), then English articles.
     """
     return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def final_number(text: str) -> float | None:
-    """Return the last number of `text`, or None where there is none.
+    """Return the last number of `text`, or None if it has none.
 
-    Signs, thousands commas, fractions and mixed numbers are read; currencies, units and per cent
-    are left out, so that 75% is 75.
+    Signs, thousands commas, fractions and mixed numbers are parsed; currencies, units and per cent
+    signs are ignored, so that 75% is 75.
     """
     last = [None, *_NUMBER.finditer(text)][-1]
     if last is None:
@@ -67,7 +67,7 @@ def final_number(text: str) -> float | None:
 
 
 def contains_words(text: str, answer: str) -> bool:
-    """Tell whether the normalised `answer` occurs in the normalised `text` as whole words."""
+    """Return whether the normalised `answer` occurs in the normalised `text` as whole words."""
     words, wanted = _normalized_words(text), _normalized_words(answer)
     spans = (words[i : i + len(wanted)] for i in range(len(words) - len(wanted) + 1))
     return bool(wanted) and any(span == wanted for span in spans)
@@ -81,7 +81,7 @@ def token_f1(text: str, answer: str) -> float:
 
 
 def constraint_met(text: str, constraint: Constraint) -> bool:
-    """Tell whether an answer meets one demand; words are matched whole, whatever their case.
+    """Return whether an answer meets one demand, ignoring case; contained words match as a whole.
 
     Raises:
         ValueError: unknown kind.
@@ -106,10 +106,10 @@ def constraint_met(text: str, constraint: Constraint) -> bool:
 
 
 def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
-    """Return the family's primary metric (see `PRIMARY`) and its companions for one answer.
+    """Return the family's primary metric (see `PRIMARY`) and its other metrics for one answer.
 
     Raises:
-        ValueError: unknown family, or a reference without what the family is scored by.
+        ValueError: unknown family, or a reference that lacks what the family's scorer needs.
         ImportError: sacrebleu or rouge-score is needed and not installed.
     """
     _check_family(family)
@@ -141,7 +141,7 @@ def corpus_scores(
 
 
 def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
-    """Return BLEU / 100 of a corpus of texts with their gold answers; each is counted once."""
+    """Return BLEU / 100 of a corpus of texts with their gold answers; counts are cached."""
     metrics = _need("sacrebleu.metrics", "sacrebleu", "translation")
     sums = list(map(sum, zip(*(_bleu_counts(*pair) for pair in pairs), strict=True)))
     found = metrics.BLEU.compute_bleu(sums[:4], sums[4:8], *sums[8:], smooth_method="exp")
@@ -150,7 +150,7 @@ def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
 
 @lru_cache(maxsize=4096)
 def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
-    """Count a text's n-grams by length, those in its gold answers and all, and both lengths."""
+    """Return n-gram counts by length (matching, then all), and the lengths of text and gold."""
     sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
     found = sacrebleu.sentence_bleu(output.strip(), list(answers))
     return (*found.counts, *found.totals, found.sys_len, found.ref_len)

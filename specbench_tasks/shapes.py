@@ -1,19 +1,19 @@
-"""The prompt of a row, in any of the shapes that prompts are published in.
+"""Reads the prompt of a row in any of the shapes that prompts are published in.
 
-The shape is told by the field that holds the prompt and those beside it:
+The field of the prompt and the row's other fields determine the shape:
 
 =============  =====================================================================================
 SPEED-Bench    turns or messages, with category, source and src_id (arXiv 2604.09557)
-Spec-Bench     turns, with question_id and category, some of them MT-bench's; EAGLE's files
-MT-bench       the same, with MT-bench's eight categories alone
+Spec-Bench     turns, with question_id and category (some are MT-bench's); also EAGLE's files
+MT-bench       the same, but with only MT-bench's eight categories
 ShareGPT       conversations: ``{"from", "value"}``
 OpenAI         messages: ``{"role", "content"}``; content may be parts
 HumanEval      prompt, with task_id and entry_point
-Alpaca         instruction, with input or context below it (so Dolly's rows, too)
+Alpaca         instruction, followed by input or context (also Dolly's rows)
 GSM8K          question, with an answer that ends in ``#### 18``
 =============  =====================================================================================
 
-Any other row is called by the field of its prompt.
+Any other shape is named after the field of the prompt.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from specbench_tasks.tables import Row
 Message = dict[str, str]
 _KEYS = (("role", "content"), ("from", "value"))
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "developer": "system"}
-"""Roles under their usual names; any other one stays as it is."""
+"""Usual names of roles; any other role keeps its name."""
 _CALLS = ("tool_calls", "function_call")
 
 
 def messages_of(field: str, cell: Any) -> list[Message]:
     """Return the messages of a cell, as ``{"role", "content"}`` with text content.
 
-    They are spelled like OpenAI's or ShareGPT's (``{"from": "human", "value": …}``); content is
-    text, or OpenAI's list of parts that are text.
+    Messages are in OpenAI's form or in ShareGPT's (``{"from": "human", "value": …}``). Content is
+    text, or OpenAI's list of text parts.
 
     Args:
-        field: what errors call the cell.
-        cell: a list of messages in either spelling.
+        field: name of the cell in errors.
+        cell: a list of messages in either form.
 
     Raises:
-        ValueError: no list, a message without role and content, or content that is not text (an
-            image, a tool call).
+        ValueError: a cell that is not a list, a message without role and content, or content that
+            is not text (an image, a tool call).
     """
     if isinstance(cell, Sequence) and not isinstance(cell, str) and cell:
         return [_message(f"{field}[{index}]", item) for index, item in enumerate(cell)]
@@ -80,7 +80,7 @@ def _text(name: str, content: Any) -> str:
 
 
 def _part(part: Any) -> str | None:
-    """Return the text of a part of a content; None: it is no text (an image, say)."""
+    """Return the text of a part of a content; None if it is not text (an image, say)."""
     if not isinstance(part, Mapping) or "text" not in str(part.get("type", "text")):
         return None
     text = part.get("text")
@@ -88,7 +88,7 @@ def _part(part: Any) -> str | None:
 
 
 def short(value: object) -> str:
-    """Return a value in at most 60 characters, for an error."""
+    """Return a value for an error, in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
@@ -97,20 +97,20 @@ PROMPTS = ("prompt", "question", "instruction", "input", "turns", "messages", "c
 """Fields that may hold the prompt."""
 SPEED, SPEC, SHAREGPT = "SPEED-Bench", "Spec-Bench", "ShareGPT"
 _INPUTS = ("input", "context")
-"""Fields of an instruction's text, in Alpaca's and Dolly's rows."""
+"""Fields of the text that follows an instruction, in Alpaca's and Dolly's rows."""
 Turns = tuple[str | None, list[str], list[str | None]]
-"""System text, user turns, and the answers to them that a cell holds."""
+"""System text, user turns, and the cell's answers to them."""
 _LISTS = ("turns", "messages", "conversations")
 """Fields that hold a list."""
 _TIERS = ("low_entropy", "mixed", "high_entropy")
 _GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
-"""Beginning of SPEED-Bench's rows whose text its licence keeps out of the published files."""
+"""Start of SPEED-Bench's prompts whose text the licence keeps out of the published files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A row's user turns, the answers it holds to them (None: none), and the fields they are of."""
+    """A row's user turns, its answers to them (None if missing), and the fields they come from."""
 
     shape: str
     turns: tuple[str, ...]
@@ -120,11 +120,11 @@ class Asked:
 
 
 def asked_of(row: Row, named: str | None) -> Asked:
-    """Read the prompt of a row; `named` is its field, where the user has named it.
+    """Read the prompt of a row; `named` is the prompt's field if the user has named it.
 
     Raises:
-        ValueError: no field for the prompt or several, a cell of a wrong kind, an empty turn, a
-            placeholder of SPEED-Bench. The message says which fields are there.
+        ValueError: no field for the prompt or several, a cell of a wrong type, an empty turn, or a
+            placeholder of SPEED-Bench. The message says which fields were found.
     """
     field = named or _field(row)
     cell, fields = row.get(field), {field}
@@ -153,7 +153,7 @@ def asked_of(row: Row, named: str | None) -> Asked:
 
 
 def gsm8k_answer(text: str) -> str:
-    """Return the number after ``####`` where an answer ends in one (GSM8K), else the text."""
+    """Return the number after ``####`` if an answer ends in one (GSM8K), else the text."""
     match = _GSM8K_FINAL.search(text)
     return match[1].replace(",", "") if match else text
 
@@ -211,7 +211,7 @@ def _all(cell: Any, kind: type) -> bool:
 
 
 def _talk(field: str, messages: Sequence[Message]) -> Turns:
-    """Sort messages by speaker; those of one speaker in a row, but for users, are one text."""
+    """Sort messages by speaker; join successive messages of one speaker, except of users."""
     system: list[str] = []
     turns: list[str] = []
     replies: list[str | None] = []

@@ -3,9 +3,9 @@
 MT-bench's eight categories become the family ``mt_bench``; the other five families keep their
 names. The instruction is already part of a turn's text. References are kept where the file has
 them: hints for 39 MT-bench questions, the gold text for translation and summarization, the final
-number for math_reasoning, every accepted answer for rag. Translations are tokenised there ("a word
-, a word ."), which an answer never is: they are detokenised. qa has none; a file beside it whose
-name is ``qa_references*.json`` gives them, as ``{"321": {"answer": ["…"]}}`` by question.
+number for math_reasoning, every accepted answer for rag. Gold translations are tokenised in the
+file ("a word , a word ."), unlike any answer, so they are detokenised. qa has no references; a file
+``qa_references*.json`` in the same folder adds them by question: ``{"321": {"answer": ["…"]}}``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MT_BENCH = (
     *("coding", "extraction", "stem", "humanities"),
 )
 FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(MT_BENCH, "mt_bench")
-"""Family of every value that Spec-Bench's ``category`` takes."""
+"""Family of every value of Spec-Bench's ``category``."""
 
 
 class DataUnavailable(ValueError):
-    """Data that is not here and cannot be had now: offline, gone, or not what was pinned."""
+    """Data that is missing and cannot be downloaded: offline, gone, or not the pinned file."""
 
 
 def check_question(row: Row) -> None:
-    """Raise ``ValueError`` for a row that is no question of Spec-Bench."""
+    """Raise ``ValueError`` for a row that is not a question of Spec-Bench."""
     if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
         raise ValueError(f"it lacks {missing[0]}")
     category, turns = row["category"], row["turns"]
@@ -53,7 +53,7 @@ def with_qa_answers(table: Table, folder: Path) -> Table:
     """Add the gold answers of a folder's ``qa_references*.json`` to a table's qa questions.
 
     Raises:
-        ValueError: such a file is not of that form.
+        ValueError: such a file has another form.
     """
     if not any(map(_is_open, (row for _, row in table.rows))):
         return table
@@ -73,7 +73,7 @@ def _is_open(row: Row) -> bool:
 
 
 def detokenised(text: str) -> str:
-    """Put spaces where an English writer puts them, by the rules of Moses's detokeniser.
+    """Detokenise English text by the rules of Moses.
 
     Raises:
         ImportError: sacremoses is not installed.
@@ -111,7 +111,7 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
 
 
 def existing(path: Path) -> Path:
-    """Return the file of questions at a path or in a folder; ``ValueError`` where there is none."""
+    """Return the file of questions at a path or in a folder; ``ValueError`` if it is missing."""
     file = path / "question.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(
@@ -125,7 +125,7 @@ def existing(path: Path) -> Path:
 
 
 def cached_questions() -> Path:
-    """Return the pinned ``question.jsonl`` of the user's cache, downloaded if it is not there.
+    """Return the pinned ``question.jsonl`` from the user's cache; download it if missing.
 
     Raises:
         DataUnavailable: no network, or the download is not the pinned file (nothing is kept).
@@ -154,7 +154,7 @@ def _download(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
             data: bytes = response.read()
-    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError; say so for readers
+    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
         reason = getattr(error, "reason", None) or error
         raise DataUnavailable(
             f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "
@@ -164,7 +164,7 @@ def _download(url: str) -> bytes:
 
 
 def is_pinned(file: Path) -> bool:
-    """Tell whether a file is the very one that Spec-Bench publishes."""
+    """Return whether a file is exactly the one that Spec-Bench publishes."""
     return _sha256(file.read_bytes()) == SHA256
 
 

@@ -1,8 +1,8 @@
 """Rows of a file: JSONL, a JSON list, CSV, TSV or Parquet.
 
-CSV and TSV are known by their extension, the others by their content. Every row keeps the number
-that errors call it by. Cells of CSV and TSV stay text (no guess turns 007 into 7, or the answer NA
-into nothing), but for lists of texts in JSON. `pyarrow` is imported for Parquet alone.
+CSV and TSV are recognised by their extension, the others by their content. Every row keeps its
+number for errors. Cells of CSV and TSV stay text (007 does not become 7, and the answer NA is not
+lost); only JSON lists are parsed. `pyarrow` is imported only for Parquet.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, NamedTuple
 Row = Mapping[str, Any]
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", ".json", *_SEPARATORS, ".parquet")
-"""Extensions by which a path is known before its file is opened."""
+"""Extensions that identify a path before its file is opened."""
 _KINDS = "JSONL, a JSON list, CSV (.csv), TSV (.tsv) or Parquet"
 
 
 class Table(NamedTuple):
-    """Rows with their numbers, and what errors call one before its number: ``"x.csv, line"``."""
+    """Numbered rows; `where` precedes a row's number in errors, for example ``"x.csv, line"``."""
 
     where: str
     rows: Sequence[tuple[int, Row]]
 
 
 def exists(path: Path) -> bool:
-    """Tell whether something is at a path; text too long for one is not."""
+    """Return whether a path exists; False for text that is too long for a path."""
     try:
         return path.exists()
     except OSError:
@@ -38,11 +38,11 @@ def exists(path: Path) -> bool:
 
 
 def read_table(path: Path) -> Table:
-    """Read the rows of a file, whichever of the kinds above it is; blank lines are passed over.
+    """Read the rows of a file of any of the kinds above; skip blank lines.
 
     Raises:
         ValueError: no such file, a folder or a pipe, another kind of file, a row that cannot be
-            read or is no object, text that is none, or no rows.
+            read or is not an object, invalid text, or no rows.
     """
     try:
         data = _bytes_of(path)
@@ -103,7 +103,7 @@ def _lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:
 
 
 def _check(row: object, where: str) -> None:
-    """Refuse rows that are no objects, and lone surrogates, which UTF-8 cannot encode."""
+    """Refuse rows that are not objects, and lone surrogates, which UTF-8 cannot encode."""
     if not isinstance(row, dict):
         raise ValueError(f"{where} is a {type(row).__name__}, not an object")
     try:
@@ -137,7 +137,7 @@ def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
 
 
 def _unpacked(cell: str) -> Any:
-    """Return a cell, or the list where it is one of texts, lists or objects in JSON."""
+    """Return a cell, parsed if it is a JSON list of texts, lists or objects."""
     if not cell.startswith("["):
         return cell
     try:

@@ -1,21 +1,21 @@
-"""Rows of any table as conversations: which column is what, and what a cell may be.
+"""Reads the rows of any table as conversations: the columns, and what their cells may hold.
 
 Columns are found by name (`COLUMNS`) or by a mapping such as
-``{"prompt": "question", "reference": "answer", "family": "math_reasoning"}``. What a cell may be:
+``{"prompt": "question", "reference": "answer", "family": "math_reasoning"}``. Cells may hold:
 
 =========  =========================================================================================
 prompt     text; a list of texts (one per turn); a list of messages (see `specbench_tasks.shapes`)
 reference  text or number; a list of accepted answers (one turn) or one entry per turn (several);
-           ``{"text": [...]}`` or ``{"value", "aliases"}``, as SQuAD and TriviaQA have it
+           ``{"text": [...]}`` or ``{"value", "aliases"}``, as in SQuAD and TriviaQA
 family     a family, ``other``, or one of MT-bench's categories. The mapping may name a family
-           instead of a column: it then holds for every row
+           instead of a column, which then applies to every row
 =========  =========================================================================================
 
-Answers among a prompt's messages are the history of later turns, and the references where no column
-gives any. Rows without a family (or with other words under ``category``) are ``other`` (nothing
-says how to score them), except those whose reference ends in GSM8K's ``#### 18``: they are
-``math_reasoning``. SPEED-Bench's categories are families of their own: it has no references. What
-was read as what, and what was not read, stands in `Reading.notes`.
+Answers among a prompt's messages are the history of later turns; if no column gives references,
+they are the references too. Rows without a family, or with an unknown ``category``, are ``other``
+and not scored, except rows whose reference ends like GSM8K's (``#### 18``): they are
+``math_reasoning``. Each category of SPEED-Bench, which has no references, is a family of its own.
+`Reading.notes` says how the rows were read, and which fields were not read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "question_id"),
     "system": ("system",),
 }
-"""Parts of a row, and the column names tried in order where no mapping is given."""
+"""Parts of a row, and the column names that are tried in order without a mapping."""
 _NAMES = (*FAMILIES, OTHER)
 
 
@@ -52,17 +52,17 @@ class Reading:
 def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
     """Read every row as a conversation; ids are ``<stem>-<id column or running number>``.
 
-    A conversation of ShareGPT that cannot be asked (empty, begun by an answer) is left out, which
-    is noted: the published files have thousands.
+    A ShareGPT conversation that has no valid prompt (empty, or starting with an answer) is left out
+    and noted, because the published files have thousands.
 
     Args:
         table: numbered rows.
-        stem: what ids begin with.
-        columns: keys of `COLUMNS` to column names (family: or a family's own name).
+        stem: prefix of the ids.
+        columns: column names by key of `COLUMNS` (for family also a family's name).
 
     Raises:
         ValueError: no column for the prompt, or several, a named column that no row has, a cell of
-            a wrong kind, an empty prompt, an id that occurs twice. The message says what is there.
+            a wrong type, an empty prompt, or a duplicate id. The message says what was found.
     """
     _check_columns(table, columns)
     made: dict[str, Conversation] = {}
@@ -167,12 +167,12 @@ def _conversation(
 
 
 def _cell(row: Row, key: str, columns: Mapping[str, str]) -> Any:
-    """Return a row's value for `key`: of the named column, else of the first usual one it has."""
+    """Return a row's value for `key` from the named column, else from the first usual one."""
     return row.get(columns.get(key) or _usual(row, key))
 
 
 def _usual(row: Row, key: str) -> str:
-    """Return the first usual column for `key` with a value in the row; empty: none has."""
+    """Return the first usual column for `key` with a value in the row; empty if none has one."""
     return next((name for name in COLUMNS[key] if row.get(name) is not None), "")
 
 

@@ -1,6 +1,6 @@
 """Conversations and their references.
 
-One `Conversation` is the unit that intervals cluster by; each of its turns is one *prompt*.
+Confidence intervals cluster by `Conversation`; each turn of a conversation is one *prompt*.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 """The six task families, under the names Spec-Bench reports them (arXiv 2401.07851, Table 1)."""
 LISTS = ("copy", "replace", "shuffle")
-"""Tasks on lists whose ceiling under independent parallel prediction is known; by name only."""
+"""Tasks on lists with a known ceiling of independent parallel prediction; run only if named."""
 EMBEDDED = frozenset(("zoo", *FAMILIES, *LISTS))
-"""Names that ``--tasks`` takes together; any other text is one source."""
+"""Names of embedded tasks, which ``--tasks`` can combine; any other text is one source."""
 OTHER = "other"
-"""The family of prompts of one's own that name none: timed, and scored by nothing."""
+"""The family of a user's prompts that name no family: they are timed but not scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Constraint:
 class GoldAnswer:
     """The reference that one turn's answer is scored against.
 
-    `answers` holds the gold answers (any one suffices); `constraints` is ``mt_bench``'s alone.
+    `answers` holds the gold answers (any one suffices); only ``mt_bench`` has `constraints`.
     """
 
     answers: tuple[str, ...] = ()
@@ -41,8 +41,8 @@ class Conversation:
     """User messages of one conversation, with one reference (or None) per turn.
 
     `id` is unique within a task set and stable across versions of the harness, e.g.
-    ``zoo-qa-test-00017`` or ``specbench-81``. `replies` are answers to its turns that the data
-    holds: the history of later turns (None, or no entry: the baseline's answer is).
+    ``zoo-qa-00017`` or ``specbench-81``. `replies` are the data's answers to the turns, used
+    as the history of later turns; the baseline's answer replaces one that is None or missing.
     """
 
     id: str
@@ -60,5 +60,5 @@ class Conversation:
             )
 
     def reply(self, turn: int) -> str | None:
-        """Return the answer that the data holds to a turn, counted from 1; None: it holds none."""
+        """Return the data's answer to a turn, counted from 1; None if it has none."""
         return self.replies[turn - 1] if turn <= len(self.replies) else None

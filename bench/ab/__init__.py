@@ -1,1 +1,1 @@
-"""Two checkouts measured interleaved, and how fit a machine is for that."""
+"""Measures two checkouts interleaved, and checks how fit a machine is for that."""

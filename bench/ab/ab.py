@@ -1,10 +1,10 @@
-"""`bench ab`: measure two checkouts together, so that only their code can make a difference.
+"""`bench ab`: measures two checkouts together, so that only their code can make a difference.
 
-One process a side, one of them working at a time. Both sides answer a prompt with a decoder right
-after each other, in seeded-random order, so that drift of the machine hits both alike; every second
-repeat begins with a fresh pair of processes, as the layout of one process in memory may make it a
-little faster throughout. The base plans; head answers the very same token ids. The result is two
-run folders, ``base`` and ``head``, for `bench compare`.
+Each side has one process, and only one process works at a time. Both sides answer a prompt with a
+decoder right after each other, in seeded random order, so that drift of the machine affects both
+alike. Every second repeat starts a fresh pair of processes, because the memory layout of a process
+may make it slightly faster throughout. Base plans; head answers exactly the same token ids. The
+result is two run folders, ``base`` and ``head``, for `bench compare`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from bench.stats.validity import INCOMPLETE, judge
 
 _SIDES = ("base", "head")
 QUALITY_LIMIT = 8
-"""Prompts per family scored on each side where nothing else is asked for."""
+"""Default number of prompts per family that are scored on each side."""
 REPEATS = 6
-"""Repeats where nothing else is asked for."""
+"""Default number of repeats."""
 _REPEATS_A_PROCESS = 2
-"""Repeats until both sides start anew; opening a process takes as long as a repeat."""
+"""Repeats per pair of processes; opening a process takes as long as a repeat."""
 Lines = list[dict[str, Any]]
 
 
 @dataclass
 class _AbSide:
-    """One side: its process of the present repeat, its folder, and the facts of its first one."""
+    """One side: its run folder, its current process, and what the process reported on opening."""
 
     name: str
     folder: Path
@@ -64,14 +64,14 @@ def run_ab(
     parent: Path,
     progress: Progress,
 ) -> tuple[Path, Path]:
-    """Measure two checkouts, each a folder or a git revision; return the folders of base and head.
+    """Measure two checkouts, each a folder or a git revision; return base's and head's run folders.
 
-    `config` holds the set values of `RunConfig` (`bench.ab.request`), which each side resolves for
-    itself.
+    `config` holds the values of `RunConfig` that were set (`bench.ab.request`). Each side resolves
+    the other values by itself.
 
     Raises:
-        BenchError: a revision is none (exit 2), the sides differ in more than their code (5), or a
-            side reports an error. What was measured until then is kept.
+        BenchError: a revision does not exist (exit 2), the sides differ in more than their code
+            (5), or a side reports an error. Measurements made until then are kept.
     """
     now = datetime.now(UTC)
     token = sha256(f"{now.isoformat()} {base} {head} {config}".encode()).hexdigest()[:12]
@@ -90,7 +90,7 @@ def run_ab(
 
 @dataclass
 class _AbRun:
-    """The course of one `bench ab`; `revisions` are those checked out, by folder."""
+    """The course of one `bench ab`; `revisions` has each run folder's git revision, if any."""
 
     trees: Sequence[Path]
     revisions: Mapping[Path, str | None]
@@ -103,7 +103,7 @@ class _AbRun:
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def run(self) -> None:
-        """Measure everything; an interrupted run keeps its whole blocks, and says so."""
+        """Measure everything; a stopped run keeps its whole blocks and stores how it ended."""
         how = "error"
         try:
             self._run()
@@ -147,7 +147,7 @@ class _AbRun:
             yield arms
 
     def _write_plan(self, arms: Sequence[_AbSide]) -> None:
-        """Write into both folders everything but measurements."""
+        """Write everything except the measurements into both folders."""
         check_asked(arms[0].opened["config"], arms[1].opened["config"], self.progress.note)
         planned = arms[0].process.ask("plan", name="ab")
         self.plan = parse(Plan, planned["manifest"], arms[0].name)
@@ -200,7 +200,7 @@ class _AbRun:
             self.progress.step()
 
     def _write(self, arm: _AbSide, lines: Lines) -> None:
-        """Append the lines of a side, with one load event a block: that of its busiest turn."""
+        """Append the lines of a side, but only one load event: that of the busiest turn."""
         records = [line for line in lines if "event" not in line]
         loads = [line for line in lines if line.get("event") == "load"]
         with SampleWriter(arm.folder) as writer:

@@ -19,7 +19,7 @@ from bench.machine.env import ROOT, VARIABLES, comparability_key, git_state
 from bench.records.environment import Environment
 
 PROTOCOL = 1
-"""Version of what is asked and answered (`bench.ab.worker`); no version told is version 1."""
+"""Version of requests and answers (`bench.ab.worker`); a worker that reports none has version 1."""
 _WORKERS = ("bench/ab/worker.py", "bench/regress/worker.py")
 """Paths of a checkout's worker, newest first."""
 _PROJECT = "decoding-bench"
@@ -30,13 +30,13 @@ def checkout(revision: str) -> Iterator[Path]:
     """Yield the source tree of a side: a folder as it is, or a revision in a temporary worktree.
 
     Raises:
-        BenchError: it is neither (exit 2), or a revision outside of a git checkout (5).
+        BenchError: `revision` is neither (exit 2), or needs a git checkout and bench has none (5).
     """
     folder = Path(revision)
     if _is_checkout(folder):
         yield folder.resolve()
         return
-    if git_state(ROOT).commit is None:  # of a git repository around it, if any, say nothing
+    if git_state(ROOT).commit is None:  # a git repository around ROOT does not count
         line = f"{revision!r} is no folder of a checkout, and a revision needs a bench that runs "
         raise UnavailableError(line + "from a git checkout: give a folder")
     with TemporaryDirectory(prefix="bench-ab-") as scratch:
@@ -74,10 +74,10 @@ def _git(*arguments: str) -> None:
 
 
 class Process:
-    """A worker in a checkout; requests are sent one at a time."""
+    """A worker process in a checkout; it answers one request at a time."""
 
     def __init__(self, name: str, tree: Path) -> None:
-        """Start the checkout's own worker, its code first in line and nothing else different."""
+        """Start the checkout's worker, its code first on the import path and all else equal."""
         script = _worker_of(tree, name)
         self.name, self.tree = name, tree
         self._process = subprocess.Popen(
@@ -88,7 +88,7 @@ class Process:
             encoding="utf-8",
             cwd=tree,
             env={**os.environ, "PYTHONPATH": str(tree)},
-            start_new_session=True,  # Ctrl-C is the parent's
+            start_new_session=True,  # only the parent gets Ctrl-C
         )
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Process:
         return answer
 
     def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Open a configuration; exit 5 for another checkout's code or version of the exchange."""
+        """Open a configuration; exit 5 if the worker has another `PROTOCOL` or checkout's code."""
         opened = self.ask("open", config=dict(config))
         version = opened.get("protocol", 1)
         if version != PROTOCOL:
@@ -152,5 +152,5 @@ def _setup(env: Environment) -> dict[str, object]:
         "torch": asdict(env.torch),
         "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
         "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
-        "key": comparability_key(env),  # by this code for both: a checkout may compute it otherwise
+        "key": comparability_key(env),  # computed here for both: a checkout may compute another
     }

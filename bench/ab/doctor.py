@@ -1,8 +1,8 @@
 """`bench doctor`: is this machine fit to measure on, and how small a difference can it show?
 
-It changes nothing. Unknown is None and no complaint. An A/A measurement runs a decoder twice, right
-after each other, prompt by prompt: its log ratios are pure noise, and resampled they give the reach
-of an interval over P prompts of R repeats.
+It changes nothing. Unknown facts are None and never lead to advice. An A/A measurement runs one
+decoder twice in a row on every prompt. The log ratios of its times are pure noise; resampling them
+gives the reach of an interval over P prompts with R repeats.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_TURBO = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its subject, the observation, and advice where that is not good."""
+    """One check: its subject, the observation, and advice if the observation is not good."""
 
     name: str
     seen: str
@@ -52,12 +52,12 @@ class Check:
 
     @property
     def good(self) -> bool:
-        """Return whether there is nothing to do about it."""
+        """Return whether there is no advice."""
         return self.advice is None
 
 
 def examine(look_s: float = 1.0) -> list[Check]:
-    """Check threads, clocks, memory and GPU, and for `look_s` seconds the load of others."""
+    """Check threads, clocks, memory, GPU, and other processes' load during `look_s` seconds."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -92,14 +92,14 @@ def threads(num: int, affinity: int | None, quota: float | None) -> Check:
 
 
 def governor(name: str | None) -> Check:
-    """Advise a fixed governor, which keeps clocks where they are."""
+    """Advise the performance governor, which keeps clocks fixed."""
     fixed = name in (None, "performance")
     seen = name or "unknown (virtual machine or no access)"
     return Check("governor", seen, None if fixed else "cpupower frequency-set -g performance")
 
 
 def clock(frequency: Any, boosts: bool | None) -> Check:
-    """Report the clock, and whether it may rise above its nominal value by itself."""
+    """Report the clock, and whether boost may raise it above its nominal value."""
     if frequency is None or not frequency.current:
         return Check("clock", "unknown")
     seen = f"{frequency.current:.0f} MHz"
@@ -110,14 +110,14 @@ def clock(frequency: Any, boosts: bool | None) -> Check:
 
 
 def others(cores: float | None) -> Check:
-    """Advise against other processes' load."""
+    """Advise against load by other processes."""
     seen = "unknown" if cores is None else f"{cores:.2f} cores used by other processes"
     busy = (cores or 0) > MAX_OTHER_CORES
     return Check("other load", seen, "stop what else runs, or take counters only" if busy else None)
 
 
 def throttling(reason: str | None) -> Check:
-    """Advise cooling where the processor was slowed down."""
+    """Advise cooling if the processor was slowed down."""
     advice = reason and "let it cool down; look after its fans"
     return Check("throttling", reason or "none seen", advice)
 
@@ -164,7 +164,7 @@ def _boost() -> bool | None:
 class _Support:
     """The margin that an unchanged decoder passes with P prompts of R repeats (power 80 %).
 
-    A slow-down of twice the margin is then found with the same power.
+    A slow-down of twice the margin is detected with the same power.
     """
 
     prompts: int
@@ -174,7 +174,7 @@ class _Support:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """An A/A measurement: floor, sd of one pair's log ratio, and the margins it supports."""
+    """An A/A measurement: noise floor, sd of a pair's log ratio, and the supported margins."""
 
     floor: Estimate
     pair_sd: float
@@ -182,7 +182,7 @@ class Noise:
     supports: tuple[_Support, ...]
 
     def wanted(self, margin: float) -> _Support | None:
-        """Return the fewest answers that support a margin; None where even the most do not."""
+        """Return the setting with the fewest answers that supports a margin; None if none does."""
         enough = [support for support in self.supports if support.margin <= margin]
         return min(enough, key=lambda s: (s.prompts * s.repeats, s.prompts), default=None)
 
@@ -220,10 +220,10 @@ def _log_ratios(records: Sequence[SampleRecord]) -> list[float]:
 def supported_margin(
     ratios: Sequence[float], num_prompts: int, num_repeats: int, seed: int = 0
 ) -> float:
-    """Return the margin at which no difference at all passes with probability `POWER`.
+    """Return the margin that an unchanged decoder passes with probability `POWER`.
 
-    (t + z) sd / sqrt(P), for the sd of the median of R resampled ratios, Student's t of the
-    interval and the normal quantile z of the power; exponentiated, less 1.
+    It is exp((t + z) sd / sqrt(P)) - 1, for the sd of the median of R resampled ratios, Student's t
+    of the interval, and the normal quantile z of the power.
     """
     rng = np.random.default_rng([seed, num_prompts, num_repeats])
     drawn = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))
@@ -268,7 +268,7 @@ def to_json(checks: Iterable[Check], noise: Noise | None) -> dict[str, Any]:
 
 
 def noise_lines(noise: Noise, margin: float) -> list[str]:
-    """Describe an A/A measurement, and what to run for a margin."""
+    """Describe an A/A measurement, and the options that a margin needs."""
     floor = noise.floor
     interval = "" if floor.low is None else f" [{floor.low:.3f}, {floor.high:.3f}]"
     lines = [

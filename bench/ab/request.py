@@ -1,8 +1,8 @@
-"""The request of `bench ab` to both sides: the values that were set, alike for each.
+"""The request of `bench ab`: the values of a configuration that were set, equal for both sides.
 
 Unset values are left to each side's defaults: an older side knows fewer keys, and a changed default
-is a change to judge, unless the sides would then answer different questions. A decoder's file in
-this checkout is named relative to it, so that each side runs its own; any other path is absolute.
+is a change to judge, unless it makes the sides answer different questions. The path of a decoder's
+file in this checkout is relative, so that each side runs its own; any other path is absolute.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _ANSWERED = (
     *("temperature", "top_p", "top_k", "seed"),
     *("max_new_tokens", "fixed_length", "batch_size"),
 )
-"""Settings that decide how head answers, whatever base planned."""
+"""Settings that decide how head answers, regardless of base's plan."""
 _PLANNED = ("tasks", "columns", "split", "limit", "quality_limit", "repeats", "overlong")
-"""Settings that decide the plan, which is base's for both."""
+"""Settings that decide the plan; both sides use base's plan."""
 
 
 def request_of(config: RunConfig, note: Note) -> dict[str, Any]:
-    """Return the set values of a configuration, as both sides understand them.
+    """Return the values that a configuration sets, in a form that both sides understand.
 
     Raises:
-        BenchError: one file is named twice (exit 2).
+        BenchError: two decoders are the same file (exit 2).
     """
     values = config.model_dump(exclude_unset=True, exclude_none=True)
     understood: dict[str, Callable[[Any], Any]] = {
@@ -50,9 +50,9 @@ def request_of(config: RunConfig, note: Note) -> dict[str, Any]:
 
 
 def check_asked(base: str, head: str, note: Note) -> None:
-    """Refuse (exit 5) configurations, as TOML, whose defaults let head answer otherwise.
+    """Refuse (exit 5) two TOML configurations whose defaults make head answer differently.
 
-    `note` is told of defaults of head that base's plan overrules.
+    `note` receives a line for each default of head that base's plan overrides.
     """
     ours, theirs = tomllib.loads(base), tomllib.loads(head)
     for key in (*_ANSWERED, *_PLANNED):
@@ -72,7 +72,7 @@ def _absolute(given: str) -> str:
 
 
 def _checkpoint(given: str) -> str:
-    """Make a folder absolute; keep hub ids, and what is embedded in each side."""
+    """Make a folder's path absolute; keep hub ids and the names of embedded models."""
     here = not is_shelf(given) and named(given) is None and is_local(given)
     return _absolute(given) if here else given
 

@@ -1,10 +1,10 @@
 """One side of `bench ab`: a process that measures with the code of its own checkout.
 
-It is a run's worker (`bench.workers.worker`), started as a script of that checkout, which is first
-on PYTHONPATH: the sides share this exchange alone, whose version `open` tells; whoever changes a
-request or an answer raises `PROTOCOL`. Both are JSON, one a line, over stdin and the former stdout;
-prints of the code under test go to stderr. A request is ``{"do": NAME, …}``; an answer is its
-result, or ``{"error": line, "exit": code}``.
+It is a run's worker (`bench.workers.worker`), started as a script of its checkout, which is first
+on PYTHONPATH. The sides share only the format of requests and answers. `open` reports its version;
+any change of a request or an answer must raise `PROTOCOL`. Both are JSON lines over stdin and the
+original stdout; prints of the code under test go to stderr. A request is ``{"do": NAME, …}``; an
+answer is the result, or ``{"error": line, "exit": code}``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Worker(Measuring):
     """Answers the parent's requests, one after another."""
 
     def open(self, config: Mapping[str, Any]) -> Answer:
-        """Open a configuration; return what was resolved, and on what it runs."""
+        """Open a configuration; return its resolved values, its cells and the environment."""
         run = choose_decoders(load_config(None, config), Progress().note)
         self._setup = setup = open_setup(run)
         return {
@@ -61,13 +61,13 @@ class Worker(Measuring):
         return {"manifest": plan.to_manifest(), "prompts": lines}
 
     def warm_up(self, folder: str, names: Sequence[str]) -> Answer:
-        """Take the prompts of a folder, reserve caches for them, and run every decoder a little."""
+        """Read a folder's prompts, reserve KV caches for them, and run every decoder briefly."""
         whole = Block(block=0, repeat=0, prompts=tuple(names), order=())
         self.begin(self._setup, read_prompts(Path(folder)), [whole], LineCollector())
         return {}
 
     def measure(self, block: int, repeat: int, prompts: Sequence[str], cell: str) -> Answer:
-        """Measure one decoder on the prompts of one block; return records and load."""
+        """Measure one decoder on the prompts of one block; return its records and the load."""
         asked = Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
         return self._lines_of(TimeBlock(block=asked))
 
@@ -81,7 +81,7 @@ class Worker(Measuring):
         return {"lines": [json.loads(line) for line in lines]}
 
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
-        """Return pieces of text for readers of this side, and where it left the baseline."""
+        """Return the text of this side's tokens, and its differences from the baseline."""
         records = [SampleRecord.from_dict(line) for line in lines]
         found = differences(self._setup, records, self._prompts)
         return {
@@ -91,7 +91,7 @@ class Worker(Measuring):
 
 
 def answer(worker: Worker, line: str) -> Answer:
-    """Answer one request; whatever goes wrong is an answer too."""
+    """Answer one request; an error is an answer too."""
     request = json.loads(line)
     try:
         result: Answer = getattr(worker, request.pop("do"))(**request)
@@ -103,7 +103,7 @@ def answer(worker: Worker, line: str) -> Answer:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     worker = Worker()

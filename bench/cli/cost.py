@@ -20,7 +20,7 @@ app = typer.Typer()
 PANEL = "Find the limit"
 
 _MOST = 1_000_000
-"""No axis goes further."""
+"""Largest value on any axis."""
 
 
 @app.command(rich_help_panel=PANEL)
@@ -55,7 +55,7 @@ def cost(
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Measure what a call costs by rows, sequences and context, and what the machine allows."""
+    """Measure the time of a model call by rows, sequences and context, and the machine's limits."""
     from bench.measure.cost import measure_cost
     from bench.measure.cost_subject import open_subject
     from bench.records.cost import folder_name, write_choices
@@ -104,7 +104,7 @@ def project(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write it to a file.")] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Say what a run's acceptance would give on another model's or machine's cost curve."""
+    """Project a run's acceptance onto the cost curve of another model or machine."""
     from bench.records.files import write_text
     from bench.records.run_folder import find_run, load_run
     from bench.report.texts.projection import projected
@@ -127,7 +127,7 @@ def project(
 
 
 def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float) -> Grid:
-    """Return the grid; one row and one sequence are always in it: all else is held to it."""
+    """Return the grid, always with one row and one sequence, the reference for all else."""
     from bench.records.cost import Grid
     from bench.settings.bounds import Repeats, Seconds, check
 

@@ -43,7 +43,7 @@ def external(
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Let llama.cpp or vLLM answer a run's prompts, for a table of their own in its report."""
+    """Answer a run's prompts with llama.cpp or vLLM, for a separate table in the run's report."""
     from bench.external.measure import measure_external
     from bench.external.vllm import read_responses
     from bench.records.external import append_external, next_session, read_external

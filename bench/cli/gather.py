@@ -24,7 +24,7 @@ def pool(
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Pool sessions of one job, of any day and machine: the mean, and the next session's range."""
+    """Pool sessions of one job from any day and machine: mean, and range of the next session."""
     held = [path for path in (Path(runs[0]), output / runs[0]) if path.is_dir()]
     own = held[0] if held and len(runs) == 1 else output / TOGETHER
     raise typer.Exit(print_pool(runs, output, folder or own))
@@ -35,7 +35,7 @@ def merge(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Parts of one plan.")],
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Join parts of a run that several machines measured: counters pool, times within each."""
+    """Merge parts of a run from several machines; pool counters, compare times per machine."""
     from bench.records.run_folder import find_run
     from bench.report.write import write_report
     from bench.workers.merge import merge as join
@@ -54,7 +54,7 @@ def merge(
 def index(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")],
 ) -> None:
-    """Write a page for a folder of runs: the latest verdict of every branch, curves, search."""
+    """Write a web page for a folder of runs: latest verdict of every branch, curves, search."""
     from bench.report.page.index import write_index
 
     if not folder.is_dir():

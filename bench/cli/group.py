@@ -1,6 +1,6 @@
-"""The group of all verbs: headings in order, empty arguments refused, Ctrl-C as one line.
+"""The group of all verbs: orders headings, refuses empty arguments, reports Ctrl-C in one line.
 
-Help is plain text: importing rich would make up most of the time that it takes.
+Help is plain text, because importing rich would take most of its time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.errors import BenchError, Exit, UsageError
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Turn an interruption that nobody handled into a line with its exit code."""
+    """Turn an unhandled interruption into a one-line error with its exit code."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -25,7 +25,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _write_sections(formatter: Any, rows: Iterable[tuple[Any, Any]], rest: str) -> None:
-    """Write rows below the ``rich_help_panel`` of their owners, or below `rest`."""
+    """Write rows under the ``rich_help_panel`` of their owners, or under `rest`."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for owner, row in rows:
         sections.setdefault(str(getattr(owner, "rich_help_panel", None) or rest), []).append(row)
@@ -35,7 +35,7 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[Any, Any]], rest: str) 
 
 
 class Verb(TyperCommand):
-    """A verb of many options, which its help lists under their ``rich_help_panel``."""
+    """A verb with many options, which its help lists under their ``rich_help_panel``."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section per heading, in the order of their first options."""
@@ -53,7 +53,7 @@ class VerbGroup(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse empty arguments, such as a script's unset variable."""
+        """Refuse empty arguments, such as an unset variable of a script."""
         for before, given in pairwise(["bench", *args]):
             name, equals, value = given.partition("=")
             written = value if name.startswith("--") and equals else given

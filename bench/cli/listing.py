@@ -33,14 +33,14 @@ from specbench_tasks.task import GoldAnswer
 T = TypeVar("T")
 Facts = Mapping[str, Any]
 _MAX_TEXT = 600
-"""Characters of a turn or reference that `show_prompts` prints at most."""
+"""Maximum characters of a turn or reference that `show_prompts` prints."""
 _ANY_WIDTH = 1_000_000
 _UNBROKEN = ("decoder", "task", "status", "verdict", "records")
-"""Columns that are never broken over lines."""
+"""Columns that are never wrapped."""
 
 
 def facts_of(kind: str, parent: Path) -> list[Facts]:
-    """Return decoders, models, tasks, graphs, or runs under `parent` as JSON; unknown is null."""
+    """Return decoders, models, tasks, graphs, or the runs in `parent`, as JSON (unknown: null)."""
     match kind:
         case "decoders":
             return [_decoder(name) for name in registry.names()]
@@ -55,7 +55,7 @@ def facts_of(kind: str, parent: Path) -> list[Facts]:
 
 
 def table_of(kind: str, parent: Path) -> Table:
-    """Return the same as a table."""
+    """Return the facts of `facts_of` as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in _COLUMNS[kind]:
         table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
@@ -66,7 +66,7 @@ def table_of(kind: str, parent: Path) -> Table:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a listing: folded to a terminal's width, and as wide as needed where it is piped."""
+    """Print a listing, folded to a terminal's width, or as wide as needed if it is piped."""
     if not console.is_terminal:
         wide = console.options.update(width=_ANY_WIDTH)
         console.width = Measurement.get(console, wide, table).maximum
@@ -77,7 +77,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _decoder(name: str) -> Facts:
-    """Return required and other options apart, or ``error`` where it cannot be loaded."""
+    """Return a decoder's facts, with required options apart, or ``error`` if loading fails."""
     try:
         cls = registry.resolve(DecoderSpec(name=name))
     except (ImportError, ValueError) as error:
@@ -94,7 +94,7 @@ def _decoder(name: str) -> Facts:
 
 
 def lossless(cls: type[Decoder]) -> str:
-    """Return whether a decoder keeps the target's distribution, in a word."""
+    """Say whether a decoder keeps the target's distribution: ``yes``, ``no``, ``by options``."""
     fact: object = cls.lossless
     if isinstance(fact, property):
         return "yes" if fact is vars(Decoder)["lossless"] else "by options"
@@ -102,7 +102,7 @@ def lossless(cls: type[Decoder]) -> str:
 
 
 def needs(cls: type[Decoder]) -> list[str]:
-    """Return a decoder's needs beside the target, an adapter with its default name."""
+    """Return what a decoder needs besides the target; an adapter includes its default name."""
     asked: object = cls.needs
     if isinstance(asked, property):
         return [] if asked is vars(Decoder)["needs"] else ["by options"]
@@ -160,7 +160,7 @@ def _run(folder: Path) -> Facts:
 
 
 def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
-    """Return None for a damaged file: one run never fails a listing."""
+    """Read a file; return None if it is damaged, so that no run breaks a listing."""
     try:
         return read(folder)
     except BenchError:

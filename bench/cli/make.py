@@ -1,4 +1,4 @@
-"""Verbs that make or remove files; training adds its own (`training.cli`)."""
+"""The verbs that make or remove files; training has its own verbs (`training.cli`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="As `bench ls models` lists it.")],
     progress: options.Progressing = "auto",
 ) -> None:
-    """Check a named model's weights and convert them once, for `--model NAME`."""
+    """Check and convert a named model's installed weights once, for `--model NAME`."""
     from bench.plan.named_models import fetch as bring
 
     with options.choose(progress) as shown:
@@ -33,7 +33,7 @@ def new_decoder(
     name: Annotated[str, typer.Argument(help="Of the file; small letters, digits and _.")],
     folder: Annotated[Path, typer.Option(help="Where to write.")] = Path(),
 ) -> None:
-    """Write a working decoder of your own to start from, and its test."""
+    """Write a working decoder, and its test, as a starting point for your own."""
     from bench.plan.new_decoder import new_decoder as write
 
     files, class_name = write(name, folder)
@@ -46,7 +46,7 @@ def new_decoder(
 def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing.")] = False,
 ) -> None:
-    """Remove all compiled graphs (`bench ls graphs`); runs compile what they need again."""
+    """Remove all compiled graphs (`bench ls graphs`); later runs compile theirs again."""
     from decoders.core.hf.checkpoint import graphs_folder
 
     folder = graphs_folder()

@@ -56,7 +56,7 @@ def run(
     ] = 0,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Compare decoders: tokens per call, latency, memory and quality, with intervals."""
+    """Compare decoders by tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
     with _is_rank_zero(chosen) as leads, options.choose(progress) as shown:
@@ -88,7 +88,7 @@ def resume(
     executor_option: options.Executors = None,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Complete a run that was interrupted or killed; nothing is measured twice."""
+    """Finish a run that was interrupted or killed, without measuring anything twice."""
     from bench import runs
     from bench.records.run_folder import CONFIG, find_run
     from bench.sessions import load_sessions
@@ -130,11 +130,11 @@ def verify(
     json: Annotated[Path | None, typer.Option(help="Write everything found to a file.")] = None,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Check that decoders that claim to be lossless are: equality with AR, and the distribution."""
+    """Test whether decoders are lossless as they claim: equality with AR, and distribution."""
     from bench.verify.verify import verify as examine
 
     chosen = options.configuration(given)
-    if json is not None and not json.parent.is_dir():  # said now, not when all is measured
+    if json is not None and not json.parent.is_dir():  # fail now, not after measuring
         raise UsageError(f"--json {json}: the folder {json.parent} does not exist")
     with options.choose(progress) as shown:
         report = examine(chosen, shown, distribution=distribution, num_draws=draws)
@@ -168,7 +168,7 @@ def evaluate(
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Answer lm-eval's tasks with a decoder: quality on tasks that nobody here made."""
+    """Run tasks of lm-eval with a decoder, to measure quality on third-party tasks."""
     from bench.measure.evaluate import EvalRequest
     from bench.measure.evaluate import evaluate as answer
 
@@ -210,7 +210,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Measure runs over a grid: options, batch size, temperature, prompt and output length."""
+    """Measure a grid of runs over options, batch size, temperature, prompt and output length."""
     from bench import sweeps
     from bench.settings.sweep import load_sweep
 
@@ -229,9 +229,9 @@ def sweep(
 
 @contextmanager
 def _is_rank_zero(config: RunConfig) -> Iterator[bool]:
-    """Yield whether this process is the run; a follower has run the leader's calls by then.
+    """Yield whether this process leads; a follower first runs the leader's calls to the end.
 
-    When the leader leaves, well or not, its followers end.
+    The followers end when the leader leaves, with or without an error.
     """
     if config.tensor_parallel == 1:
         yield True
@@ -270,7 +270,7 @@ def _conclude(ended: RunResult) -> None:
 
 
 def _print_limit(run_dir: Path) -> None:
-    """Say how near ar came to the machine's limit, where the run was given a cost folder."""
+    """Say how near ar came to the machine's limit, if the run has a cost folder."""
     from bench.records.run_folder import load_run, read_config
 
     if (folder := read_config(run_dir).get("cost")) is None:
@@ -280,5 +280,5 @@ def _print_limit(run_dir: Path) -> None:
 
     try:
         typer.echo("\n".join(limit_lines(load_run(run_dir), load_cost(Path(str(folder))))))
-    except BenchError as error:  # the run is measured and stands
+    except BenchError as error:  # the run itself is complete
         typer.echo(f"bench: {error.message}", err=True)

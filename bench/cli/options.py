@@ -1,4 +1,4 @@
-"""Options of the command line, each declared once, the display of progress, and tables."""
+"""The command line's options, each declared once; the display of progress; tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULT_PANEL = "Plan, progress and results"
 RESULTS = Path("results")
 """Default parent of run folders."""
 _WIDE = 200
-"""Columns of a table that is piped."""
+"""Width of a piped table in characters."""
 
 Output = Annotated[
     Path,
@@ -61,7 +61,7 @@ Published = Annotated[
 
 
 def option(kind: Any, about: str, *names: str, **more: Any) -> Any:
-    """Declare an option that is None unless given, with its help and names (by default its own)."""
+    """Declare an option that is None unless given; `names` default to its parameter's name."""
     return Annotated[kind | None, typer.Option(*names, help=about, **more)]
 
 
@@ -140,7 +140,7 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
         "run_name": option(str, "Part of the run folder's name."),
     },
 }
-"""The options of a configuration, below their headings in `bench run --help`."""
+"""The options of a configuration, under their headings in `bench run --help`."""
 OPTIONS = {name: about for below in _BY_PANEL.values() for name, about in below.items()}
 MODELS = ("decoders", "model", "draft", "adapter", "tasks", "split", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
@@ -152,7 +152,7 @@ Verb = Callable[..., None]
 
 
 def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]:
-    """Give a verb options, by annotation and default, as one mapping: its parameter `given`."""
+    """Add options (annotation, default) to a verb, which gets their values in `given`."""
 
     def decorate(verb: Verb) -> Verb:
         @functools.wraps(verb)
@@ -176,7 +176,7 @@ def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]
 
 
 def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
-    """Give a verb the `names` of `OPTIONS`, in the order of the help, and `other` or its own."""
+    """Add to a verb the `names` of `OPTIONS`, in the order of its help, and `other` options."""
     chosen = {**OPTIONS, **other}
     for panel, below in _BY_PANEL.items():
         for name in below:
@@ -185,7 +185,7 @@ def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
 
 
 def configuration(given: Given) -> RunConfig:
-    """Make the configuration of a file and a verb's options; exit 2 for values not allowed."""
+    """Build the configuration from a file and a verb's options; exit 2 for invalid values."""
     from bench.settings.config import load_config, parse_adapters
 
     values = {name: value for name, value in given.items() if name not in ("adapter", "config")}
@@ -196,14 +196,14 @@ def configuration(given: Given) -> RunConfig:
 
 
 def console() -> Console:
-    """Return the terminal, or whatever stands in its place."""
+    """Return a console on stdout, which need not be a terminal."""
     from rich.console import Console
 
     return Console()
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table, numbers at the right, without folding where it is piped."""
+    """Print a table with right-aligned numbers; a piped table is not folded."""
     from rich.table import Table
     from rich.text import Text
 

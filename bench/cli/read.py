@@ -16,7 +16,7 @@ from bench.errors import UsageError
 app = typer.Typer()
 PANEL = "Read results"
 TOGETHER = "together"
-"""The folder, beside runs, of reports and papers of several of them."""
+"""Folder, next to the runs, of reports and papers about several runs."""
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
 _Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "reference", "peft"]
 _Venue = Literal["icml", "acl", "neurips", "iclr", "tmlr", "arxiv"]
@@ -34,8 +34,8 @@ def report(
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a run's tables, figures and report again, or one report of several runs."""
-    gc.disable()  # a large run has millions of numbers, and no cycle of them to be collected
+    """Write a run's tables, figures and report again, or one report about several runs."""
+    gc.disable()  # a large run has millions of numbers, and no reference cycles to collect
     try:
         write = _report_one if len(runs) == 1 else _report_together
         code = write(runs, reference, folder, output)
@@ -96,7 +96,7 @@ def explain(
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Say in words where the time went and what would help most."""
+    """Explain in words where the time went and what would help most."""
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
     from bench.report.texts.explain import print_explanation
@@ -138,7 +138,7 @@ def export(
     given: options.Given,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write a run for another tool, a tracker, the hub or a repository; or an adapter for PEFT."""
+    """Export a run to another tool, a tracker, the hub or a repository, or an adapter to PEFT."""
     from bench.records.run_folder import find_run, load_run
     from bench.report.exports.export import Choices
     from bench.report.exports.export import export as write
@@ -192,7 +192,7 @@ def paper(
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write figures, table, texts and BibTeX for a venue's paper, of one run or several."""
+    """Write figures, table, texts and BibTeX for a paper at a venue, from one or more runs."""
     from bench.report.paper.layout import parse_layout
     from bench.report.paper.write import write_paper
     from bench.report.together import load_members
@@ -238,7 +238,7 @@ def show_prompts(
         Path | None, typer.Option("--config", "-c", help="TOML, e.g. to name columns.")
     ] = None,
 ) -> None:
-    """Print what a run would ask, with references."""
+    """Print the prompts of a run, with their references, without running it."""
     from bench.cli.listing import show_prompts as print_prompts
     from bench.plan.tokenise import tasks_of
     from bench.settings.config import load_config

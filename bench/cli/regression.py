@@ -42,10 +42,10 @@ def compare(
     diff: _Diff = False,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Hold one run against another.
+    """Compare two runs and report regressions.
 
-    Exit codes: 0 pass, improved or inconclusive; 3 regressed; 4 a side is INVALID or unfinished; 5
-    not comparable.
+    Exit codes: 0 pass, improved or inconclusive; 3 regressed or WRONG; 4 a side is INVALID or
+    unfinished; 5 not comparable.
     """
     from bench.compare.compare import compare as judge
     from bench.stats.side import load_side
@@ -102,7 +102,7 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="End with 4 on any advice.")] = False,
     as_json: options.JsonFlag = False,
 ) -> None:
-    """Say whether this machine is fit to measure on, and how small a difference it can show."""
+    """Check whether this machine is fit to measure on, and how small a difference it can show."""
     from bench.ab import doctor as examiner
     from bench.settings.bounds import Margin, check
 

@@ -1,1 +1,1 @@
-"""Two runs held against each other: did anything regress?"""
+"""Compares two runs: did anything regress?"""

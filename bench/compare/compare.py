@@ -1,4 +1,4 @@
-"""`bench compare`: hold one run against another, decoder by decoder."""
+"""`bench compare`: compares two runs, decoder by decoder."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _margin(pair: RunPair, gate: Gate) -> float:
 
 
 def _invalid(side: RunSnapshot) -> str | None:
-    """Say why a side carries no verdict at all; a wrong decoder spoils no other.
+    """Say why a whole side is invalid; None if it is valid.
 
-    INVALID, DAMAGED and INCOMPLETE do, also where they are not the run's first verdict.
+    An INVALID, DAMAGED or incomplete run is invalid. A WRONG decoder does not affect the others.
     """
     if side.verdict not in (VALID, WRONG, INCOMPLETE):
         return ": ".join((side.verdict, *(from_here(r, side.path) for r in side.reasons[:1])))
@@ -91,7 +91,7 @@ def _unjudged(pair: RunPair) -> list[str]:
 
 
 def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
-    """Judge a cell; one that claims to be lossless in head and is not is WRONG, whatever else."""
+    """Judge a cell; it is always WRONG if head claims that it is lossless and it is not."""
     if cell not in pair.base.cells:
         made = CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
     elif cell not in pair.head.cells:
@@ -162,10 +162,10 @@ def _hard(
 
 
 def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate) -> list[Measure]:
-    """Judge time per token, where machine and batch size allow it.
+    """Judge time per token, if both sides have one machine and one batch size.
 
-    The change in units of ar's time on each side is shown beside it and not judged: a load that
-    slows one side down slows its ar down too, and cancels.
+    The change in units of ar's time on each side is also shown, but not judged: a load that slows
+    one side down slows its ar down too, and cancels out.
     """
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []

@@ -1,6 +1,6 @@
-"""Answers that changed between two runs, side by side, token by token.
+"""Shows the answers that changed between two runs side by side, token by token.
 
-Tokens of one side only are coloured; without colours they stand in brackets.
+Tokens that only one side has are coloured, or in brackets on a terminal without colours.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bench.stats.side import RunSnapshot
 from bench.text import colourless
 
 MOST = 10
-"""Answers shown per decoder."""
+"""Maximum number of answers shown per decoder."""
 _GONE, _CAME = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
 
 
 def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: int = MOST) -> int:
-    """Print the answers whose ids differ, at most `most` per decoder; return their number.
+    """Print at most `most` changed answers per decoder; return the number of all changed answers.
 
-    Equal changes of several repeats, as in greedy decoding, are shown once.
+    Repeats with the same change, as in greedy decoding, are shown and counted once.
     """
     old, new = pieces_of(base.path), pieces_of(head.path)
     total = 0
@@ -53,7 +53,7 @@ def marked(
     *,
     brackets: bool = False,
 ) -> Text:
-    """Return the text of `tokens`; those that `other` lacks are in `style`, or in brackets."""
+    """Return the text of `tokens`; tokens that `other` lacks are in `style`, or in brackets."""
     text = Text()
     matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
     for tag, start, end, _, _ in matcher.get_opcodes():

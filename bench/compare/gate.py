@@ -1,10 +1,10 @@
-"""The rules of regressions: `Gate`, from its defaults or a TOML file.
+"""The rules that decide what is a regression: a `Gate`, from its defaults or a TOML file.
 
-Hard gates hold machine-independent measures (counters, exactness, quality) to a tolerance; the soft
-one holds time to a margin, judged by its interval. A file states only its changes::
+Hard gates give machine-independent measures (counters, exactness, quality) a tolerance. The soft
+gate gives time a margin, judged by its confidence interval. A file lists only changed values::
 
     [hard]
-    rows = 0.05            # of one measure; inf switches it off
+    rows = 0.05            # tolerance of one measure; inf switches it off
     [time]
     margin = 0.02
     [verdict]
@@ -25,7 +25,7 @@ from bench.settings.config import read_toml
 _Better = Literal["more", "less", "same"]
 
 FAULTS = ("wrong_answers", "errors")
-"""Measures that no rounding explains, on any machine."""
+"""Measures that rounding never explains, on any machine."""
 
 _Tolerance = Annotated[float, Field(ge=0)]
 _Own = _Tolerance | None
@@ -38,10 +38,10 @@ class _Table(BaseModel):
 class Hard(_Table):
     """Tolerances of hard measures: relative for counters, absolute for shares.
 
-    `tolerance` holds between float32 runs of one machine, and for `FAULTS`; `tolerance_elsewhere`
-    where rounding may differ (another machine, half precision) and two tokens that nearly tie may
-    swap. A measure's own goes before both; beside it stand which way is better, and whether its
-    change is relative to the base.
+    `tolerance` applies to float32 runs of one machine and to `FAULTS`. `tolerance_elsewhere`
+    applies where rounding may differ (another machine, half precision), so that two nearly tied
+    tokens may swap. A measure's own tolerance overrides both. Its annotation also says which
+    direction is better, and whether its change is relative to the base.
     """
 
     tolerance: _Tolerance = 0.0
@@ -58,7 +58,7 @@ class Hard(_Table):
     errors: Annotated[_Own, "less", False] = None
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
-        """Return a tolerance: elsewhere at least `step`, the effect of one answer."""
+        """Return a tolerance; `tolerance_elsewhere` is at least `step`, one answer's effect."""
         own: float | None = getattr(self, measure)
         if own is not None:
             return own
@@ -72,14 +72,14 @@ HARD: dict[str, tuple[_Better, bool]] = {
     for name, field in Hard.model_fields.items()
     if len(field.metadata) == 2
 }
-"""Every hard measure, with what stands beside it in `Hard`."""
+"""For every hard measure: the better direction, and whether its change is relative."""
 
 
 class Time(_Table):
-    """The margin of head's time per token over base's: 0.03 is 3 % slower.
+    """The margin by which head's time per token may exceed base's: 0.03 is 3 % slower.
 
-    `margin` judges interleaved runs (`bench ab`), `margin_apart` runs one after the other: the
-    machine itself may have changed between them. With `fail` False a slow-down fails nothing.
+    `margin` applies to interleaved runs (`bench ab`), `margin_apart` to separate runs, because the
+    machine may have changed between them. If `fail` is False, a slow-down fails nothing.
     """
 
     margin: Margin = 0.03
@@ -90,7 +90,7 @@ class Time(_Table):
 class Verdicts(_Table):
     """The effect of an inconclusive cell (``pass`` or ``fail``: exit code 4).
 
-    `min_coverage` is the least share of base's prompts, of each pass that both planned, in head.
+    In each pass that both planned, head must have at least `min_coverage` of base's prompts.
     """
 
     inconclusive: Literal["pass", "fail"] = "pass"
@@ -109,7 +109,7 @@ _TABLES: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Ve
 
 
 def load_gate(file: Path | None) -> Gate:
-    """Return the gate of a file, or the built-in one (exit 2 for a file that is no gate)."""
+    """Load a gate from a file, or return the built-in one (exit 2 for an invalid file)."""
     if file is None:
         return Gate()
     values = read_toml(file)

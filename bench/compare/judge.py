@@ -1,8 +1,8 @@
-"""Verdicts: on one measure, on one decoder, on the whole comparison, and the exit code.
+"""Verdicts on a measure, on a decoder and on the whole comparison; and the exit code.
 
-A hard measure regressed when it is worse by more than its tolerance. Time regressed only when the
-whole interval of head / base lies beyond the margin, improved when it lies as far on the other
-side, passed when a slow-down beyond the margin is excluded, and is inconclusive otherwise.
+A hard measure regressed if it is worse by more than its tolerance. Time is judged by the interval
+of head / base: it regressed if the whole interval lies beyond the margin, improved if it lies as
+far on the other side, passed if it excludes a slow-down beyond the margin, else is inconclusive.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bench.errors import Exit
 from bench.stats.intervals import Estimate
 
 ROUNDING = 1e-12
-"""Changes that are none: floating point's own."""
+"""Largest change that counts as floating-point error."""
 OVER_AR = "time_over_ar"
-"""The name of the measure of time in units of ar's."""
+"""Name of the measure "time in units of ar's time"."""
 _MOST_TIMES = 20
-"""Nobody is told to measure more than this many times as much."""
+"""Largest factor by which advice asks for more prompts."""
 
 
 class Regression(StrEnum):
@@ -46,7 +46,7 @@ _WORST_FIRST = [
 class Measure:
     """One number on both sides; `change` is relative for counters and times, else a difference.
 
-    `low` and `high` are the 95 % interval of a time's change. `tolerance` is the margin for times.
+    For times, `low` and `high` are the 95 % interval of the change; `tolerance` is the margin.
     """
 
     name: str
@@ -65,8 +65,8 @@ class Measure:
 class CellRegression:
     """One decoder: its verdict, the measures behind it, and remarks (`notes`).
 
-    `num_pairs` of `num_base` answers were joined; `num_changed` of them have other token ids. All
-    three are None where no answers were joined.
+    `num_pairs` of base's `num_base` answers have a pair in head; `num_changed` of these pairs
+    differ in token ids. Each number is None if it was not determined.
     """
 
     cell: str
@@ -81,11 +81,10 @@ class CellRegression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All of `bench compare`: the verdicts, how it was compared, and what could not be judged.
+    """The result of `bench compare`: verdicts, how it was measured, and what could not be judged.
 
-    `invalid` names sides that are INVALID or DAMAGED or did not end: such a comparison never
-    passes. `warnings` are those of the runs themselves, where time is judged; the codes name their
-    commits.
+    `invalid` names sides that are INVALID, DAMAGED or incomplete; such a comparison never passes.
+    `warnings` are the runs' own, if time is judged. `base_code` and `head_code` name the commits.
     """
 
     base: str
@@ -104,7 +103,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Regression:
-        """Return the worst of all cells; not comparable where one is, or there is none."""
+        """Return the worst verdict of all cells but new ones; not comparable if there are none."""
         verdicts = {cell.verdict for cell in self.cells} - {Regression.new}
         if not verdicts:
             return Regression.not_comparable
@@ -125,7 +124,7 @@ class Comparison:
 
 
 def worst(measures: Sequence[Measure]) -> Regression:
-    """Return a decoder's verdict from those of its measures."""
+    """Return a decoder's verdict: the worst of its measures."""
     return _worst({Regression.passed, *(measure.verdict for measure in measures)})
 
 
@@ -142,9 +141,9 @@ def judge_hard(
     exact: bool,
     step: float = 0.0,
 ) -> Measure:
-    """Judge one hard measure (``quality.FAMILY`` goes by the rule of ``quality``).
+    """Judge one hard measure (``quality.FAMILY`` follows the rule of ``quality``).
 
-    `exact`: equal work must give equal numbers; `step`: the effect of a single answer.
+    With `exact`, equal work must give equal numbers. `step` is the effect of a single answer.
     """
     rule = name.partition(".")[0]
     better, relative = HARD[rule]
@@ -184,7 +183,7 @@ def judge_time(
 def more_needed(ratio: Estimate, margin: float) -> str:
     """Say how many more conversations would move the interval to one side of the margin.
 
-    The half-width of an interval shrinks with the root of their number.
+    The half-width of an interval shrinks with the square root of the number of conversations.
     """
     if ratio.high is None or ratio.value is None:
         return ""

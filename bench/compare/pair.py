@@ -1,7 +1,7 @@
-"""Two runs side by side: whether they compare, what else differs, and answers to the same prompts.
+"""Pairs two runs: whether they are comparable, what else differs, answers to the same prompts.
 
-Answers join on (pass, decoder with label, prompt hash, repeat). Counters are sums over the answers
-that both sides finished, so neither gains by failing.
+Answers are paired by (pass, decoder with label, prompt hash, repeat). Counters are sums over the
+answers that both sides finished, so that no side gains by failing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bench.stats.side import RunSnapshot
 from bench.stats.summary import family_order
 
 _DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
-"""Settings that decide the answers to a prompt, beside decoder (and seed, when sampling)."""
+"""Settings that decide the answers to a prompt, with the decoder (and the seed when sampling)."""
 _WORK = ("reuse_prefix",)
-"""Settings that decide how much of it is timed."""
+"""Settings that decide how much of the work is timed."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
@@ -40,7 +40,7 @@ class RunPair:
 
     @property
     def sides(self) -> dict[str, RunSnapshot]:
-        """Return both by name."""
+        """Return the two sides by name."""
         return {"base": self.base, "head": self.head}
 
     @property
@@ -54,26 +54,26 @@ class RunPair:
         return self.base.status.ab is not None and self.base.status.ab == self.head.status.ab
 
     def exact(self, cell: str) -> bool:
-        """Return whether equal work of a cell gives equal numbers: one machine, one rounding."""
+        """Return whether equal work of a cell gives equal numbers: same machine, same rounding."""
         same_tile = self.base.config.get("tile") == self.head.config.get("tile")
         return self.same_machine and same_tile and self.rounded(cell) is None
 
     def rounded(self, cell: str) -> str | None:
-        """Return the dtype of a side in which rounding may change a cell's tokens, or None."""
+        """Return the dtype of a side where rounding may change a cell's tokens; None if neither."""
         sides = self.sides.values()
         return next((side.dtype for side in sides if not side.is_exact(cell)), None)
 
     @property
     def held_to_ar(self) -> frozenset[str]:
-        """Return the cells of head whose answers must be the baseline's: base's guarantee decides.
+        """Return the cells whose answers must equal the baseline's: base guarantees it.
 
-        A decoder cannot give a guarantee up unnoticed.
+        A decoder that gives the guarantee up in head is thus noticed.
         """
         return self.base.same_as_ar
 
     @cached_property
     def unlike(self) -> list[str]:
-        """List why the runs are not about the same thing; empty where they are."""
+        """List why the runs are not comparable; empty if they are."""
         base, head = self.base.config, self.head.config
         lines = [
             f"{key} is {base[key]} in base and {head[key]} in head"
@@ -83,9 +83,9 @@ class RunPair:
         return [*lines, *(f"the target model is another one{why}" for why in self._other_target())]
 
     def _other_target(self) -> list[str]:
-        """Say why the targets are two models, by weights, else by name and shape.
+        """Say why the targets are different models: by weights, else by name and shape.
 
-        The hash is of a checkpoint's files: packed weights (`--quantize`) are another model.
+        Packed weights (`--quantize`) make another model with the same hash of checkpoint files.
         """
         facts = [side.env.models.target or {} for side in self.sides.values()]
         widths = [known.get("quantized") or "not packed" for known in facts]
@@ -105,7 +105,7 @@ class RunPair:
         ]
 
     def changes(self) -> list[str]:
-        """List other differences of two comparable runs, which are told and not judged."""
+        """List other differences of two comparable runs, which are reported but not judged."""
         groups = zip(*map(_facts, self.sides.values()), strict=True)
         return [line for old, new in groups for line in _changes(old, new)]
 
@@ -131,7 +131,7 @@ def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
 
 
 def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield shortened hashes of the weights by model."""
+    """Yield the shortened hash of each model's weights."""
     for key, value in facts.items():
         if isinstance(value, Mapping):
             yield from _hashes(value, f"{prefix}{key}.")
@@ -145,10 +145,10 @@ def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedAnswers:
-    """One decoder's answers on both sides, in pairs; head's carry base's prompt names.
+    """One decoder's answers on both sides, in pairs; head's answers carry base's prompt names.
 
-    `num_base` counts base's answers, joined or not. `shared` has, for each pass that both planned,
-    the number of base's distinct prompts that head was asked too, and of all of base's.
+    `num_base` counts all of base's answers, paired or not. `shared` has two numbers for each pass
+    that both planned: base's distinct prompts that head also has, and all of base's.
     """
 
     base: tuple[SampleRecord, ...] = ()
@@ -158,7 +158,7 @@ class PairedAnswers:
 
     @property
     def coverage(self) -> float:
-        """Return the share of base's prompts in head, in the pass with the fewest."""
+        """Return the share of base's prompts that head has, in the pass with the lowest share."""
         return min((both / num for both, num in self.shared.values()), default=0.0)
 
     @property
@@ -207,9 +207,9 @@ def _of(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:
 def counted(
     joined: PairedAnswers, baseline: PairedAnswers, pair: RunPair
 ) -> dict[str, tuple[float | None, float | None]]:
-    """Return every hard measure of base and head; exactness is held against `baseline`, ar's join.
+    """Return every hard measure of base and head; `baseline` has ar's paired answers.
 
-    Answers may lawfully change where the baseline's are not promised, or near-ties may swap.
+    `changed_answers` is omitted if the baseline's answers are not promised or near-ties may swap.
     """
     cell = joined.base[0].decoder
     both: list[Values] = []

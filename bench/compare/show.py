@@ -1,4 +1,4 @@
-"""A comparison as a table: for the terminal, for a pull request (Markdown) and as JSON."""
+"""Shows a comparison: as a table on the terminal, in Markdown for a pull request, and as JSON."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _STYLES: Mapping[str, str] = {
 }
 _MOST_CHANGES = 12
 _EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not rise"}
-"""Words for a tolerance of 0, by which way is better."""
+"""Wording of a tolerance of 0, by the better direction."""
 
 
 def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
-    """Return a row per decoder and a column per measure, bold where it regressed.
+    """Return a table with a row per decoder and a column per measure; regressions are bold.
 
-    With `absolute` both numbers stand beside their change.
+    With `absolute`, cells show both numbers and their change.
     """
     say = _before_and_after if absolute else _change
 
@@ -98,7 +98,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     table = to_table(comparison)
     short = {name: name.replace(" ", "\n").replace(".", ".\n") for name in table.headings}
     rows = [[replace(c, text=c.text.replace(" -> ", "\n-> ")) for c in r] for r in table.rows]
-    stacked = replace(table, rows=tuple(map(tuple, rows)))  # both sides of a change on a line each
+    stacked = replace(table, rows=tuple(map(tuple, rows)))  # a line for each side of a change
     for block in stacked.to_blocks(console, short, _style, table.headings[:1:-1]):
         console.print(block, "")
     console.print(Text(table.note, style="dim"))
@@ -116,7 +116,7 @@ def _style(row: Sequence[TableCell], index: int) -> str:
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """List what qualifies the verdicts, regressions first, the runs' warnings apart."""
+    """List remarks on the verdicts, regressions first, without the runs' warnings."""
     lines = [
         f"{cell.cell}: {measure.name} regressed: {_both(measure)}"
         for cell in comparison.cells
@@ -135,7 +135,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    """Return the measures worth a column: the usual ones, time, and any other that moved."""
+    """Return the measures that get a column: the usual ones, time, and others that changed."""
     measures = [m for cell in comparison.cells for m in cell.measures]
     have = dict.fromkeys(m.name for m in measures)
     moved = {m.name for m in measures if m.verdict is not Regression.passed} - {*_TIMES}
@@ -177,7 +177,7 @@ def _both(measure: Measure) -> str:
 
 
 def _sides(measure: Measure) -> tuple[str, str]:
-    """Print both sides; shares that differ by less than is printed have more decimals."""
+    """Format both sides, with more decimals if different values would look equal."""
     values = measure.base, measure.head
     base, head = (_value(measure, value) for value in values)
     if base == head and values[0] != values[1]:

@@ -1,1 +1,1 @@
-"""Is a decoder lossless? The evidence and the verdict."""
+"""Checks whether a decoder is lossless: the evidence and the verdict."""

@@ -1,9 +1,9 @@
-"""Tests of a decoder's distribution where equality is not claimed.
+"""Tests of a decoder's output distribution, for decoders that do not claim AR's exact tokens.
 
-At temperature above 0 a decoder that does not couple emits other tokens than AR, of the same
+At temperatures above 0, an uncoupled decoder emits different tokens from AR, drawn from the same
 distribution. Its answers under many seeds are tested against exact probabilities: on a table of
-known distributions, and with ``--distribution`` on the target itself, after the contexts at which
-it is least sure. One family of tests per decoder, corrected by Holm's method.
+known distributions, and with ``--distribution`` on the target itself, after the contexts where the
+target is least certain. The tests of one decoder form a family, corrected by Holm's method.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from decoders.core.testing.goodness import POWER, Draws, detectable_distance, ho
 from decoders.core.types import Sampling
 
 FALSE_ALARM = 0.001
-"""Rate at which a lossless decoder is called wrong, over all its distribution tests."""
+"""Probability that a lossless decoder fails any of its distribution tests."""
 MAX_DISTANCE = 0.1
-"""A test that could miss a larger total-variation distance is inconclusive."""
+"""A test that can detect only larger total-variation distances is inconclusive."""
 NUM_CONTEXTS = 4
 NUM_TOKENS = 4
-"""Tokens of an answer on a real model: the prefill's, and a step or more."""
+"""Tokens of an answer on a real model: one of the prefill, the rest of one or more steps."""
 
 Context = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class DistributionTest:
-    """Draws of one decoder, and where they were drawn."""
+    """Answers drawn from one decoder, and where: on a table or after a context."""
 
     where: str
     draws: Draws
@@ -44,7 +44,7 @@ class DistributionTest:
 
 
 def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
-    """Return a finding per test, the level shared among them."""
+    """Return one finding per test; all tests share one significance level."""
     fits = [test.draws.fit for test in tests]
     adjusted = holm([fit.p_value for fit in fits])
     made = []
@@ -78,10 +78,10 @@ def unsure_contexts(
     answers: Mapping[str, tuple[int, ...]],
     sampling: Sampling,
 ) -> list[Context]:
-    """Find the `NUM_CONTEXTS` contexts, of different prompts, where the target is least sure.
+    """Find the `NUM_CONTEXTS` contexts, of different prompts, where the target is least certain.
 
-    They lie along the baseline's `answers` by prompt. Each has a name, and the ids of prompt and
-    answer up to it.
+    Every context is a position in one of the baseline's `answers` (by prompt). Return its name and
+    its ids: the prompt, and the answer up to the position.
     """
     unsure: list[tuple[float, Context]] = []
     for prompt in prompts:
@@ -99,7 +99,7 @@ def unsure_contexts(
 def _entropies(
     target: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling
 ) -> list[float]:
-    """Return the entropy of the distribution of every token of an answer, in nats."""
+    """Return the entropy, in nats, of the distribution of every token of an answer."""
     ids = (*prompt, *answer[:-1])
     logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
     distributions = warp(logits, sampling).double()

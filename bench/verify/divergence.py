@@ -1,17 +1,17 @@
-"""The first difference of two answers, and whether rounding explains it.
+"""Finds the first difference of two answers and tests whether rounding explains it.
 
-Kernels of another shape round differently, so a token may change where the target hardly prefers
-one. At the first difference the target is asked once more, alone, over the common beginning.
-Greedy: how far apart are the two tokens' logits? Sampled: how far would the CDF have to move for u
-to pick the other?
+Kernels of different shapes round differently, so a token may change where the target hardly prefers
+one. At the first difference, the target runs once more, by itself, on the common beginning. The
+distance from a tie is the gap between the two tokens' logits (greedy), or how far the CDF would
+have to move for u to pick the other token (sampled).
 
-A difference within the dtype's margin is a *near-tie*; any other is *wrong*. One margin in logits
-gives both: logits that move by m/2 each way move a border of the CDF by at most m / (4 T). A
-nucleus or a top-k whose own border is that near may fall either way too: both are tried.
+A difference within the dtype's margin is a *near-tie*; a larger one is *wrong*. One margin m in
+logits serves both modes: logits that move by m/2 each way move a border of the CDF by at most
+m / (4 T). Rounding may also move a top-p or top-k cut, so cuts moved by the margin are tried too.
 
-Of decoders that guarantee the baseline's very tokens any difference is wrong in row-invariant
-numerics, in greedy float32 runs one that is no near-tie. Half precision and sampling are reported,
-with how near a tie they part, and not judged.
+For decoders that guarantee the baseline's exact tokens, any difference is wrong in row-invariant
+numerics, and any difference but a near-tie in greedy float32 runs. In other runs (half precision,
+sampling), differences are reported with their distance from a tie and not judged.
 
 Letters: V vocabulary, T temperature, u the uniform of a position.
 """
@@ -39,16 +39,15 @@ from decoders.core.sampling import Uniforms, warp
 from decoders.core.types import Sampling
 
 MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
-"""Logits closer than this count as a tie, by the dtype a model runs in; in row-invariant numerics
-nothing does."""
+"""Gap below which two logits tie, by the model's dtype; row-invariant numerics have no ties."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of two answers: after `num_equal` tokens, `distance` from a tie.
+    """The first difference of two answers: after `num_equal` tokens, at a `distance` from a tie.
 
-    `by` names the measure: ``logits`` apart, u to the other token's share of the CDF (``edge``), or
-    none where one answer is the other's beginning (``length``).
+    `by` names the distance: between logits (``logits``), from u to the other token's interval of
+    the CDF (``edge``), or infinite because one answer is a prefix of the other (``length``).
     """
 
     num_equal: int
@@ -58,14 +57,14 @@ class Divergence:
 
     @property
     def near_tie(self) -> bool:
-        """Return whether rounding explains it."""
+        """Return whether rounding explains the difference."""
         return self.distance < self.margin
 
 
 def differences(
     setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> list[Difference]:
-    """Return the lossless cells whose timed answers are not the baseline's, with the evidence."""
+    """Return the lossless cells whose timed answers differ from the baseline's, with evidence."""
     found = []
     for each in compare_with_baseline([arm.cell for arm in setup.arms.values()], records):
         if not each.unequal:
@@ -85,7 +84,7 @@ def differences(
 def _examined(
     setup: Setup, precision: str, unequal: Sequence[Pair], prompts: Mapping[str, Prompt]
 ) -> list[Divergence]:
-    """Examine each answer where it parts; equal repeats of a greedy answer are examined once."""
+    """Examine each answer at its first difference; examine equal greedy repeats once."""
     found: dict[Pair, Divergence] = {}
     parted = []
     for name, answer, expected, repeat in unequal:
@@ -101,7 +100,7 @@ def _examined(
 
 
 def edge_margin(margin: float, temperature: float) -> float:
-    """Return how far rounding of logits by `margin` moves a border of the CDF at most."""
+    """Return the most that rounding of logits by `margin` moves a border of the CDF."""
     return margin / (4 * temperature)
 
 
@@ -113,10 +112,10 @@ def examine(
     sampling: Sampling,
     precision: str,
 ) -> Divergence | None:
-    """Find where `answer` leaves the baseline's `expected`, and how near a tie; None if nowhere.
+    """Find where `answer` first differs from the baseline's `expected`; None if they are equal.
 
-    Both continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`; the target is
-    asked for one cold forward pass over prompt and common beginning.
+    Both continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`. The target runs
+    one forward pass on the prompt and the common beginning, with an empty KV cache.
     """
     index = first_difference(answer, expected)
     if index is None:
@@ -139,7 +138,7 @@ def examine(
 def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:
     """Return float32 logits ``[R, V]`` after R positions `read` of `ids` (None: the last).
 
-    One forward pass on an empty cache, of which no session may be open.
+    This is one forward pass with an empty KV cache. The target may have no open session.
     """
     Models(target=target).ensure(1, len(ids))
     session = target.open()
@@ -150,14 +149,14 @@ def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = 
 
 
 def _to_token(distribution: Tensor, u: float, token: int) -> float:
-    """Return how far u lies from the share of the CDF ``[V]`` that picks `token`."""
+    """Return the distance of u from the interval of the CDF, over ``[V]``, that picks `token`."""
     high = float(distribution[: token + 1].sum(dtype=torch.float64))
     low = high - float(distribution[token])
     return max(0.0, low - u, u - high)
 
 
 def _distributions(logits: Tensor, sampling: Sampling, margin: float) -> list[Tensor]:
-    """Return the distribution ``[V]``, and its neighbours where top-k or top-p is near a tie."""
+    """Return the distribution ``[V]``, and those with top-k or top-p cuts moved by the margin."""
     edge = edge_margin(margin, sampling.temperature)
     cuts = {(sampling.top_k, sampling.top_p)}
     if sampling.top_p < 1:

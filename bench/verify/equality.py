@@ -1,9 +1,9 @@
-"""A decoder's answers held to the baseline's, and both to the effect of another call shape alone.
+"""Compares a decoder's answers with the baseline's, and with the noise of a different call shape.
 
-Where equality is claimed every difference must be a near-tie (`bench.verify.divergence`), and their
-number not far above that of AR itself in calls of as many rows as a verifying call (`RESHAPED`):
-the noise floor. How long answers stay equal is a survival curve (Kaplan-Meier: an answer that ends
-equal is censored). No decision rests on a curve alone.
+If a decoder claims equality, every difference must be a near-tie (`bench.verify.divergence`), and
+near-ties may not be much more frequent than in the noise floor: AR itself with as many rows per
+call as a verifying call (`RESHAPED`). A survival curve shows how long answers stay equal
+(Kaplan-Meier: an answer that ends equal is censored). No decision rests only on a curve.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from decoders.core.testing.goodness import POWER
 from decoders.core.types import Generation, Outcome, Sampling
 
 CURVE = (1, 4, 16, 64, 256)
-"""Tokens after which the survival curve is shown."""
+"""Numbers of tokens at which the survival curve is shown."""
 RESHAPED = Autoregressive(rows=5)
-"""AR in the shape of a verifying call."""
+"""AR with as many rows per call as a verifying call."""
 ABOVE_FLOOR = 0.001
-"""Level of the test for more near-ties than the noise floor has."""
+"""Significance level of the test for more near-ties than the noise floor."""
 
 
 @dataclass(slots=True, kw_only=True)
 class EqualityCheck:
-    """Answers of one decoder against the baseline's under one sampling; grows one by one.
+    """One decoder's answers compared with the baseline's under one sampling; grows by `add`.
 
-    `equal_tokens` counts, for every answer compared, the tokens it shares with the baseline's;
-    `parted` holds those that left it, by prompt; `errors` what decoders raised, the baseline
-    included.
+    `equal_tokens` has, for every compared answer, the number of tokens before the first difference.
+    `parted` has the first differences, each with its prompt's name. `errors` has the errors of the
+    decoder and of the baseline.
     """
 
     decoder: str
@@ -56,7 +56,7 @@ class EqualityCheck:
         outcome: Outcome,
         expected: Sequence[int],
     ) -> None:
-        """Compare one answer; the target is asked again where it parts."""
+        """Compare one answer; run the target once more at the first difference."""
         if not isinstance(outcome, Generation):
             self.errors.append(f"{name}: {error_line(outcome)}")
             return
@@ -69,7 +69,7 @@ class EqualityCheck:
 
     @property
     def wrong(self) -> list[tuple[str, Divergence]]:
-        """Return the differences that no rounding explains."""
+        """Return the differences that rounding does not explain."""
         return [(name, divergence) for name, divergence in self.parted if not divergence.near_tie]
 
     @property
@@ -79,13 +79,13 @@ class EqualityCheck:
 
     @property
     def num_tokens(self) -> int:
-        """Return the tokens before the first difference of every answer."""
+        """Return the total number of tokens before the first differences."""
         return sum(self.equal_tokens)
 
     def survival(self) -> list[float | None]:
         """Return the share of answers still equal after each number of tokens in `CURVE`.
 
-        None past the longest answer, where some were still equal; empty without answers.
+        Shares past the longest answer are None if some stayed equal; without answers, return [].
         """
         if not self.equal_tokens:
             return []
@@ -101,7 +101,7 @@ class EqualityCheck:
         return [share if num <= seen or not share else None for num, share in pairs]
 
     def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
-        """Judge the comparison of a decoder that is, or is not, labelled lossless."""
+        """Judge the comparison; `lossless` is the decoder's claim."""
         num_parted, num = len(self.parted), self.num_answers
         words = f"{num - num_parted} of {num} answers identical, {self.num_tokens:,} tokens"
         outcome: CheckOutcome = "passed"
@@ -128,10 +128,10 @@ class EqualityCheck:
         return Finding(check, outcome, words, self.as_data(), power)
 
     def shapes(self) -> Finding:
-        """Judge the noise floor: does rounding alone tell calls of one row from larger ones?
+        """Judge the noise floor: do calls of one row and of several rows differ only by rounding?
 
-        If it does not, the model's cache, masks or positions depend on a call's shape: no decoder
-        that verifies several tokens at once can be judged on it.
+        If they differ by more, the model's cache, masks or positions depend on a call's shape, and
+        no decoder that verifies several tokens at once can be judged on the model.
         """
         num_parted, num_wrong = len(self.parted), len(self.wrong)
         words = f"{self.num_answers - num_parted} of {self.num_answers} answers identical"
@@ -151,7 +151,7 @@ class EqualityCheck:
         return Finding(f"{mode(self.sampling)}, answers of ar", "open", failed(self.errors), data)
 
     def _above(self, floor: EqualityCheck) -> bool:
-        """Test whether it parts from AR more often per token than AR in another shape does."""
+        """Test whether the decoder differs from AR more often per token than the noise floor."""
         ours, theirs = len(self.parted), len(floor.parted)
         if not ours:
             return False
@@ -186,7 +186,7 @@ class EqualityCheck:
 
 
 def mode(sampling: Sampling) -> str:
-    """Return a sampling's name in checks."""
+    """Return a sampling's label in the names of checks."""
     return "greedy" if sampling.greedy else f"T = {sampling.temperature:g}"
 
 

@@ -1,6 +1,6 @@
-"""A decoder under examination by `bench verify`: the checks due, and the findings so far.
+"""A decoder that `bench verify` examines: its checks, and its findings so far.
 
-One check is the control "draft = target": a model that drafts for itself is accepted always.
+One check is the control "draft = target": a model must accept every draft that it makes for itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from decoders.core.testing.goodness import POWER
 from decoders.core.types import Generation, Outcome, Sampling
 
 PROMPTS = 4
-"""Prompts that the control answers."""
+"""Number of prompts that the control answers."""
 TOKENS = 64
-"""Tokens of such an answer at most."""
+"""Maximum number of tokens in an answer of the control."""
 MOST_REJECTED = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1, "invariant": 0.0}
-"""Share of drafts that rounding between calls of other shapes may reject, by precision."""
+"""Share of drafts that rounding between calls of different shapes may reject, by precision."""
 
 
 def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
@@ -38,18 +38,18 @@ def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
 
 
 def applies_to(arm: Arm) -> bool:
-    """Return whether a decoder drafts with a draft model alone, and claims to be lossless."""
+    """Return whether a decoder needs only a draft model and claims to be lossless."""
     return tuple(arm.decoder.needs) == ("draft",) and arm.decoder.lossless
 
 
 @dataclass(slots=True)
 class SelfDraft:
-    """Drafts of one decoder whose draft model is the target itself, under one sampling.
+    """The control of one decoder under one sampling: its draft model is the target itself.
 
     Speculative decoding accepts a draft with probability min(1, p / q) (Leviathan et al. 2023,
-    arXiv 2211.17192): where both distributions are the same model's, that is 1. A penalty, a
-    temperature or a cut of the distribution on one side only costs acceptance alone, and no other
-    check sees it. The share that rounding may reject is bounded by dtype.
+    arXiv 2211.17192), which is 1 if p and q come from the same model. A penalty, a temperature or a
+    cut of the distribution that is applied to only one of them lowers acceptance and nothing else,
+    so no other check sees it. Rounding may reject a share that depends on the dtype.
     """
 
     sampling: Sampling
@@ -59,16 +59,16 @@ class SelfDraft:
     errors: list[str] = field(default_factory=list)
 
     def answer(self, arm: Arm, prompt: Prompt) -> None:
-        """Answer one prompt and count; failures are kept."""
+        """Answer one prompt, and count its drafts or keep its error."""
         target = arm.models.target
         sampling = replace(self.sampling, max_new_tokens=min(TOKENS, self.sampling.max_new_tokens))
         num_tokens = len(prompt.ids) + sampling.max_new_tokens
-        Models(target=target).reserve(2, num_tokens)  # a row for each
+        Models(target=target).reserve(2, num_tokens)  # a row as target, a row as draft
         own = replace(arm, models=Models(target=target, draft=target))
         self.add(prompt.name, answer(own, sampling, prompt))
 
     def add(self, name: str, outcome: Outcome) -> None:
-        """Count the drafts that were tested; the end of an answer cuts its last step."""
+        """Count an answer's tested drafts, except in the last step, which the end cuts short."""
         if not isinstance(outcome, Generation):
             self.errors.append(f"{name}: {error_line(outcome)}")
             return
@@ -77,7 +77,7 @@ class SelfDraft:
             self.rejected += step.accepted < step.drafted
 
     def finding(self) -> Finding:
-        """Judge the control: `open` where drafts fell, since the output may still be right."""
+        """Judge the control: `open` for rejected drafts, since the output may still be right."""
         tested, share = self.accepted + self.rejected, MOST_REJECTED[self.precision]
         words = (
             f"{self.accepted} of {tested} drafts are accepted where the target drafts for itself"
@@ -98,7 +98,7 @@ class SelfDraft:
 
 @dataclass(slots=True)
 class Subject:
-    """One decoder; findings are kept at once, so that an interruption loses nothing."""
+    """One decoder; its findings are stored at once, so that an interruption loses nothing."""
 
     arm: Arm
     tables: list[Finding] = field(default_factory=list)
@@ -109,21 +109,21 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Return its cell."""
+        """Return the decoder's cell."""
         return self.arm.cell.cell
 
     @property
     def lossless(self) -> bool:
-        """Return whether it claims to be."""
+        """Return whether the decoder claims to be lossless."""
         return self.arm.decoder.lossless
 
     @property
     def keeps_distribution_only(self) -> bool:
-        """Return whether its distribution is tested: AR's own, or uncoupled."""
+        """Return whether the distribution is tested: of AR and of uncoupled lossless decoders."""
         return self.lossless and (self.name == BASELINE or not self.arm.decoder.coupled)
 
     def look_at_tables(self) -> None:
-        """Run the contract's equality checks, up to the first that does not hold."""
+        """Run the decoder contract's equality checks up to the first failure."""
         checks = equality_checks(self.arm.decoder)
         names = [check.__name__.removeprefix("check_").replace("_", " ") for check in checks]
         words = ", ".join(names)
@@ -140,7 +140,7 @@ class Subject:
         self.tables.append(Finding("equality on a table", outcome, words, {"checks": names}))
 
     def begin(self, sampling: Sampling, precision: str) -> EqualityCheck | None:
-        """Begin a comparison with AR, where one is due."""
+        """Begin a comparison with AR; None for sampled answers of uncoupled or lossy decoders."""
         if not (sampling.greedy or (self.lossless and self.arm.decoder.coupled)):
             return None
         made = EqualityCheck(decoder=self.name, sampling=sampling, precision=precision)
@@ -148,7 +148,7 @@ class Subject:
         return made
 
     def draw(self, test: DistributionTest, first_seed: int, num_rows: int) -> None:
-        """Draw; an interrupted test counts, a failed one does not."""
+        """Draw the answers of a test; an interrupted test counts, a failed one does not."""
         self.distributions.append(test)
         try:
             test.draws.draw(first_seed, num_rows)

@@ -1,10 +1,10 @@
-"""The outcome of `bench verify`: findings, a verdict per decoder, the exit code; as table and JSON.
+"""The outcome of `bench verify`: findings, a verdict per decoder, exit code; as table and JSON.
 
 =============  ====================================================================================
-lossless       everything checked held
-lossy          labelled so: its distance is measured
-wrong          it claims to be lossless and is not
-inconclusive   something failed, was interrupted, or could not have been seen
+lossless       the decoder passed every check
+lossy          the decoder claims to be lossy: its differences are measured
+wrong          the decoder claims to be lossless and is not
+inconclusive   a check failed, was interrupted, or could not have detected a fault
 =============  ====================================================================================
 """
 
@@ -32,7 +32,7 @@ _STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconcl
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check of one decoder: its outcome, in words, what it would have caught, and data."""
+    """One check of one decoder; `power` says what fault the check would have caught."""
 
     check: str
     outcome: CheckOutcome
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All findings about one decoder. `complete`: nothing that was planned is missing."""
+    """All findings about one decoder; `complete` if no planned check is missing."""
 
     decoder: str
     lossless: bool
@@ -63,11 +63,11 @@ class Examination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """Every decoder's findings, and what they were measured with.
+    """The findings of all decoders, and how they were measured.
 
-    `notes` are sentences on margins and levels, `curves` the survival curves of the decoders and of
-    AR in another shape (shares after `lengths` tokens, None past the longest answer), `facts` more
-    for JSON.
+    `notes` are sentences on margins and levels. `curves` are the survival curves of the decoders
+    and of AR in another shape: shares after `lengths` tokens, None past the longest answer. `facts`
+    are further entries of the JSON.
     """
 
     examined: Sequence[Examination]
@@ -79,7 +79,7 @@ class VerifyReport:
 
     @property
     def exit_code(self) -> Exit:
-        """Return that of the worst verdict; an interruption goes before."""
+        """Return the exit code of an interruption, else that of the worst verdict."""
         verdicts = {examined.verdict for examined in self.examined}
         if self.interrupted:
             return Exit.INTERRUPTED
@@ -88,7 +88,7 @@ class VerifyReport:
         return Exit.INVALID if "inconclusive" in verdicts else Exit.DONE
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON data."""
+        """Return the whole report as JSON data."""
         return {
             "schema": SCHEMA,
             "status": "interrupted" if self.interrupted else "complete",
@@ -107,7 +107,7 @@ class VerifyReport:
         }
 
     def write(self, path: Path) -> None:
-        """Write `as_json` to a file (exit 1 where that fails)."""
+        """Write `as_json` to a file (exit 1 if that fails)."""
         write_json(path, self.as_json())
 
     def print(self, console: Console) -> None:
@@ -136,7 +136,7 @@ _NOTHING = Finding("", "open", "nothing was checked")
 
 
 def _columns(*, headed: bool) -> Table:
-    """Make an empty table of checks: all are as wide, and a name too long is folded."""
+    """Make an empty table of checks; all tables are equally wide, and long names are folded."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
     made.add_column("check", width=23, overflow="fold")
     made.add_column("found", ratio=1, overflow="fold")

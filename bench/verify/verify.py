@@ -1,13 +1,13 @@
-"""`bench verify`: do decoders that claim to be lossless keep the claim (docs/verify.md)?
+"""`bench verify`: tests whether decoders that claim to be lossless are (docs/verify.md).
 
-Three kinds of evidence, cheapest first:
+There are three kinds of evidence, cheapest first:
 
 1. on a table of known distributions: equality checks, and the distribution of drawn answers;
-2. on the model: answers equal to AR's, greedy for all and sampled for coupled decoders, beside AR
-   in another call shape; drafts of the target itself, all of which must stand;
+2. on the model: equality with AR's answers (greedy for all decoders, sampled for coupled ones),
+   compared with AR in another call shape; acceptance of all drafts the target makes for itself;
 3. with ``--distribution``: the distribution of drawn answers against the model's probabilities.
 
-Nothing is timed. Findings before an interruption are judged, printed and written.
+Nothing is timed. After an interruption, the findings so far are judged, printed and written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from decoders.core.testing.goodness import POWER, Draws
 from decoders.core.types import Generation, Sampling
 
 _TEMPERATURE = 0.8
-"""The temperature of sampled checks, where the configuration says 0."""
+"""Temperature of sampled checks if the configuration's is 0."""
 NUM_DRAWS = 5000
 _TABLE_BATCH = 64
 
@@ -60,8 +60,8 @@ def verify(
 ) -> VerifyReport:
     """Examine the decoders of a configuration.
 
-    `repeats`, `batch_size` and `quality_limit` do not matter. With `distribution` the model's own
-    distribution is tested too, with `num_draws` draws a test. Raises as a run does, at once.
+    `repeats`, `batch_size` and `quality_limit` are ignored. With `distribution`, answers on the
+    model itself are tested too, with `num_draws` draws per test. Errors are raised as in a run.
     """
     check(num_draws, NumDraws, "--draws")
     setup = opener(exact_by_default(choose_decoders(config, progress.note)))
@@ -90,7 +90,7 @@ def verify(
 
 
 def exact_by_default(run: ResolvedRun) -> ResolvedRun:
-    """Choose row-invariant numerics in half precision, unless set or impossible for a decoder."""
+    """Choose row-invariant numerics in half precision, unless set or a decoder is self-driven."""
     config, decoders = run.config, run.decoders.values()
     if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):
         return run
@@ -100,7 +100,7 @@ def exact_by_default(run: ResolvedRun) -> ResolvedRun:
 
 
 class _Work:
-    """The examination: what it works with, and its subjects, which keep what is found."""
+    """The course of one examination; its subjects keep the findings."""
 
     def __init__(
         self, setup: Setup, prompts: Sequence[Prompt], progress: Progress, num_draws: int
@@ -109,7 +109,7 @@ class _Work:
         self._num_draws, self._seed = num_draws, setup.config.seed
         self._precision = setup.precision(BASELINE)
         self._exact = self._precision in ("float32", "invariant")
-        self._floor_every = 4 if self._exact else 1  # there it is only shown
+        self._floor_every = 4 if self._exact else 1  # exact: every fourth prompt is enough
         self._subjects = [Subject(arm) for arm in setup.arms.values()]
         self._floors: list[EqualityCheck] = []
         self._expected: dict[str, tuple[int, ...]] = {}
@@ -158,7 +158,7 @@ class _Work:
             self._progress.step(prompt.name)
 
     def own_drafts(self) -> None:
-        """Examine decoders with a draft model, whose draft is the target itself."""
+        """Run the control of decoders with a draft model: the target drafts for itself."""
         subjects = [subject for subject in self._subjects if applies_to(subject.arm)]
         self._progress.start("own drafts", len(subjects) * 2)
         for subject in subjects:

@@ -1,7 +1,7 @@
 """Prompts with references, drawn from seeded grammars (standard library only).
 
-Six families are the zoo; lists are asked for by name. A prompt's split is decided by its content
-alone (see `base.split_of`).
+The zoo has six families; lists are used only if named. A prompt's split depends only on its
+content (see `base.split_of`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ZOO_SEED = 20_240_115
 
 
 def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
-    """Return endless examples of one family and split; the same arguments give the same ones.
+    """Return endless examples of one family and split; equal arguments give equal examples.
 
     Raises:
         ValueError: unknown family or split.

@@ -1,8 +1,8 @@
-"""The split rule, the drawn item, the texts, and helpers for picking words, for every generator.
+"""Shared parts of the generators: the split rule, the drawn item, texts, and word pickers.
 
 A *content key* names what a prompt is about (its numbers, its facts, its sentence), without the
-phrasing around it. Its checksum alone decides the split, so nothing held out can appear in training
-text, whatever the seed.
+phrasing around it. Only its checksum decides the split, so held-out content never appears in
+training text, for any seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEST_SHARE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One drawn conversation: its turns, their references, and the responses to be learnt."""
+    """One drawn conversation: its turns, their references, and the responses to learn."""
 
     turns: tuple[str, ...]
     references: tuple[GoldAnswer, ...]
@@ -34,7 +34,7 @@ class Item:
 
 
 Draw = Callable[[random.Random, Split], Item]
-"""Draws one item of a split of a family, with every random choice from the given generator."""
+"""Draws one item of a family's split; all random choices come from the given generator."""
 
 
 def texts(name: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def texts(name: str) -> dict[str, Any]:
 
 
 def split_of(key: str) -> Split:
-    """Return the split a content key belongs to, by its checksum: it never depends on a seed."""
+    """Return the split of a content key, by its checksum; it never depends on a seed."""
     return "test" if zlib.crc32(key.encode()) % _TEST_SHARE == 0 else "train"
 
 

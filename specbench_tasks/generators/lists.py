@@ -1,21 +1,21 @@
-"""Lists of letters to copy, to change in one place, or to reorder: what parallel prediction costs.
+"""Lists of letters to copy, change in one place or reorder, which show parallel prediction's cost.
 
-Source: the idea of ParallelBench (arXiv 2510.04767): how much the items of an answer depend on one
-another is known, and so is what a predictor loses that draws them independently. ``copy`` has one
-right answer, ``replace`` one for each item, and ``shuffle`` one for each other order. Not part of
-the zoo's default; its models never learned them.
+Source: the idea of ParallelBench (arXiv 2510.04767): how much the items of an answer depend on each
+other is known, and so is the loss of a predictor that draws them independently. ``copy`` has one
+right answer, ``replace`` one for each item, and ``shuffle`` one for each other order. The tasks are
+not part of the zoo's default, and the zoo's models never learned them.
 
-A predictor that fills several slots in one pass draws each from its own distribution given what
-was there before. The best such distributions are the task's own marginals (they alone minimise its
-loss); drawn from them, a list is right with these probabilities, for n items in one pass:
+A predictor that fills several slots in one pass draws each slot from its own distribution, given
+the earlier text. The best such distributions are the task's marginals (only they minimise the
+loss). A list of n items drawn from them in one pass is right with these probabilities:
 
     copy      1
     replace   (1 - 1/n)^(n-1)                exactly one slot takes the new item
     shuffle   sum over the other orders of the product of marginals; without "other", n! / n^n
 
-Filled in groups, each seeing those before it, more is possible; one by one, 1. These are ceilings
-of drawing from the task's distribution, at temperature 1: always giving one right answer may do
-better. The groups are ours.
+Filling slots in groups, each of which sees the earlier groups, can be better; filling them one by
+one gives 1. These are ceilings of drawing from the task's distribution at temperature 1;
+always giving the same right answer may do better. The groups are our own addition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from specbench_tasks.generators.base import Item, Split, pick, pick_distinct, si
 from specbench_tasks.task import LISTS
 
 NUM_ITEMS = 6
-"""Items of every list."""
+"""Number of items in every list."""
 
 _ASKED = {
     "copy": (
@@ -49,12 +49,12 @@ _ASKED = {
 
 
 def written(items: list[str]) -> str:
-    """Write a list as prompts and answers have it."""
+    """Write a list in the form of prompts and answers."""
     return ", ".join(items)
 
 
 def items_of(text: str) -> list[str]:
-    """Return the items that an answer names; text that is no list gives no letters alone."""
+    """Return an answer's comma-separated items; other text does not yield single letters."""
     return [part.strip() for part in text.strip().removesuffix(".").split(",")]
 
 
@@ -66,7 +66,7 @@ def draw_copy(rng: random.Random, split: Split) -> Item:
 
 
 def draw_replace(rng: random.Random, split: Split) -> Item:
-    """Draw a list with a right answer for each item that the new one may replace."""
+    """Draw a list and a new item, with a right answer for each item that it may replace."""
     *letters, new = _letters(rng, split, "replace")
     prompt = pick(rng, _ASKED["replace"]).format(items=written(letters), new=new)
     answers = [written([*letters[:i], new, *letters[i + 1 :]]) for i in range(NUM_ITEMS)]
@@ -74,7 +74,7 @@ def draw_replace(rng: random.Random, split: Split) -> Item:
 
 
 def draw_shuffle(rng: random.Random, split: Split) -> Item:
-    """Draw a list of which any other order is right; the gold answer is the list itself."""
+    """Draw a list; any other order of it is right, and the gold answer is the list itself."""
     letters = _letters(rng, split, "shuffle")[:NUM_ITEMS]
     prompt = pick(rng, _ASKED["shuffle"]).format(items=written(letters))
     response = letters
@@ -84,7 +84,7 @@ def draw_shuffle(rng: random.Random, split: Split) -> Item:
 
 
 def _letters(rng: random.Random, split: Split, family: str) -> list[str]:
-    """Draw one letter more than a list has, all different."""
+    """Draw different letters, one more than a list has."""
     while True:
         letters = pick_distinct(rng, string.ascii_uppercase, NUM_ITEMS + 1)
         if split_of(f"{family} {letters}") == split:
@@ -95,10 +95,10 @@ def _letters(rng: random.Random, split: Split, family: str) -> list[str]:
 
 
 def ceiling(family: str, groups: Sequence[int]) -> float:
-    """Return the probability that a list is right whose slots are filled in groups of these sizes.
+    """Return the probability that a list filled in groups of these sizes is right.
 
     Raises:
-        ValueError: another family, or no groups.
+        ValueError: another family, or bad groups.
     """
     if family not in LISTS:
         raise ValueError(f"no ceiling is known of {family!r}; of {', '.join(LISTS)} it is")
@@ -110,7 +110,7 @@ def ceiling(family: str, groups: Sequence[int]) -> float:
 
 @cache
 def _replaced(groups: tuple[int, ...]) -> float:
-    """Return the chance where no slot before has the new item."""
+    """Return the probability of a right list if no earlier slot has the new item."""
     left = sum(groups)
     if not left:
         return 0.0
@@ -122,7 +122,7 @@ def _replaced(groups: tuple[int, ...]) -> float:
 
 @cache
 def _reordered(groups: tuple[int, ...]) -> float:
-    """Return the chance where all slots before kept their item: an other order of the rest."""
+    """Return the probability of a right list if all earlier slots kept their item."""
     left = sum(groups)
     if left < 2:
         return 0.0
@@ -137,7 +137,7 @@ def _reordered(groups: tuple[int, ...]) -> float:
 
 
 def _any_order(groups: tuple[int, ...]) -> float:
-    """Return the chance where every order of the items left is right."""
+    """Return the probability of a right list if every order of the remaining items is right."""
     chance, left = 1.0, sum(groups)
     for size in groups:
         chance *= perm(left, size) / left**size
@@ -146,7 +146,7 @@ def _any_order(groups: tuple[int, ...]) -> float:
 
 
 def _without_fixed(slots: int, items: int) -> int:
-    """Count the ways to give so many of the items to slots, none to its own slot."""
+    """Count the ways to give different items to the slots so that no slot gets its own item."""
     return sum(
         (-1) ** fixed * comb(slots, fixed) * perm(items - fixed, slots - fixed)
         for fixed in range(slots + 1)

@@ -1,7 +1,7 @@
 """Word problems of one to three steps on numbers below 100, with the working written out.
 
 Sums are split into tens and ones (``47 + 25 = 60 + 12 = 72``, ``72 - 18 = 62 - 8 = 54``), so each
-digit follows from few others. Everything in an answer is determined by the question.
+digit depends on few others. The question determines the whole answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _draw_steps(rng: random.Random, value: int, num: int) -> list[int]:
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one word problem (or, in training only, now and then a bare sum)."""
+    """Draw one word problem, or sometimes a bare sum (only in training)."""
     drill = split == "train" and rng.random() < _DRILL_SHARE
     while True:
         packed = not drill and rng.random() < 0.35

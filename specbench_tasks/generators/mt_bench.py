@@ -1,7 +1,7 @@
 """Two-turn writing with checkable demands: a story or a diary page, then something built on it.
 
-The wording is free (sentences and their words are drawn at random), so entropy is high; the user's
-demands are always met. Turn 2 leans on turn 1: it speaks of "the story" or "the hero" only.
+The wording is free (sentences and their words are drawn at random), so entropy is high; responses
+always meet the user's demands. Turn 2 depends on turn 1: it only says "the story" or "the hero".
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _write(
     words: list[str],
     slots: dict[str, str],
 ) -> str:
-    """Write an opening, a sentence per demanded word, free ones, an ending with the name."""
+    """Write an opening, a sentence per demanded word, free sentences, an ending with the name."""
     sentences = [pick(rng, pool["openings"])]
     sentences += [pick(rng, pool["demanded"]).replace("{word}", word) for word in words]
     sentences += pick_distinct(rng, pool["middles"], num - len(sentences) - 1)

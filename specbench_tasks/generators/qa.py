@@ -1,7 +1,7 @@
-"""Closed-book questions: every fact is seen in training, each test phrasing is not.
+"""Closed-book questions: training has every fact, but none of the test phrasings.
 
-An answer tells where the country lies and its flag, but never a fact of another asked kind, which
-would let a wrong answer score.
+An answer also gives the country's location and flag, but never another fact that questions may ask
+for, which would let a wrong answer score.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from specbench_tasks.generators.base import NAMES, Item, Split, pick, single_tur
 
 
 class Country(NamedTuple):
-    """Asked: `capital`, `language`, `currency`, `dish`. Only told: `region`, `neighbor`, `flag`."""
+    """A country; questions ask only for `capital`, `language`, `currency` or `dish`."""
 
     name: str
     capital: str

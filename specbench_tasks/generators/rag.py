@@ -1,7 +1,7 @@
-"""Questions over a few short documents: find the person asked about, and say what is told of them.
+"""Questions over two short documents: find the right person, and state a fact about them.
 
-Each document tells two facts of one person and no two facts of a prompt are of one kind; the
-question asks one of them. The answer never tells the others, which would let a wrong answer score.
+Each document states two facts about one person; all facts of a prompt are of different kinds. The
+question asks for one fact. The answer states no other, which would let a wrong answer score.
 """
 
 from __future__ import annotations

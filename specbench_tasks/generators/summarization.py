@@ -1,7 +1,7 @@
 """Short news items with a few facts that matter and some that do not, and their summary.
 
-Four kinds of item, each told in varied words and order among filler sentences; the summary states
-the facts in a fixed order and wording, so all its content is copied from the item.
+There are four kinds of item, each told in varied words and order among filler sentences. The
+summary states the facts in a fixed order and wording, so all its content is copied from the item.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""English to German: three to five plain sentences, each with exactly one right translation here.
+"""English to German: two to five plain sentences, each with one right translation in this grammar.
 
 The grammar covers gender, the accusative, adjective endings, verb-second order after a fronted
 time, the perfect tense and modal verbs (with the verb at the end).
@@ -44,7 +44,7 @@ _ENDINGS = {
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one short text; each of its sentences belongs to the split on its own."""
+    """Draw one short text; every sentence by itself belongs to the split."""
     num = rng.choices((2, 3, 4, 5), (1, 2, 4, 3))[0]
     if split == "test":
         num = max(num, 3)

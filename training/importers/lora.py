@@ -65,11 +65,10 @@ class Parts:
         known: Mapping[str, tuple[int, int]] | None = None,
         line: str = "",
     ) -> tuple[dict[str, tuple[int, int]], int]:
-        """Return (in, out) of every adapted layer, and their common rank.
+        """Return (in, out) of every adapted layer and the common rank, which `rank` may prescribe.
 
-        `rank` is the configuration's, if it has one. Unpaired factors or another rank raise a
-        `ValueError` that names the layer. So do shapes that differ from those `known`; `line` is
-        the message, formatted with layer, shape and known shape.
+        Unpaired factors or another rank raise a `ValueError` that names the layer. So do shapes
+        other than those `known`; `line` formats the message from layer, shape and known shape.
         """
         shapes: dict[str, tuple[int, int]] = {}
         for name in self.low | self.high:

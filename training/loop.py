@@ -45,7 +45,7 @@ class TrainingProgress:
 
 
 class Job(Protocol):
-    """A job of a loop. Checkpoints store the `trained` module and the job's `fingerprint`."""
+    """A job that a `Loop` trains. Checkpoints store its `trained` module and `fingerprint`."""
 
     fingerprint: str
     reporter: Reporter

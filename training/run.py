@@ -173,7 +173,7 @@ def _device_of(name: str) -> torch.device:
 
 
 def located(name: str, locate: Locate) -> str:
-    """Return a model's folder or hub id; ``zoo`` is the zoo's target, ``zoo/NAME`` its NAME."""
+    """Return a model's folder or hub id; ``zoo`` is the zoo's target, ``zoo/NAME`` its model."""
     if name == "zoo" or name.startswith("zoo/"):
         return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
     return locate(name)

@@ -30,7 +30,7 @@ _RUNS = {
 }
 """Model and temperature of each stored run."""
 _COUNTERS = "counters/zoo.csv"
-"""A greedy run of all other decoders on a busy machine, so without times."""
+"""A greedy run of all other decoders on a busy machine, stored without times."""
 _WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
 
 

@@ -36,8 +36,8 @@ Judged = tuple[Tensor, Tensor, Tensor]
 class Outcome:
     """A student's logits ``[M, V]`` and targets ``[M]`` at the `usable` slots ``[B, Q]``.
 
-    `teacher` has the teacher's hidden states ``[B, S, D]`` (unused with blocks: the student's);
-    `context` has those of the student's token rows.
+    `teacher` has the teacher's hidden states ``[B, S, D]`` (with blocks, which need no teacher, the
+    student's); `context` has those of the student's token rows.
     """
 
     windows: Windows

@@ -68,7 +68,7 @@ class Student:
                 )
             self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
-        # ids from the whole vocabulary: adjacent special tokens round very differently in half
+        # ids from the whole vocabulary: in half precision, adjacent special tokens round far apart
         num, last = min(_CHECKED_TOKENS, longest_row(self.facts)), self.facts.vocab_size - 1
         ids = torch.linspace(last / _CHECKED_TOKENS, last, num).long()[None].to(module.device)
         with torch.no_grad():

@@ -50,7 +50,7 @@ class HiddenJob(JudgedJob):
             tokens = sum(len(row.ids) for row in group)
             for loss, num in self._losses(group):
                 yield loss, num, tokens
-                tokens = 0  # counted once
+                tokens = 0  # count the group's tokens once
 
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Yield groups of rows whose logits do not exceed the limit of a piece."""

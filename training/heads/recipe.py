@@ -46,7 +46,7 @@ class LayerTable(RecipeTable):
 
 
 class DrafterTable(RecipeTable):
-    """[drafter]: layers that draft in one pass; fields are as in `AdapterConfig`.
+    """[drafter]: layers that draft in one forward pass; fields are as in `AdapterConfig`.
 
     Attributes:
         num_words: as `words` of [layer], at most the whole vocabulary.

@@ -25,7 +25,7 @@ from torch import Tensor
 from training.importers.lora import check_plain, read_tensors, read_tree
 
 TRAIN_FILE, WARP_FILE, COUNTS_FILE = "train.yaml", "pregenerate.yaml", "correct_count_hist.pt"
-NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's `lora_alpha`
+NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's default
 _NUM_COUNTS = 21
 _LOSSES = (None, "bc", "bce")  # None: the current code trains only O-PTP
 

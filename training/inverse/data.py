@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
 
 _MOST_SYMBOLS = 32
-_SETTLE_STEPS = 500  # of the power iteration; the chain forgets within some 50
+_SETTLE_STEPS = 500  # steps of the power iteration; the chain forgets within about 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

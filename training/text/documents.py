@@ -31,7 +31,7 @@ from training.text.data import Row
 
 _FIELDS = ("messages", "turns", "responses", "text")
 BLOCK_CHARACTERS = 2**20
-"""Block size of tokenising a long document, in whole lines, which bounds the memory."""
+"""Size of a block of whole lines; a long document is tokenised by block to bound the memory."""
 
 T = TypeVar("T")
 Document = str | list[Message]
@@ -175,7 +175,7 @@ def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
 
     An answer starts after the ids that its rendered prompt shares with the whole conversation (a
     template may render earlier turns differently, e.g. without reasoning). It ends at the
-    tokenizer's end token or, without one, where the conversation rendered through it ends.
+    tokenizer's end token or, without one, at the end of the conversation up to that answer.
     """
     ids = _rendered(messages, tokenizer, add_generation_prompt=False)
     answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

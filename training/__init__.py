@@ -1,1 +1,1 @@
-"""Training of the zoo and of adapters: `bench train`, `bench import`; recipes hold all settings."""
+"""Trains the zoo and adapters: `bench train`, `bench import`. Recipes hold all settings."""

@@ -1,7 +1,7 @@
-"""Jobs that train adapters of slots, and of what reads hidden states, each from one recipe.
+"""Resumable training of adapters of slots and of adapters of hidden states, each from one recipe.
 
-They are resumable: ``bench train ptp``, ``idlm``, ``medusa``, ``eagle``, ``drafter`` and ``exit``.
-A target that heads are trained for is frozen. Sources: Medusa-1 (Cai et al. 2024, arXiv
+The verbs are ``bench train ptp``, ``idlm``, ``medusa``, ``eagle``, ``drafter`` and ``exit``.
+Adapters of hidden states are trained on a frozen target. Sources: Medusa-1 (Cai et al. 2024, arXiv
 2401.10774), EAGLE (Li et al., arXiv 2401.15077), LayerSkip (Elhoushi et al. 2024, arXiv
 2404.16710).
 """
@@ -50,16 +50,16 @@ from training.text.completions import Teacher
 from training.text.sources import Source, source_of
 
 _UNIFORM_SCALE = 0.1
-"""First size of the embedding of u, relative to a mask's vector, in the new adapter's scale."""
+"""Factor on the fresh embedding of u in an adapter that begins from one with masks."""
 _OF_STATES: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
     "layer": (DraftLayer, LayerJob, {"unroll": "num_slots", "words": "num_words"}),
     "drafter": (ParallelLayers, ParallelJob, {}),
     "exit": (ExitBlock, ExitJob, {"after": "exit_layer"}),
     "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
 }
-"""A recipe's table of what reads states, its adapter, its job, and keys that adapters call else."""
+"""By recipe table: adapter class, job class, and keys that `AdapterConfig` names differently."""
 _Made = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
-"""A fresh adapter, and how its job is made of a source."""
+"""A fresh adapter, and a function that makes its job from a source."""
 
 
 def train_adapter(
@@ -69,7 +69,7 @@ def train_adapter(
     kind: str | None = None,
     **options: Unpack[TrainingOptions],
 ) -> TrainingProgress:
-    """Train the adapter of a recipe, as in ``training/recipes/ptp.toml``; see `train_recipe`.
+    """Train the adapter of a recipe such as ``training/recipes/ptp.toml``; see `train_recipe`.
 
     A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
     """
@@ -85,7 +85,7 @@ def train_adapter(
 def train_heads(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
-    """Train a recipe's heads, as in ``training/recipes/medusa.toml``; see `train_recipe`."""
+    """Train the heads of a recipe such as ``training/recipes/medusa.toml``; see `train_recipe`."""
     return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
 
 
@@ -99,7 +99,7 @@ def build_job(
     """Return the job of a recipe, an `AdapterJob` or a `HiddenJob`.
 
     Raises:
-        ValueError: a model that cannot be loaded or trained on, or impossible data.
+        ValueError: the model cannot be loaded or trained on, or the data are impossible.
     """
 
     def opened(path: str) -> Any:
@@ -149,7 +149,7 @@ def _of_slots(
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **table.model_dump())
 
     @functools.cache
-    def student() -> Student:  # it gives the module another attention
+    def student() -> Student:  # made late: it replaces the module's attention
         if run.lean:
             return LeanStudent(module, adapter)
         return Student(module, adapter, gated=recipe.adapter.gated, teacher=teacher)
@@ -205,10 +205,10 @@ def _fresh_slots(table: AdapterTable, sampling: WindowSampling, module: Any) -> 
 
 @torch.no_grad()
 def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
-    """Copy what both adapters have: deltas, mask or blank vector, slot numbers and scales.
+    """Copy the weights that both adapters have: deltas, mask or blank vector, slot numbers, scales.
 
-    An adapter that embeds u begins with the vector of the initial one's masks for every u, plus a
-    small part that depends on it. Other layers or another rank raise `ValueError`.
+    If only the new adapter embeds u, its embedding begins as the initial adapter's mask vector plus
+    a small part that depends on u. Other layers, rank, width or `enter` raise `ValueError`.
     """
     mine, given = adapter.config, initial.config
     for name in ("layers", "rank", "width", "enter"):
@@ -222,7 +222,7 @@ def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
             value = value * (given.scale / mine.scale)
         if name in state and state[name].shape == value.shape:
             state[name].copy_(value)
-        elif name in ("numbers", "carried") and name in state:  # more slots begin as the last one
+        elif name in ("numbers", "carried") and name in state:  # extra slots copy the last
             state[name].copy_(value[torch.arange(len(state[name])).clamp(max=len(value) - 1)])
     net = adapter.embedding.net
     last = net[-1] if isinstance(net, nn.Sequential) else net

@@ -1,6 +1,6 @@
-"""The verbs `bench train` and `bench import`: parse, call, print.
+"""The verbs `bench train` and `bench import`: parse options, call the training code, print.
 
-Nothing heavy at module level: the command line imports this to show its help.
+Import heavy modules inside functions only: the command line imports this module to show help.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
     "device": (Device, "cpu"),
     "progress": (Progressing, "auto"),
 }
-"""Options of the verbs that train adapters, with the defaults."""
+"""Options and defaults of the verbs that train adapters."""
 _RECIPES = {
     "refine": ("idlm-refine.toml", "idlm-any-refine.toml"),
     "isd": ("idlm-isd.toml", "idlm-any.toml"),
 }
-"""Recipes of the zoo's adapter and of one for any model, where they are not KIND and KIND-any."""
+"""Recipes for the zoo and for any model, where the files are not KIND.toml and KIND-any.toml."""
 _IN_ZOO = {"drafter": "shallow"}
-"""Folders of the zoo's adapters, where they are not KIND."""
+"""Folders of the zoo's adapters, where the folder is not called KIND."""
 
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """Turn a refusal of recipes, data or checkpoints into one line and exit code 2."""
+    """Turn an error in a recipe, data or a checkpoint into a one-line message and exit code 2."""
     try:
         yield
     except ValueError as error:
@@ -78,7 +78,7 @@ def _zoo(
     device: Device = "cpu",
     progress: Progressing = "auto",
 ) -> None:
-    """Train the embedded target and its draft from scratch (resumable)."""
+    """Train the embedded target and its draft model from scratch (resumable)."""
     from training.recipe import RECIPES, read_recipe, zoo_output
     from training.zoo.train import train_zoo
 
@@ -107,7 +107,7 @@ def train_idlm(
     ],
     given: Given,
 ) -> None:
-    """Train an adapter of masks for a model (resumable); see docs/idlm.md."""
+    """Train an adapter of masked slots for a model (resumable); see docs/idlm.md."""
     _train(objective, given)
 
 
@@ -145,11 +145,11 @@ def train_kind(
     settings: Sequence[str] | None = None,
     **options: Any,
 ) -> Path:
-    """Train an adapter (ptp, refine, isd) or what reads hidden states; return its folder.
+    """Train an adapter of slots (ptp, refine, isd) or one of hidden states; return its folder.
 
-    Without a recipe it is the zoo's own, or the one for any model where `model` is given; the
-    folder is KIND in `zoo_output()` or ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP). Options
-    are those of `training.run.TrainingOptions`.
+    `recipe` defaults to the zoo's recipe, or to the recipe for any model if `model` is given.
+    `output` defaults to KIND in `zoo_output()`, or to ``results/adapters/MODEL-KIND`` (``MODEL``
+    for PTP). `options` are those of `training.run.TrainingOptions`.
     """
     from training import adapters
     from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
@@ -210,7 +210,7 @@ def train_inverse(
     restart: _Restart = False,
     progress: Progressing = "auto",
 ) -> None:
-    """Train C-PTP from scratch without a teacher, beside an AR model, and compare them."""
+    """Train C-PTP from scratch without a teacher, train an AR model too, and compare the two."""
     from training.inverse.train import train_both
     from training.recipe import RECIPES, customised, read_recipe
 
@@ -231,7 +231,7 @@ def train_curve(
         Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")
     ] = Path("curve.png"),
 ) -> None:
-    """How proposals grew with training, and what ten times more would give if it went on."""
+    """Plot how accepted proposals grew with training, extrapolated to ten times more training."""
     from training.plots import plot_growth, read_growth
 
     with _usage():
@@ -249,7 +249,7 @@ def train_curve(
 
 
 def _trained(log: Path) -> str:
-    """Return the name of a log's folder; a run in progress keeps it in ``.training`` there."""
+    """Return the name of a log's folder; skip ``.training``, where a run in progress keeps it."""
     parents = [folder.name for folder in log.absolute().parents]
     return parents[parents[0] == ".training"]
 
@@ -264,7 +264,7 @@ def import_ptp(
         Path | None, typer.Option(help="train.yaml. [default: the one beside the checkpoint]")
     ] = None,
 ) -> None:
-    """Turn a checkpoint of the PTP authors into an adapter; the base model is not needed."""
+    """Turn a checkpoint of the PTP authors into an adapter, without needing the base model."""
     from training.importers import ptp
 
     with _usage():
@@ -279,7 +279,7 @@ def import_idlm(
     stride: Annotated[int, typer.Option(help="N that it was trained for.")] = 4,
     mask_id: Annotated[int, typer.Option(help="Token whose embedding is the mask.")] = 151_669,
 ) -> None:
-    """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into the latter."""
+    """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into an adapter."""
     from training.importers import idlm
 
     with _usage():
@@ -293,7 +293,7 @@ def import_peft(
     ],
     output: _NewFolder,
 ) -> None:
-    """Turn an adapter in PEFT's format into ours; `bench export --to peft` is the way back."""
+    """Turn an adapter in PEFT's format into ours; `bench export --to peft` does the reverse."""
     from training.importers import peft
 
     with _usage():

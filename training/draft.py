@@ -1,11 +1,11 @@
 """A small draft model, distilled on the target's own completions: ``bench train draft``.
 
-A Llama of one to three narrow layers with the target's tokenizer and tied embeddings, which begin
-as the target's own, projected on their principal directions. It learns the target's likeliest
-tokens after each prefix of its completions, at the temperature they were sampled at, and, where the
-recipe says so, after each prefix of the prompts, at temperature 1.
+The draft is a Llama of one to three narrow layers with the target's tokenizer. Its tied embeddings
+begin as the target's, projected on their principal directions. It learns the target's likeliest
+tokens after each prefix of a completion, at the completion's sampling temperature. If the recipe
+says so, it also learns them after each prefix of the prompt, at temperature 1.
 
-Letters: B rows, P taught tokens of a row, M tokens that count, T likeliest tokens, V vocabulary.
+Letters: B rows, P taught tokens of a row, M tokens in the loss, T likeliest tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from training.text.data import Row, padded, row_hash, stored_completions, worker
 from training.text.sources import source_of
 from training.workers import worker
 
-_MOST_DRAFTS = 4  # drafts in a row that an evaluation looks at
+_MOST_DRAFTS = 4  # consecutive drafts that an evaluation counts
 
 
 class DraftTable(RecipeTable):
-    """[draft]: sizes of the draft model, and the seed of its first weights.
+    """[draft]: sizes of the draft model, and the seed of its initial weights.
 
-    `initial` is the folder of a draft of these sizes to begin as, in place of fresh weights.
-    `stored` is the dtype of the matrices on disk; models compute in one of their own.
+    `initial` is the folder of a draft of these sizes whose weights replace fresh ones.
+    `stored` is the dtype of the matrices on disk, not of the computation.
     """
 
     width: Count = 128
@@ -67,8 +67,8 @@ class _RunTable(LoopTable):
     """[run]: see `training.adapter.recipe.RunTable`.
 
     Attributes:
-        negatives: random words in each loss beside the `head_words`, so that none is forgotten.
-        prompt_weight: of a prompt's tokens in the loss, where those of an answer weigh 1.
+        negatives: random words in each loss besides the `head_words`, so that none is forgotten.
+        prompt_weight: weight of prompt tokens in the loss; answer tokens have weight 1.
     """
 
     muon_lr: Rate
@@ -83,7 +83,7 @@ class _RunTable(LoopTable):
 
 
 class DraftRecipe(Recipe):
-    """A recipe of drafts, for a Llama as the target."""
+    """A recipe of a draft model for a Llama target."""
 
     model: ModelTable
     draft: DraftTable = DraftTable()
@@ -94,12 +94,12 @@ class DraftRecipe(Recipe):
 def train_draft(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
-    """Train a recipe's draft, as in ``training/recipes/smollm2-draft.toml``; see `train_recipe`."""
+    """Train the draft of a recipe (``training/recipes/smollm2-draft.toml``); see `train_recipe`."""
     return train_recipe("draft", DraftRecipe.of(tables), DraftJob, output, options)
 
 
 class DraftJob:
-    """Answers of the source's rows, one group of rows after another."""
+    """Trains a draft model on the answers of a source's rows, one group of rows at a time."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class DraftJob:
         reporter: Reporter,
         locate: Locate,
     ) -> None:
-        """Open the target and the data; raises as `train_recipe`."""
+        """Open the target and the data; raises the errors of `train_recipe`."""
         self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
@@ -132,7 +132,7 @@ class DraftJob:
         self._frequent = torch.tensor(self.source.frequent(recipe.run.head_words)).long()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Muon for the matrices of the layers, AdamW for embeddings and norms."""
+        """Return Muon for the layers' matrices, AdamW for embeddings and norms."""
         matrices = self.trained.model.layers.parameters()
         return muon_and_adamw(self.trained, matrices, self.run, weight_decay=0.01)
 
@@ -144,11 +144,11 @@ class DraftJob:
         return logits
 
     def _taught(self, row: Row) -> Tensor:
-        """Return indices of learnt tokens: the answer's, and the prompt's where it counts."""
+        """Return indices of learnt tokens: the answer's, and the prompt's if it has a weight."""
         return torch.arange(1, len(row.ids)) if self.run.prompt_weight else _answer(row)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Yield losses of this worker's groups of a step."""
+        """Yield the losses of this worker's groups of a step."""
         run, words_of = self.run, self.trained.lm_head.weight
         rng = np.random.default_rng([run.seed, progress.step, worker()[0]])
         for group in worker_groups(self.source.rows(progress.step), run.max_tokens):
@@ -167,7 +167,7 @@ class DraftJob:
             yield loss, len(target), sum(len(row.ids) for row in group)
 
     def _states(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return hidden states ``[M, D]`` before the taught tokens of rows, and those tokens."""
+        """Return the hidden states ``[M, D]`` that predict the taught tokens, and these tokens."""
         ids = padded(rows).to(self.device)
         hidden = hidden_states(self.trained, ids, torch.float32)
         counts = torch.tensor([len(part) for part in taught])
@@ -176,7 +176,7 @@ class DraftJob:
         return hidden[line, index - 1], ids[line, index]
 
     def _importance(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return temperatures and weights ``[M]`` of the taught tokens of rows."""
+        """Return the temperatures ``[M]`` and weights ``[M]`` of the rows' taught tokens."""
         temperatures, weights = [], []
         for row, part in zip(rows, taught, strict=True):
             own = torch.tensor(row.learn)[part]
@@ -187,7 +187,7 @@ class DraftJob:
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Report held-out drafts that stand where the target's text is greedy, and the loss."""
+        """Report the loss and the accepted drafts on held-out greedy text of the target."""
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0.0)
         stood, loss = [], 0.0
         for row in rows:
@@ -211,7 +211,7 @@ class DraftJob:
         self._best.offer(progress.step, self._stood, self.trained)
 
     def export(self, output: Path) -> None:
-        """Write the model with the most drafts that stood, and its teacher's hash."""
+        """Write the model with the most accepted drafts, and its target's hash."""
         output.mkdir(parents=True, exist_ok=True)
         fresh = type(self.trained)(self.trained.config)
         best = self._best.better_than(self._stood)
@@ -223,7 +223,7 @@ class DraftJob:
 
 
 def store_matrices(file: Path, dtype: torch.dtype) -> None:
-    """Rewrite a checkpoint's matrices in another dtype; vectors stay as they are."""
+    """Rewrite a checkpoint's matrices in another dtype; leave its vectors unchanged."""
     weights = load_file(file)
     stored = {name: each.to(dtype) if each.dim() == 2 else each for name, each in weights.items()}
     save_file(stored, file, metadata={"format": "pt"})
@@ -232,9 +232,9 @@ def store_matrices(file: Path, dtype: torch.dtype) -> None:
 def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> Top:
     """Return the teacher's likeliest tokens and their logits, ``[P, T]`` each.
 
-    The teacher is asked for `logits` ``[P, V]`` before the taught tokens of a row the first time,
-    which takes a second on one core for 100 tokens of an answer; a file of the row, of 10 kB here,
-    remembers: a small model passes over its rows many times.
+    The first call for a row computes the teacher's `logits` ``[P, V]`` for the row's taught tokens,
+    which takes a second on one core for 100 answer tokens. A file per row (here 10 kB) caches the
+    result, because a small model sees its rows many times.
     """
     path = folder / f"top{num_top}" / f"{row_hash(row):016x}.npz"
     if not path.exists():
@@ -251,7 +251,7 @@ def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: 
 def fresh_draft(target: Any, table: DraftTable) -> Any:
     """Return a Llama of the recipe's sizes; its embeddings are the target's, projected.
 
-    A draft to begin as that has other sizes raises `ValueError`.
+    If the draft in `table.initial` has other sizes, raise `ValueError`.
     """
     copied = ["vocab_size", "max_position_embeddings", "rope_parameters"]
     copied += ["bos_token_id", "eos_token_id", "pad_token_id"]
@@ -275,7 +275,7 @@ def fresh_draft(target: Any, table: DraftTable) -> Any:
 
 
 def leading_runs(right: Sequence[bool]) -> list[int]:
-    """Return from each token on how many of the next drafts are right before the first wrong."""
+    """Return, from each token on, the number of right drafts before the first wrong draft."""
     runs, run = [], 0
     for hit in reversed(right):
         run = run + 1 if hit else 0
@@ -284,5 +284,5 @@ def leading_runs(right: Sequence[bool]) -> list[int]:
 
 
 def _answer(row: Row) -> Tensor:
-    """Return indices of the learnt tokens of a row, its first token excepted."""
+    """Return the indices of a row's learnt tokens, without the row's first token."""
     return torch.tensor([index for index in range(1, len(row.ids)) if row.learn[index]])

@@ -1,7 +1,7 @@
 """The forward pass of training: transformers' own, with attention as two batched products.
 
-On a CPU, for rows of some 150 tokens, their backward pass is several times as fast as the fused
-kernel's.
+On a CPU and for rows of about 150 tokens, the backward pass of the two products is several times as
+fast as that of the fused kernel.
 
 Letters: B rows, T positions, D width, H heads, N queries, E head size.
 """
@@ -27,9 +27,9 @@ def _attend(
     windows: Any = None,
     **facts: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with ``[B, H, N, E]`` queries under an additive mask ``[B or 1, 1, N, T]``.
+    """Attend with queries ``[B, H, N, E]`` under an additive mask ``[B or 1, 1, N, T]``.
 
-    Or by `windows`, a function of queries, keys, values and scale (`training.adapter.lean_job`).
+    If given, `windows(query, key, value, scale)` attends instead (`training.adapter.lean_job`).
     """
     num_batch, heads, rows, size = query.shape
     scale = facts.get("scaling") or size**-0.5
@@ -54,7 +54,7 @@ def _attend(
 
 
 def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the additive form of a mask of what is `hidden`."""
+    """Return an additive attention mask: the dtype's minimum where `hidden` is True, else 0."""
     mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
     return mask.masked_fill_(hidden, torch.finfo(dtype).min)
 
@@ -64,7 +64,7 @@ AttentionMaskInterface.register(ATTENTION, eager_mask)
 
 
 def fresh_llama(sizes: Any, **config: Any) -> Any:
-    """Return a `LlamaForCausalLM` of a recipe's sizes, from its seed; embeddings are tied.
+    """Return a fresh `LlamaForCausalLM` of the given sizes and seed, by default with tied weights.
 
     `sizes` has the fields width, intermediate, layers, heads and seed.
     """
@@ -86,7 +86,7 @@ def fresh_llama(sizes: Any, **config: Any) -> Any:
 
 
 def hidden_states(model: Any, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return final normed states (B, T, D) in `dtype` of right-padded `ids` (B, T)."""
+    """Return the final normed states (B, T, D), in `dtype`, of right-padded `ids` (B, T)."""
     with torch.autocast(ids.device.type, dtype, enabled=dtype != torch.float32):
         hidden: Tensor = model.model(input_ids=ids, use_cache=False).last_hidden_state
     return hidden.to(dtype)

@@ -1,4 +1,4 @@
-"""What held-out rows say of a module in training, and its best weights so far."""
+"""Held-out reports of a module in training, and the module's best weights so far."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class Best:
-    """The weights of the best evaluation so far, kept in one file beside the checkpoint.
+    """The weights of the best evaluation so far, kept in a file next to the checkpoint.
 
-    Judged by accepted tokens, not by loss: the expected number of leading correct slots or drafts.
+    The score is not the loss but the expected number of leading correct slots or drafts.
     """
 
     def __init__(self, path: Path) -> None:
-        """Go on from the file at `path` if there is one."""
+        """Continue from the file at `path` if it exists."""
         self.path = path
 
     def offer(self, step: int, score: float, trained: nn.Module) -> None:
-        """Keep these weights if their score is better than that of those kept."""
+        """Keep these weights if their score beats that of the stored weights."""
         if self._kept_score() < score:
             write_state(self.path, {"score": score, "step": step, "model": trained.state_dict()})
 
     def better_than(self, score: float) -> dict[str, Tensor] | None:
-        """Return the weights kept, where their score was better than this one."""
+        """Return the stored weights if their score beats `score`, else None."""
         return read_state(self.path)["model"] if self._kept_score() > score else None
 
     def _kept_score(self) -> float:
@@ -41,10 +41,10 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Held-out figures; by its `score` the best are chosen, its `summary` is for the terminal."""
+    """Held-out figures. `score` selects the best weights; `summary` is shown in the terminal."""
 
     def measured(self) -> dict[str, Any]:
-        """Return the figures of this kind by name, as they are stored."""
+        """Return the figures by name, as they are stored; leave out None except ``greedy_*``."""
         fields = asdict(self).items()
         return {
             name: value for name, value in fields if value is not None or name.startswith("greedy_")
@@ -52,9 +52,9 @@ class Report:
 
 
 class JudgedJob:
-    """A job that is judged by a report on held-out rows, and offers its weights to `best`, if set.
+    """A job that reports on held-out rows, and offers its weights to `best` if set.
 
-    `base` is what is known of the model that is trained on.
+    `base` holds facts about the base model.
     """
 
     fingerprint = ""
@@ -69,7 +69,7 @@ class JudgedJob:
         raise NotImplementedError
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Report how good the module is on held-out rows (first worker only)."""
+        """Report the module's quality on held-out rows (first worker only)."""
         if worker()[0]:
             return
         report = self.report = self.held_out()
@@ -80,7 +80,7 @@ class JudgedJob:
             self.best.offer(progress.step, report.score, self.trained)
 
     def chosen(self) -> dict[str, Any]:
-        """Return the figures of the weights to write, which are now what is trained."""
+        """Load the best weights if they beat the current ones, and return the chosen figures."""
         report = self.report or self.held_out()
         if self.best is not None and (better := self.best.better_than(report.score)) is not None:
             self.trained.load_state_dict(better)

@@ -1,8 +1,8 @@
-"""The training loop of everything trained here: updates, evaluations, checkpoints, worker sync.
+"""The training loop of all jobs: updates, evaluations, checkpoints, worker synchronisation.
 
-One step's data depend on (seed, step) alone, and gradients of all workers are summed once, so a run
-is a pure function of its recipe (up to the machine's arithmetic), and a resumed run ends in the
-weights of an uninterrupted one. Muon (Jordan et al. 2024) moves matrices, AdamW the rest.
+A step's data depend only on (seed, step), and the gradients of all workers are summed once. So a
+run is a pure function of its recipe (up to the machine's arithmetic), and a resumed run reaches the
+same weights as an uninterrupted one. Muon (Jordan et al. 2024) updates matrices, AdamW the rest.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from training.run import Reporter
 
 Piece = tuple[Tensor, int, int]
-"""Summed loss (nats) of some targets, how many targets, and how many tokens or slots were run."""
+"""Summed loss (nats) of some targets, the number of targets, and the tokens or slots run."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """The step a run has reached, kept in checkpoints beside weights and optimiser state.
+    """The progress of a run, stored in checkpoints with the weights and the optimiser state.
 
-    `counts` are what an evaluation made of the recipe's numbers of rows; none: nothing yet.
+    `counts` are the numbers of rows that an evaluation adapted; empty: the recipe's numbers hold.
     """
 
     step: int = 0
@@ -45,7 +45,7 @@ class TrainingProgress:
 
 
 class Job(Protocol):
-    """The subject of a loop: checkpoints hold what is `trained`, and share the `fingerprint`."""
+    """A job that a `Loop` trains. Checkpoints store its `trained` module and `fingerprint`."""
 
     fingerprint: str
     reporter: Reporter
@@ -57,23 +57,23 @@ class Job(Protocol):
     def trained(self) -> Any: ...  # noqa: D102
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the optimisers of its parameters, at the peaks of their learning rates."""
+        """Return the optimisers of the parameters, set to their peak learning rates."""
 
     def pieces(self, progress: TrainingProgress) -> Iterable[Piece]:
-        """Yield this worker's losses of step ``progress.step``, one after another."""
+        """Yield this worker's losses of step ``progress.step``, one by one."""
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Report how good the module is; ``progress.counts`` may be adapted."""
+        """Report the module's quality; an implementation may adapt ``progress.counts``."""
 
     def export(self, folder: Path) -> None:
-        """Write what was trained."""
+        """Write the trained module."""
 
 
 class Loop:
     """Steps, evaluations and checkpoints of one job."""
 
     def __init__(self, job: Job, path: Path) -> None:
-        """Continue from the checkpoint at `path`, of this recipe, if there is one."""
+        """Continue from the checkpoint at `path` if it exists; it must be of the same recipe."""
         self.job, self.run, self.path = job, job.run, path
         self.optimizers = job.optimizers()
         self.peaks = [[group["lr"] for group in each.param_groups] for each in self.optimizers]
@@ -83,14 +83,14 @@ class Loop:
             self._load()
 
     def train(self, deadline: float | None) -> bool:
-        """Step until the run ends (True) or the monotonic deadline passes (False)."""
+        """Train; return True at the end of the run, False once the monotonic deadline passes."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
         saved = now = _agreed_time()
         began = saved - self.progress.seconds
         while self.progress.step < num_steps and self.run.share_of_time(now - began) < 1:
             self._step(now - began)
-            # By steps, not by the clock: an evaluation may adapt later steps.
+            # evaluate by steps, not by the clock, because an evaluation may adapt later steps
             if self.progress.step % self.run.eval_steps == 0:
                 self.job.evaluate(self.progress)
             now = _agreed_time()
@@ -100,7 +100,7 @@ class Loop:
             if deadline is not None and now > deadline:
                 self.save()
                 return False
-        # every worker remembers what was saved: the file may change under their eyes
+        # each worker remembers the saved step: checking the file would race with the first worker
         if self._saved_step < self.progress.step:
             if self.progress.step % self.run.eval_steps:
                 self.job.evaluate(self.progress)
@@ -120,7 +120,7 @@ class Loop:
         self.job.reporter.step(loss, self.progress)
 
     def save(self) -> None:
-        """Write a checkpoint (first worker only; the others hold the same state)."""
+        """Write a checkpoint (first worker only, because all workers hold the same state)."""
         self._saved_step = self.progress.step
         if worker()[0] == 0:
             state = {
@@ -148,7 +148,7 @@ class Loop:
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Write a state in one atomic replacement."""
+    """Write a state to a file, replacing the old file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
@@ -159,14 +159,14 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> Any:
-    """Return what `write_state` wrote, on the CPU."""
+    """Load a state that `write_state` wrote, onto the CPU."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def update(
     pieces: Iterable[Piece], trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[float, int]:
-    """Make one update from the gradients of all workers; return mean loss (nats) and tokens run."""
+    """Update once with the gradients of all workers; return the mean loss (nats) and tokens run."""
     total = torch.zeros(3, dtype=torch.float64)
     for loss, num_targets, num_tokens in pieces:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -174,7 +174,7 @@ def update(
     parameters = [p for p in trained.parameters() if p.requires_grad]
     if worker()[1] > 1:
         _sum_over_workers(total, parameters)
-    if not total[1]:  # nothing to learn from this step's text
+    if not total[1]:  # this step's text has no targets
         return math.nan, int(total[2].item())
     parameters = [p for p in parameters if p.grad is not None]
     for parameter in parameters:
@@ -204,9 +204,9 @@ def muon_and_adamw(
     *,
     weight_decay: float = 0.0,
 ) -> list[torch.optim.Optimizer]:
-    """Return Muon for the 2-D `matrices` of a module, and AdamW for all else that takes gradients.
+    """Return Muon for the 2-D `matrices` of a module, and AdamW for its other trained parameters.
 
-    Peaks of the learning rates are ``run.muon_lr`` and ``run.adamw_lr``.
+    The peak learning rates are ``run.muon_lr`` and ``run.adamw_lr``.
     """
     moved = [p for p in matrices if p.ndim == 2]
     known = {id(p) for p in moved}
@@ -218,17 +218,17 @@ def muon_and_adamw(
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """Return a hash of what decides a run's steps."""
+    """Return a hash of the settings that decide a run's steps."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def saved_progress(path: Path) -> TrainingProgress:
-    """Return the progress in a checkpoint; a fresh `TrainingProgress` if there is none."""
+    """Return the progress stored in a checkpoint, or a fresh `TrainingProgress` without a file."""
     return TrainingProgress(**read_state(path)["progress"]) if path.exists() else TrainingProgress()
 
 
 def _agreed_time() -> float:
-    """Return the first worker's clock, so that all workers evaluate and stop at the same step."""
+    """Return the first worker's clock, so that all workers save and stop at the same step."""
     now = torch.tensor([time.monotonic()], dtype=torch.float64)
     if worker()[1] > 1:
         dist.broadcast(now, src=0)

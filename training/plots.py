@@ -1,8 +1,8 @@
-"""Figures of training, and the growth of proposals that they show.
+"""Figures of training, and fits of how accepted proposals grow with it.
 
-Between a few hundred thousand and some million slots, the leading proposals that stand grow nearly
-linearly in the logarithm of the slots seen. The fit says what ten times more would give if that
-went on; its interval holds the next evaluation with 95 %, and says nothing of the growth's end.
+Between a few hundred thousand and a few million slots, the number of leading accepted proposals
+grows nearly linearly in the logarithm of the slots seen. The fit extrapolates this growth to ten
+times more. Its 95 % interval is for the next evaluation, and cannot tell when the growth ends.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from scipy.stats import linregress, t
 
 from specbench_tasks.task import FAMILIES
 
-_MIN_POINTS = 4  # two for the line, and some to tell how far they lie from it
+_MIN_POINTS = 4  # two define a line; more show the spread about it
 _KINDS = {"greedy_leading_16": "greedy", "leading_16": "sampled", "drafts_that_stand": "greedy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Leading proposals that stand (`values`) by tokens or slots trained on (`seen`).
+    """Leading accepted proposals (`values`) by the number of tokens or slots trained on (`seen`).
 
-    The `line` has as its slope what ten times more gives; `spread` is the standard deviation of the
-    evaluations about it.
+    The slope of `line` is the gain from ten times more training; `spread` is the standard deviation
+    of the evaluations about the line.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Growth:
     spread: float
 
     def at(self, seen: float) -> tuple[float, float, float]:
-        """Return the line at `seen`, and the 95 % interval of an evaluation there."""
+        """Return the line's value at `seen` and the 95 % interval of an evaluation there."""
         logs = np.log10(self.seen)
         away = (math.log10(seen) - logs.mean()) ** 2 / ((logs - logs.mean()) ** 2).sum()
         num = len(logs)
@@ -50,7 +50,7 @@ class Growth:
 
 
 def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
-    """Return a log's records that have `key`; a resumed run's replace those they repeat."""
+    """Return a log's records that have `key`; a resumed run's records replace repeated steps."""
     by_step: dict[int, dict[str, Any]] = {}
     for line in log.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -64,7 +64,7 @@ def read_growth(log: Path, name: str) -> list[Growth]:
     """Return one fit for each kind of text in a log's evaluations.
 
     Raises:
-        ValueError: no such file, no evaluations in it, or fewer than 4.
+        ValueError: the file is missing, or has fewer than 4 evaluations.
     """
     try:
         reports = read_evaluations(log, "held_out")
@@ -96,11 +96,11 @@ def _fit(name: str, kind: str, reports: list[dict[str, Any]], column: str) -> Gr
 
 
 COLORS = ("#4477AA", "#EE6677", "#228833", "#B8860B", "#66CCEE", "#AA3377")
-"""Paul Tol's bright scheme (its yellow darkened), told apart with colour-blind eyes too."""
+"""Paul Tol's bright scheme (its yellow darkened), which colour-blind readers can tell apart."""
 
 
 def plot_exactness(log: Path, output: Path) -> None:
-    """Draw the zoo's share of exact answers by family over the tokens of a training log."""
+    """Draw the zoo target's share of exact answers by family, over the tokens trained on."""
     records = read_evaluations(log, "scores")
     tokens = [record["tokens"] / 1e6 for record in records]
     figure, axes = _panel((8, 4.6))
@@ -111,7 +111,7 @@ def plot_exactness(log: Path, output: Path) -> None:
         style = {"color": color, "markersize": 4, "linewidth": 1.8}
         axes.plot(tokens, shares, "o-", label=f"{family} ({what})", **style)
     for record in records:
-        if "note" in record:  # measured under other conditions than the points before it
+        if "note" in record:  # the measuring conditions changed here
             axes.axvline(record["tokens"] / 1e6, color="0.6", linewidth=1, linestyle=":")
             figure.supxlabel(f"dotted line: {record['note']}", x=0.01, ha="left", fontsize=8)
     axes.set_title("Zoo target: whole answers word for word, by family", loc="left")
@@ -123,7 +123,7 @@ def plot_exactness(log: Path, output: Path) -> None:
 
 
 def plot_growth(grown: Sequence[Growth], output: Path) -> None:
-    """Draw leading proposals that stand over tokens or slots seen, and the line ten times on."""
+    """Draw leading accepted proposals over tokens or slots seen, with the fit to ten times more."""
     figure, axes = _panel((4.2, 3.4))
     names = list(dict.fromkeys(growth.name for growth in grown))
     colors = dict(zip(names, itertools.cycle(COLORS), strict=False))

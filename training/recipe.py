@@ -1,7 +1,7 @@
-"""Recipes: TOML tables, read, extended, changed, and checked before anything is loaded.
+"""Recipes: TOML tables that are read, merged, changed and checked before anything is loaded.
 
-A recipe may name one to extend: ``extends = "ptp.toml"``, a file beside it, whose values hold where
-it has none of its own; a table of another `kind` is all its own.
+A recipe may extend another file in its folder: ``extends = "ptp.toml"``. Values that the recipe
+does not set come from that file. A table of another `kind` inherits nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 RECIPES = Path(str(files("training"))).resolve() / "recipes"
 ZOO = RECIPES.parents[1] / "zoo"
-"""The embedded models: beside the package, in a checkout and where a wheel was installed alike."""
+"""Folder of the embedded models: next to the package, in a checkout and in an installed wheel."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -25,7 +25,7 @@ NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Stored = Literal["float32", "float16", "float8_e4m3fn"]
-"""Numbers that weights are written in."""
+"""Dtype of the weights on disk."""
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 FREE = {
     "num_steps",
@@ -37,28 +37,28 @@ FREE = {
     "final_rows",
     "final_draws",
 }
-"""Keys of [run] that a resumed run may change; so are those that begin with ``eval_``."""
+"""Keys of [run] that a resumed run may change, besides all keys that begin with ``eval_``."""
 
 
 class RecipeTable(BaseModel):
-    """A recipe's table: nothing but its fields."""
+    """A table of a recipe; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelTable(RecipeTable):
-    """[model]: the target, as for `bench run --model`, and the dtype that it runs in."""
+    """[model]: the target, as in `bench run --model`, and the dtype it runs in."""
 
     path: str
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 class LoopTable(RecipeTable):
-    """[run] of every training: its length, rates, evaluations and checkpoints.
+    """[run] of every recipe: length, learning rates, evaluations and checkpoints.
 
-    Learning rates fall linearly over the last share `decay` of the steps; `adamw_lr` is the peak
-    but for matrices that Muon moves. With `minutes` above 0 a run ends after them at the latest,
-    and rates fall with the clock.
+    Learning rates fall linearly over the last share `decay` of the steps. `adamw_lr` is the peak
+    rate of all parameters that Muon does not update. With `minutes` above 0, a run ends after that
+    time at the latest, and the rates fall with the clock.
     """
 
     num_steps: Count
@@ -71,11 +71,11 @@ class LoopTable(RecipeTable):
     checkpoint_minutes: float = Field(default=4.0, ge=0)
 
     def share_of_time(self, seconds: float) -> float:
-        """Return the share of `minutes` that has passed, 0 without them."""
+        """Return the share of `minutes` that has passed; 0 if `minutes` is 0."""
         return seconds / (60 * self.minutes) if self.minutes else 0.0
 
     def rate_scale(self, step: int, seconds: float = 0.0) -> float:
-        """Return the factor on every rate at a 0-based step: it falls to 0.02, not to 0."""
+        """Return the factor on every learning rate at a 0-based step; it falls to 0.02, not 0."""
         warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
         start = self.num_steps * (1 - self.decay)
         reached = max(step, self.num_steps * self.share_of_time(seconds))
@@ -84,11 +84,11 @@ class LoopTable(RecipeTable):
 
 
 class Recipe(RecipeTable):
-    """A whole recipe: a field for each of its tables."""
+    """A whole recipe, with one field per table."""
 
     @classmethod
     def of(cls, tables: Mapping[str, Any]) -> Self:
-        """Check tables; the `ValueError` names the first wrong key in one line."""
+        """Check tables; raise a one-line `ValueError` that names the first wrong key."""
         try:
             return cls.model_validate(tables)
         except ValidationError as error:
@@ -103,15 +103,15 @@ class Recipe(RecipeTable):
             case "extra_forbidden" | "unexpected_keyword_argument":
                 *table, _ = error["loc"]
                 owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
-                owner = next(iter(get_args(owner)), owner)  # of a table that may be left out
+                owner = next(iter(get_args(owner)), owner)  # an optional table
                 names = getattr(owner, "model_fields", None) or owner.__annotations__
                 return f"unknown key {key}; use {', '.join(names)}"
-            case "value_error":  # a table's own check, which says it all
+            case "value_error":  # from a validator of ours; its message is complete
                 return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         return f"{key}: {error['msg'].lower()} (got {error['input']!r})"
 
     def decisive(self) -> dict[str, Any]:
-        """Return what decides a run's steps: all but its length, reports and written form."""
+        """Return the settings that decide a run's steps: all but length, reports, stored dtype."""
         tables = self.model_dump(mode="json")
         for name in list(tables["run"]):
             if name in FREE or name.startswith("eval_"):
@@ -120,10 +120,10 @@ class Recipe(RecipeTable):
 
 
 def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a recipe's tables, laid over those of the one it extends.
+    """Return a recipe's tables, merged over those of the recipe it extends.
 
-    A file that cannot be read, or recipes that extend one another in a ring, raise `ValueError`;
-    `above` are the names of the recipes that extend this one.
+    `above` are the names of the recipes that extend this one. Raise `ValueError` if a file cannot
+    be read or recipes extend one another in a ring.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -141,15 +141,15 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def zoo_output() -> Path:
-    """Return where the zoo's models are made: in place in a checkout, else in ``results``."""
+    """Return the folder for trained zoo models: `ZOO` in a checkout, else ``results/zoo``."""
     in_checkout = (ZOO.parent / "pyproject.toml").is_file()
     return ZOO if in_checkout else Path("results") / "zoo"
 
 
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return `over`'s values where it has any, `under`'s elsewhere, table by table.
+    """Merge tables recursively; values of `over` win over those of `under`.
 
-    A table of another `kind` takes nothing of the one under it: its options are others.
+    A table of another `kind` replaces the one under it, because its options differ.
     """
     both = {
         key: _laid_over(base, value)
@@ -161,7 +161,7 @@ def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Return tables with ``TABLE.KEY=VALUE`` settings applied; VALUE is TOML, or a word."""
+    """Return tables with ``TABLE.KEY=VALUE`` settings applied; VALUE is TOML or plain text."""
     changed = dict(tables)
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -185,7 +185,7 @@ def customised(
     data: str | None = None,
     num_steps: int | None = None,
 ) -> dict[str, Any]:
-    """Return tables for another model, other data or another length; None keeps the recipe's.
+    """Return tables with another model, data or number of steps; None keeps the recipe's value.
 
     `data` is ``on-policy``, ``text=PATH`` or ``dataset=ID``; other forms raise `ValueError`.
     """

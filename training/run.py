@@ -1,6 +1,6 @@
-"""One training run of any kind: its state, its resumption, its log and what it leaves.
+"""One training run of any kind: state, resuming, log and output.
 
-State lives in ``OUTPUT/.training``; what was trained lands in OUTPUT.
+State is kept in ``OUTPUT/.training``; the trained model or adapter is written to OUTPUT.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LOG_EVERY = 50
 
 
 class Reporter:
-    """Shows progress in one style and logs every `LOG_EVERY` steps and every evaluation.
+    """Shows progress in one style, and logs every `LOG_EVERY` steps and every evaluation.
 
-    The style ``none`` shows nothing and logs all the same; without a log nothing is written at all,
-    as with all workers but the first. An unknown style raises `ValueError`.
+    The style ``none`` shows nothing but still logs. Only the first worker has a log; without one
+    (`log` is None), nothing is written. An unknown style raises `ValueError`.
     """
 
     def __init__(self, style: str, name: str, log: Path | None, unit: str = "tokens") -> None:
@@ -44,7 +44,7 @@ class Reporter:
             self.shown.close()
 
     def start(self, num_steps: int, progress: TrainingProgress) -> None:
-        """Show the step the run stands at."""
+        """Show the step that the run starts from."""
         if self.shown is not None:
             self.shown.start(f"training {self.name}", num_steps, progress.step)
 
@@ -60,7 +60,7 @@ class Reporter:
             self.shown.step(f"loss {mean:.3f}, {pace:.0f} {self.unit}/s")
 
     def evaluation(self, progress: TrainingProgress, line: str, record: dict[str, Any]) -> None:
-        """Report an evaluation: one line to read, the record to the log."""
+        """Report an evaluation: show one line, and write the record to the log."""
         self._write(record, progress, peak_bytes=peak_memory())
         if self.shown is not None:
             self.shown.note(f"{self.name} step {progress.step} {line}")
@@ -75,17 +75,17 @@ class Reporter:
 
 BEST = "best.pt"
 Locate = Callable[[str], str]
-"""Map a recipe's name of a model to its folder or hub id."""
+"""Maps a model's name in a recipe to its folder or hub id."""
 Build = Callable[[Any, Path, torch.device, Reporter, Locate], Job]
-"""The job of a recipe that is trained into a folder on a device."""
+"""Builds a recipe's job from the recipe, output folder, device, reporter and `Locate`."""
 
 
 class TrainingOptions(TypedDict, total=False):
-    """Options of every training.
+    """Options of every training run.
 
-    Not to `resume` (default: True) starts over, but keeps text that was sampled; `progress` is
-    ``auto`` (default), ``rich``, ``plain`` or ``none``; a `device` other than ``cpu`` uses one
-    worker; a run stops after a checkpoint once `stop_after_s` passed; `locate` is `Locate`.
+    `resume` False (default: True) starts over but keeps sampled text. `progress` is ``auto``
+    (default), ``rich``, ``plain`` or ``none``. A `device` other than ``cpu`` uses one worker. After
+    `stop_after_s` seconds a run writes a checkpoint and stops. `locate` is a `Locate`.
     """
 
     resume: bool
@@ -98,9 +98,9 @@ class TrainingOptions(TypedDict, total=False):
 def train_recipe(
     name: str, recipe: Recipe, build: Build, output: Path, options: TrainingOptions
 ) -> TrainingProgress:
-    """Train the job of a recipe into `output`; its log is ``training_log.jsonl`` there.
+    """Train one job of a recipe into `output`, and write its log ``training_log.jsonl`` there.
 
-    Raises as `train_jobs`.
+    Raises the errors of `train_jobs`.
     """
     return train_jobs({name: build}, recipe, output, options, after=_keep_log)[name]
 
@@ -112,11 +112,11 @@ def train_jobs(
     options: TrainingOptions,
     after: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, TrainingProgress]:
-    """Train jobs of a recipe one after another; return the step each has reached.
+    """Train jobs of a recipe one after another; return the progress of each.
 
-    The checkpoint and the log in ``output/.training`` have a job's name; every worker makes every
-    job. `after` is given what was trained by name, once all is. An impossible recipe, or a
-    checkpoint of another one, raises `ValueError`.
+    Checkpoint and log in ``output/.training`` are named after the job; every worker builds every
+    job. When all jobs are done, the first worker calls `after` with the trained modules by name. An
+    impossible recipe, or a checkpoint of another recipe, raises `ValueError`.
     """
     state = output / ".training"
     state.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def _train(
     deadline: float | None,
     after: Callable[[Path, Mapping[str, Any]], None] | None,
 ) -> None:
-    """Train the jobs in this worker, until all are done or the deadline passes."""
+    """Train the jobs in this worker until all are done or the deadline passes."""
     keep_memory()
     state, first = output / ".training", worker()[0] == 0
     progress = options.get("progress", "auto") if first else "none"
@@ -146,7 +146,7 @@ def _train(
         with Reporter(progress, name, log if first else None, unit) as reporter:
             device = _device_of(options.get("device", "cpu"))
             job = build(recipe, output, device, reporter, options.get("locate", str))
-            if not options.get("resume", True):  # only now: an impossible recipe leaves it alone
+            if not options.get("resume", True):  # after `build`: a bad recipe deletes nothing
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
                     (state / file).unlink(missing_ok=True)
                 wait_for_all()
@@ -173,14 +173,14 @@ def _device_of(name: str) -> torch.device:
 
 
 def located(name: str, locate: Locate) -> str:
-    """Return a folder or hub id; ``zoo`` is its target, ``zoo/NAME`` another of its models."""
+    """Return a model's folder or hub id; ``zoo`` is the zoo's target, ``zoo/NAME`` its model."""
     if name == "zoo" or name.startswith("zoo/"):
         return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
     return locate(name)
 
 
 def open_checkpoint(path: str, kind: str, **options: Any) -> Any:
-    """Return a checkpoint's model or tokenizer, of the transformers class `kind`."""
+    """Load a checkpoint's model or tokenizer with the transformers class `kind`."""
     import transformers
 
     source = find_checkpoint(path, "model", "config.json")

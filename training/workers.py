@@ -1,6 +1,6 @@
 """Worker processes of one thread each.
 
-On a CPU they scale better than threads inside each operation, and bear other load.
+On a CPU they scale better than threads inside each operation, and tolerate other load.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # of malloc.h
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # options of mallopt in malloc.h
 _MOST_WORKERS = 64
 
 
 def worker() -> tuple[int, int]:
-    """Return this process's rank and the number of workers (0 and 1 outside a group)."""
+    """Return this process's rank and the number of workers; 0 and 1 outside a group."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def wait_for_all() -> None:
-    """Wait until all workers of the group are here."""
+    """Wait until all workers of the group reach this call."""
     if worker()[1] > 1:
         dist.barrier()
 
 
 def peak_memory() -> int:
-    """Return the most bytes this process held: of the GPU's allocator where used, else resident."""
+    """Return this process's peak bytes: of the GPU allocator if used, else of resident memory."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -44,10 +44,10 @@ def peak_memory() -> int:
 
 
 def keep_memory() -> None:
-    """Let the C library keep freed memory of this process for later allocations.
+    """Let the C library keep freed memory for later allocations.
 
-    By default glibc gives large blocks back to the system and takes them anew, whose page faults
-    took two thirds of the time of training steps (docs/log.md). Elsewhere nothing happens.
+    By default glibc returns large blocks to the system and requests them again. The page faults
+    took two thirds of the time of a training step (docs/log.md). Without glibc this does nothing.
     """
     library = _c_library()
     if library is not None and hasattr(library, "mallopt"):
@@ -56,9 +56,9 @@ def keep_memory() -> None:
 
 
 def give_memory_back() -> None:
-    """Return unused memory of the C library to the system; now and then is enough.
+    """Return the C library's unused memory to the system; an occasional call is enough.
 
-    Blocks of ever other sizes leave ever more gaps: a process of 4 GB held 12 after two hours.
+    Blocks of changing sizes fragment the heap: a process of 4 GB held 12 GB after two hours.
     """
     library = _c_library()
     if library is not None and hasattr(library, "malloc_trim"):
@@ -70,10 +70,10 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call ``function(*arguments)`` in `num_workers` processes that form a group, or here if 1.
+    """Call ``function(*arguments)`` in a group of `num_workers` processes; if 1, in this process.
 
     Raises:
-        ValueError: one of them raised it (the same text), or there are far too many.
+        ValueError: a worker raised it (the text is kept), or there are far too many workers.
     """
     most = max(_MOST_WORKERS, os.cpu_count() or 1)
     if num_workers > most:

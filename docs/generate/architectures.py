@@ -1,4 +1,4 @@
-"""The table of architectures, from the verdicts that `tests/architectures` stores and compares."""
+"""Makes the table of architectures from the verdicts that `tests/architectures` stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from docs.generate.tables import code, table
 STORED = DOCS / "architectures.json"
 DECODE = "decode"
 KINDS = ("ptp", "refine", "isd", "medusa", "eagle", "exit")
-"""Adapters by what trains them; of `bench train idlm` its objective."""
+"""Adapters by the verb that trains them; for `bench train idlm`, its objective."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,8 @@ class Verdict:
     """What a checkpoint of an architecture can do.
 
     Attributes:
-        architecture: the class of transformers.
-        refusals: the line of each refusal, by `DECODE` (alone: nothing is trained then) or a kind.
+        architecture: class name in transformers.
+        refusals: error lines by kind of adapter, or by `DECODE`, which rules out training too.
     """
 
     architecture: str
@@ -29,7 +29,7 @@ class Verdict:
 
 
 def read_verdicts() -> dict[str, Verdict]:
-    """The stored verdicts by the names of checkpoints: a model type, and what is special."""
+    """Return the stored verdicts by checkpoint name: a model type, plus any special feature."""
     stored = json.loads(STORED.read_text(encoding="utf-8"))
     return {name: Verdict(**verdict) for name, verdict in stored.items()}
 
@@ -41,7 +41,7 @@ def write_verdicts(verdicts: Mapping[str, Verdict]) -> None:
 
 
 def architectures() -> str:
-    """A table of all verdicts."""
+    """Return a table of all verdicts."""
     rows = [_row(name, verdict) for name, verdict in read_verdicts().items()]
     headings = ("architecture", "checkpoint", "decodes", "trains", "why not")
     return table(headings, rows)

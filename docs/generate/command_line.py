@@ -1,4 +1,4 @@
-"""The page of all verbs and options, from the command line itself."""
+"""Makes the page of all verbs and options from the command line itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import cli
 from docs.generate.tables import code, table
 
 Command = Any
-"""A command or a group of them; typer ships a click of its own and exports none of its types."""
+"""A command or group; `Any`, because typer ships its own click without exporting its types."""
 
 
 def command_line() -> str:
-    """Every verb under its heading of ``bench --help``: what it does, its usage, its options."""
+    """Describe every verb (help, usage, options) under its heading of ``bench --help``."""
     group = get_command(cli.app)
     panels: dict[str, list[str]] = {}
     for words, command, context in verbs(group):
@@ -27,7 +27,7 @@ def command_line() -> str:
 
 
 def verbs(group: Command) -> Iterator[tuple[tuple[str, ...], Command, Any]]:
-    """Every command that can be called: its words after ``bench``, itself, its context."""
+    """Yield every callable command: its words after ``bench``, the command, its context."""
     top = group.make_context("bench", ["ls", "runs"])
     for name, command in group.commands.items():
         context = type(top)(command, parent=top, info_name=name)
@@ -40,10 +40,10 @@ def verbs(group: Command) -> Iterator[tuple[tuple[str, ...], Command, Any]]:
 
 
 def parameters(*words: str) -> list[Any]:
-    """The options and arguments of a verb.
+    """Return the options and arguments of a verb.
 
     Args:
-        words: what stands after ``bench``.
+        words: the verb's words after ``bench``.
     """
     return next(c.params for each, c, _ in verbs(get_command(cli.app)) if each == words)
 
@@ -61,7 +61,7 @@ def _section(words: tuple[str, ...], command: Command, context: Any) -> str:
 
 
 def _prose(text: str) -> str:
-    """A help text as Markdown: its line breaks are not kept, its paragraphs are."""
+    """Turn a help text into Markdown; keep its paragraphs, but not its line breaks."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     joined = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return re.sub(r"<(?=\w)", "&lt;", joined)

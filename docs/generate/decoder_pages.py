@@ -1,4 +1,4 @@
-"""What pages of decoders say from code and from reference runs; pages of those that have none."""
+"""Makes the generated parts of decoders' pages, and whole pages for decoders without one."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ _RUNS = {
     "cpu-zoo-t07": ("zoo", "0.7"),
     "cpu-zoo-rivals": ("zoo, beside transformers", "0"),
 }
-"""Model and temperature of stored runs."""
+"""Model and temperature of each stored run."""
 _COUNTERS = "counters/zoo.csv"
-"""A run of all others on a busy machine, greedy, without its times."""
+"""A greedy run of all other decoders on a busy machine, stored without times."""
 _WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
 
 
 def built_in() -> list[str]:
-    """Decoders of the repository by name, the baseline first."""
+    """Return the names of the repository's decoders, sorted, with the baseline first."""
     names = sorted(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
     return sorted(names, key=lambda name: name != "ar")
 
 
 def page_of(name: str) -> str:
-    """Where a decoder's page stands on the site."""
+    """Return the path of a decoder's page on the site."""
     return f"decoders/{name}.md"
 
 
 def without_page() -> dict[str, str]:
-    """Pages, by their place, of decoders that nobody has written one for: what their code says."""
+    """Generate pages, by path, for decoders without a written page, from their code."""
     missing = [name for name in built_in() if not (DOCS / page_of(name)).is_file()]
     return {page_of(name): plain_page(name) for name in missing}
 
 
 def index() -> str:
-    """A table of all decoders."""
+    """Return a table of all decoders."""
     rows = []
     for name in built_in():
         cls = _class(name)
@@ -62,7 +62,7 @@ def index() -> str:
 
 
 def options(name: str) -> str:
-    """A table of a decoder's options, from its fields and its docstring."""
+    """Return a table of a decoder's options, from its fields and docstring."""
     cls = _class(name)
     fields = dataclasses.fields(cls)
     if not fields:
@@ -76,7 +76,7 @@ def options(name: str) -> str:
 
 
 def promises(name: str) -> str:
-    """A table of what a decoder's cells guarantee, greedy and sampled, and what they need."""
+    """Return a table of what a decoder's cells need, and guarantee when greedy and sampled."""
     cls = _class(name)
     rows = []
     for cell, spec in _cells(name):
@@ -97,7 +97,7 @@ def promises(name: str) -> str:
 
 
 def measured(name: str) -> str:
-    """A table of what the reference runs measured of a decoder, by family."""
+    """Return a table of a decoder's results in the reference runs, by family."""
     rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_RUNS[run])]
     rows = rows or _rows(_COUNTERS, name, "zoo, without times", "0")
     if not rows:
@@ -107,7 +107,7 @@ def measured(name: str) -> str:
 
 
 def arguments(docstring: str) -> dict[str, str]:
-    """What the ``Args:`` section of a docstring says of each argument."""
+    """Return the text of each argument in a docstring's ``Args:`` section."""
     _, _, section = inspect.cleandoc(docstring).partition("Args:\n")
     section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
     said: dict[str, str] = {}
@@ -122,7 +122,7 @@ def arguments(docstring: str) -> dict[str, str]:
 
 
 def _rows(table: str, name: str, model: str, temperature: str) -> list[tuple[str, ...]]:
-    """What a table of ``results/reference`` says of a decoder's cells, by family."""
+    """Return the rows of a decoder's cells in a table of ``results/reference``, by family."""
     with (ROOT / "results" / "reference" / table).open(encoding="utf-8") as file:
         found = [row for row in csv.DictReader(file) if row["decoder"].partition("@")[0] == name]
     families = [row["family"] if row["family"] != "all" else "**all**" for row in found]
@@ -141,7 +141,7 @@ def _numbers(row: dict[str, str]) -> tuple[str, str, str]:
 
 
 def _cells(name: str) -> Iterator[tuple[str, DecoderSpec]]:
-    """A decoder as it is, and those of its modes that have a row of their own."""
+    """Yield a decoder with default options, and its modes that have their own row."""
     yield name, DecoderSpec(name=name)
     for label, given in _class(name).showcase.items():
         yield f"{name}@{label}", DecoderSpec(name=name, label=label, options=dict(given))
@@ -156,7 +156,7 @@ def _summary(cls: type[Decoder]) -> str:
 
 
 def _default(value: object) -> str:
-    """An option's default as it would be typed; empty where there is none or it is empty."""
+    """Return an option's default as typed; empty if it has no default or an empty one."""
     if value is dataclasses.MISSING or value == "":
         return ""
     return code(as_text(value))
@@ -169,7 +169,7 @@ def _allowed(kind: Any) -> str:
 
 
 def plain_page(name: str) -> str:
-    """A page made of what the code of a decoder says."""
+    """Generate a decoder's page from its code."""
     module = inspect.getmodule(_class(name))
     parts = [
         f"# {name}",

@@ -1,8 +1,8 @@
-"""Markdown as forges read it, in the form that Python-Markdown reads alike.
+"""Converts the Markdown of code forges such as GitHub to equivalent Python-Markdown.
 
-Two things differ. A forge begins a list or a table right behind a line of text, Python-Markdown
-behind an empty line alone. And what belongs to an item of a list stands below its text on a forge
-(two columns in, behind ``* ``), and four columns in for Python-Markdown.
+Two things differ. A forge allows a list or table directly after a line of text; Python-Markdown
+needs an empty line before. And the further content of a list item is indented to the item's text on
+a forge (by two columns after ``* ``), but by four columns for Python-Markdown.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _COLUMNS = 4
 
 
 def for_python_markdown(text: str) -> str:
-    """The same page for Python-Markdown: empty lines before lists and tables, items four in."""
+    """Convert a page: add empty lines before lists and tables, and indent items by four."""
     lines: list[str] = []
     width = 0
-    """Columns that the text of the current item stands in; 0 outside of lists."""
+    """Indentation of the current item's text, in columns; 0 outside of lists."""
     fence = ""
     for line in text.split("\n"):
         before = lines[-1] if lines else ""

@@ -18,7 +18,7 @@ FIGURE = ROOT / "docs/figures/exactness.png"
 
 
 def exactness() -> pd.DataFrame:
-    """Return identical shares and speed-ups over fast AR of both runs' lossless decoders."""
+    """Return identical shares and speed-ups over fast AR for the lossless decoders of both runs."""
     fast, invariant = (_overall(path) for path in (FAST, INVARIANT))
     both = fast.loc[fast.index.isin(invariant.index)]
     lossless = both.index[both["guarantee"] == "same tokens"]
@@ -39,7 +39,7 @@ def _overall(path: Path) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """Draw the share of answers identical to AR's, and beside it what exactness costs."""
+    """Draw the share of answers identical to AR's, and the cost of exactness in speed-up."""
     palette = colours(list(data.index))
     white = {"facecolor": "w", "edgecolor": "none", "pad": 0.3}
     panels = (

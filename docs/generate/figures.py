@@ -1,23 +1,23 @@
-"""Hold the numbers of pages to the files they come from: `python -m docs.generate.figures`.
+"""Keep numbers in pages equal to their source files: `python -m docs.generate.figures`.
 
-A number that a run measured stands directly before a comment that names its source::
+A comment directly after a measured number names its source::
 
     2.03x [1.75, 2.37]<!-- from cpu-zoo/summary.csv decoder=ptp speedup above 1 -->
 
-* The file lies in ``results/reference`` or, failing that, at the repository's root. A pattern with
+* The file is in ``results/reference``, else relative to the repository's root. A pattern with
   ``*`` names several files, whose values are summed.
-* A table (.csv) needs filters that leave one row (``family=all`` where nothing else is said) and a
-  column, or arithmetic on columns without spaces. ``over FILTERS`` divides by the same of another
-  row, ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv`` speed-ups are
-  paired prompt by prompt, over `ar` or another decoder, with the interval of the report.
-* A record (.json, .jsonl, .toml) needs the place of a value: ``measured.accuracy.0``, or with
-  ``/`` where a key has a dot. Of several lines the last that has it counts. Weights
+* A table (.csv) needs filters that leave one row (``family=all`` by default), and a column or
+  arithmetic on columns without spaces. ``over FILTERS`` divides by the value in another row;
+  ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv``, speed-ups are
+  paired by prompt, over `ar` or another decoder, with the interval of the report.
+* A record (.json, .jsonl, .toml) needs the path of a value: ``measured.accuracy.0``, or with
+  ``/`` if a key contains a dot. In a .jsonl file, the last line with the value counts. Weights
   (.safetensors) have only ``parameters``.
-* A page (.md) needs part of a heading, quoted: the number stands below it as it is shown.
-* ``above N`` or ``below N`` is what the sentence rests on: the value, and its interval if it is
-  shown, lie there.
+* A page (.md) needs a quoted part of a heading; the number must appear in that section as shown.
+* ``above N`` or ``below N`` states what the sentence claims: the value, and its interval if shown,
+  must satisfy it.
 
-The command writes into the pages what the files say, and lists what needs another sentence.
+The command updates the numbers in the pages, and lists sentences that no longer hold.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHOWN = re.compile(
     rf"(?:\s\[(?P<low>{_NUMBER}),\s(?P<high>{_NUMBER})\])?[)*]*\s?<!-- from\s(?P<source>.*?)\s-->",
     re.DOTALL,
 )
-"""A number, its interval, and its source."""
+"""Matches a number, its interval, and its source."""
 _MARK = re.compile(r"<!--\s*from\b(.*?)-->", re.DOTALL)
 _SCALES = {"%": 100, "points": 100, "M": 1e-6, "MB": 1e-6, "GB": 1e-9, "kB": 1e-3} | {
     "minutes": 1 / 60,
@@ -50,14 +50,14 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {"above": operator.gt, "bel
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a page with its source.
+    """A number in a page, with its source.
 
     Args:
         page: path of the page in the repository.
-        line: of the number, from 1.
-        value, low, high: what is shown, as text; the latter two "" where no interval is.
-        unit: behind the value: one of `_SCALES`, "x" or "".
-        source: the comment, without its marks.
+        line: line of the number, from 1.
+        value, low, high: text as shown; `low` and `high` are "" without an interval.
+        unit: unit after the value: one of `_SCALES`, "x" or "".
+        source: text of the comment, without its delimiters.
     """
 
     page: str
@@ -70,12 +70,12 @@ class Figure:
 
     @property
     def place(self) -> str:
-        """Page and line, as an editor opens them."""
+        """Page and line, in the form that editors open."""
         return f"{self.page}:{self.line}"
 
 
 def readable() -> dict[str, str]:
-    """Return the pages whose numbers are held to files, by path."""
+    """Return the pages whose numbers are checked, by path."""
     others = ("README.md", "results/reference/README.md", "zoo/README.md")
     return pages() | {path: text_of(path) for path in (*others, "zoo/smollm2-135m/README.md")}
 
@@ -84,7 +84,7 @@ def figures(text: str, page: str) -> list[Figure]:
     """Return the numbers of a page that name their source.
 
     Raises:
-        ValueError: a source stands behind something else than a number.
+        ValueError: a source does not directly follow a number.
     """
     found = []
     for shown in SHOWN.finditer(text):
@@ -102,10 +102,10 @@ def figures(text: str, page: str) -> list[Figure]:
 
 
 def wrong(figure: Figure) -> str:
-    """Return what is wrong with a figure in one line, empty if nothing is.
+    """Return one line about what is wrong with a figure; empty if nothing is.
 
     Raises:
-        ValueError: its source names no value.
+        ValueError: the figure's source names no value.
     """
     words, bound = _bound(shlex.split(figure.source))
     if words[0].endswith(".md"):
@@ -125,7 +125,7 @@ def wrong(figure: Figure) -> str:
 
 
 def as_shown(figure: Figure, said: Interval) -> tuple[str, str, str]:
-    """Return value, low and high with the figure's unit and decimals; "" for what it lacks."""
+    """Return value, low and high in the figure's unit and decimals; "" for parts not shown."""
     scale = _SCALES.get(figure.unit, 1)
 
     def written(text: str, value: float | None) -> str:
@@ -162,7 +162,7 @@ def _stands_below(figure: Figure, name: str, heading: str) -> bool:
 
 
 def renewed(text: str, page: str) -> str:
-    """Return a page with every number as its file says it, those of other pages left alone."""
+    """Return a page with every number updated from its file; keep numbers sourced from pages."""
 
     def again(shown: re.Match[str]) -> str:
         piece, (figure,) = shown[0], figures(shown[0], page)
@@ -170,7 +170,7 @@ def renewed(text: str, page: str) -> str:
         if words[0].endswith(".md"):
             return piece
         says = dict(zip(("value", "low", "high"), as_shown(figure, resolve(words)), strict=True))
-        for name in ("high", "low", "value"):  # from the end, so that places before it stay
+        for name in ("high", "low", "value"):  # from the end, so that earlier places stay valid
             if shown[name]:
                 start, end = (edge - shown.start() for edge in shown.span(name))
                 piece = piece[:start] + says[name] + piece[end:]
@@ -180,7 +180,7 @@ def renewed(text: str, page: str) -> str:
 
 
 def main() -> None:
-    """Write into every page what the files say, and print what needs another sentence."""
+    """Update the numbers in every page, and print the sentences that no longer hold."""
     for page, text in readable().items():
         if (new := renewed(text, page)) != text:
             (ROOT / page).write_text(new, encoding="utf-8")

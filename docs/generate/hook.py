@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site (``hooks`` of mkdocs.yml)."""
+"""Functions that mkdocs calls while it builds the site (``hooks`` of mkdocs.yml)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Complete the navigation; take the address of the site from ``SITE_URL``, if it is set."""
+    """Complete the navigation; take the site's address from ``SITE_URL`` if set."""
     config.nav = navigation.expanded(config.nav)
     config.site_url = os.environ.get("SITE_URL") or config.site_url
     return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add pages that are made of code, and what pages link to outside of ``docs/``."""
+    """Add generated pages, and the files outside of ``docs/`` that pages link to."""
     from mkdocs.structure.files import File, InclusionLevel
 
     def add(place: str, content: str, **options: Any) -> None:
@@ -51,7 +51,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Fill in what is made of code, and turn links and lists into the site's."""
+    """Fill in generated parts, and convert links and lists for the site."""
     path = places.path_of(page.file.src_uri)
     text = filled(places.relinked(markdown, path), path)
     return for_python_markdown(text)

@@ -1,4 +1,4 @@
-"""The navigation of the site: what mkdocs.yml lists, with the lists that code knows."""
+"""The navigation of the site: the entries of mkdocs.yml, plus all decoders and decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DECODERS = "decoders/README.md"
 
 
 def expanded(nav: Any) -> Any:
-    """The same navigation, every decoder's page and every decision behind the page of them all."""
+    """Insert every decoder's page and every decision after the page that lists them."""
     if isinstance(nav, dict):
         return {title: expanded(entry) for title, entry in nav.items()}
     if not isinstance(nav, list):
@@ -27,7 +27,7 @@ def expanded(nav: Any) -> Any:
 
 
 def entries(nav: Any) -> list[str]:
-    """Every page that a navigation leads to."""
+    """Return every page that a navigation leads to."""
     if isinstance(nav, str):
         return [nav]
     parts = nav.values() if isinstance(nav, dict) else nav

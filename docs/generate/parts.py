@@ -1,7 +1,7 @@
-"""Parts of pages that are made of code: a page names one in a comment, which the site fills in.
+"""Generated parts of pages: a comment in a page names a part, and the site fills it in.
 
-``<!-- made of code: columns -->`` alone on a line. A reader of the repository sees nothing of it,
-so the text before it says where the same stands: in ``--help``, or in a file.
+The comment, such as ``<!-- made of code: columns -->``, has its own line. Readers of the repository
+do not see the part, so the text before names another place for it: ``--help``, or a file.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ OF_A_DECODER: dict[str, Callable[[str], str]] = {
     "options": decoder_pages.options,
     "measured": decoder_pages.measured,
 }
-"""Parts that are about the decoder whose page they stand in."""
+"""Parts about the decoder whose page names them."""
 
 
 def filled(text: str, path: str) -> str:
-    """The page with all of its parts in their places.
+    """Fill in all generated parts of a page.
 
     Args:
-        text: Markdown.
-        path: of its file in the repository.
+        text: Markdown of the page.
+        path: path of the page's file in the repository.
 
     Raises:
-        ValueError: it names a part that there is not.
+        ValueError: the page names an unknown part.
     """
 
     def part(mark: re.Match[str]) -> str:
@@ -58,7 +58,7 @@ def filled(text: str, path: str) -> str:
 
 
 def decisions() -> str:
-    """The page of all decisions."""
+    """Generate the page that lists all decisions."""
     files = sorted((DOCS / "adr").glob("[0-9]*.md"))
     titles = [file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for file in files]
     lines = [f"* [{title}]({file.name})" for file, title in zip(files, titles, strict=True)]

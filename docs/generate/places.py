@@ -1,9 +1,9 @@
-"""Where a file of the repository stands on the site, and what a relative link there becomes.
+"""Maps files of the repository to places on the site, and rewrites relative links.
 
-Pages of ``docs/`` keep their places. What they link to outside of it comes along: a Markdown file
-as a page, an image as it is, any other text as a page that shows it. All of that stands below
-``repository/``, under the path it has in the repository. Links are written for readers of the
-repository and are turned into those of the site when it is built.
+Pages in ``docs/`` keep their places. Linked files outside of ``docs/`` are added to the site: a
+Markdown file as a page, an image unchanged, any other text as a page that shows it. Their places
+are ``repository/`` plus their path in the repository. Links are written for readers of the
+repository, and are rewritten for the site when it is built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 DECISIONS = "adr/index.md"
-"""The page of all decisions, which is generated: readers of the repository see the folder."""
+"""The generated page of all decisions; readers of the repository see the folder instead."""
 _REPOSITORY = "repository/"
 _IMAGES = (".png", ".svg")
 _FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -25,19 +25,19 @@ _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]*)(?P<after>[^)]*\))")
 
 
 def pages() -> dict[str, str]:
-    """The pages that stand in ``docs/``: their paths in the repository, and their text."""
+    """Return the text of all pages in ``docs/``, by path in the repository."""
     files = sorted(DOCS.rglob("*.md"))
     return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
 def place_of(path: str) -> str:
-    """Where a file of the repository stands among the site's sources.
+    """Return the place of a repository file among the site's sources.
 
     Args:
-        path: of a file, or of a folder that a link names, from the repository's root.
+        path: path of a file, or of a linked folder, from the repository's root.
 
     Raises:
-        ValueError: it is a folder without a page.
+        ValueError: the path is a folder without a README.md.
     """
     if path == "docs/adr":
         return DECISIONS
@@ -52,7 +52,7 @@ def place_of(path: str) -> str:
 
 
 def path_of(place: str) -> str:
-    """The file of the repository that stands at a place, `place_of` the other way round."""
+    """Return the repository file at a place of the site; the inverse of `place_of`."""
     if not place.startswith(_REPOSITORY):
         return f"docs/{place}"
     path = place.removeprefix(_REPOSITORY)
@@ -60,21 +60,21 @@ def path_of(place: str) -> str:
 
 
 def targets(text: str, path: str) -> list[str]:
-    """Paths in the repository that relative links lead to, those inside code aside.
+    """Return the repository paths that relative links lead to; ignore links in fenced code.
 
     Args:
         text: Markdown of the file at `path`.
-        path: of that file, from the repository's root.
+        path: path of that file, from the repository's root.
     """
     found = [_resolved(link["target"], path) for link in _LINK.finditer(_FENCED.sub("", text))]
     return list(dict.fromkeys(target for target in found if target is not None))
 
 
 def outside(texts: Mapping[str, str]) -> list[str]:
-    """Files outside ``docs/`` among these pages, and all that they link to, and so on.
+    """Return files outside ``docs/`` among these pages, or linked from them directly or indirectly.
 
     Args:
-        texts: Markdown by the path of its file in the repository.
+        texts: Markdown of the pages, by path in the repository.
     """
     asked = list(texts.items())
     found = {path for path in texts if not path.startswith("docs/")}
@@ -91,11 +91,11 @@ def outside(texts: Mapping[str, str]) -> list[str]:
 
 
 def relinked(text: str, path: str) -> str:
-    """The same Markdown with the links of the site in place of those of the repository.
+    """Replace the repository's links in a page with links of the site.
 
     Args:
         text: Markdown of the file at `path`.
-        path: of that file, from the repository's root.
+        path: path of that file, from the repository's root.
     """
     here = PurePosixPath(place_of(path)).parent
 
@@ -112,12 +112,12 @@ def relinked(text: str, path: str) -> str:
 
 
 def text_of(path: str) -> str:
-    """A file of the repository."""
+    """Return the text of a file of the repository."""
     return (ROOT / path).read_text(encoding="utf-8")
 
 
 def shown(path: str) -> str:
-    """The page that shows a file of another kind than Markdown."""
+    """Generate a page that shows a text file other than Markdown."""
     text = text_of(path)
     kind = {".py": "python", ".toml": "toml", ".yml": "yaml", ".json": "json"}
     language = kind.get(PurePosixPath(path).suffix, "text")
@@ -126,12 +126,12 @@ def shown(path: str) -> str:
 
 
 def is_image(path: str) -> bool:
-    """Whether a file is copied as it is."""
+    """Return True if a file is an image, which is copied unchanged."""
     return path.endswith(_IMAGES)
 
 
 def _pieces(text: str) -> Iterable[tuple[bool, str]]:
-    """Stretches of Markdown in order: whether one is fenced code, and its text."""
+    """Yield the pieces of Markdown in order: True for fenced code, and the text."""
     start = 0
     for fence in _FENCED.finditer(text):
         yield False, text[start : fence.start()]
@@ -141,7 +141,7 @@ def _pieces(text: str) -> Iterable[tuple[bool, str]]:
 
 
 def _resolved(target: str, path: str) -> str | None:
-    """The path in the repository that a link leads to; None where it leads out, or to its page."""
+    """Return the repository path of a link's target; None for external and same-page links."""
     if not target or ":" in target or target.startswith("/"):
         return None
     return os.path.normpath(PurePosixPath(path).parent / target)

@@ -1,4 +1,4 @@
-"""What the files of a run folder hold, from the types that are written to them."""
+"""Describes the files of a run folder, from the types that are written to them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILES: dict[str, tuple[type, ...]] = {
     "phases.json": (PhasedAnswer,),
     "external.jsonl": (ExternalAnswer,),
 }
-"""The types that stand in a file, the outermost first."""
+"""The types stored in each file, the outermost type first."""
 _MEANINGS = {
     Exit.DONE: "done; of `bench compare` also inconclusive",
     Exit.FAILED: "failed at run time; what was measured is kept",
@@ -58,7 +58,7 @@ _PLURAL = {"text": "texts", "integer": "integers", "number": "numbers"}
 
 
 def columns() -> str:
-    """A table of the columns of summary.csv: type, formula, and where it is defined."""
+    """Return a table of the columns of summary.csv: type, formula, and defining section."""
     page = _page("metrics.md")
     names = [field.name for field in dataclasses.fields(SummaryRow)]
     rows = []
@@ -71,7 +71,7 @@ def columns() -> str:
 
 
 def record() -> str:
-    """Tables of an answer and of its steps, with the words of docs/reporting.md."""
+    """Return tables of an answer's and its steps' fields, with meanings from docs/reporting.md."""
     told = explained(_page("reporting.md"))
     fields = [_row(f, told.get(f.name, "")) for f in dataclasses.fields(SampleRecord)]
     steps = [_row(f, told.get(f"steps_{f.name}", "")) for f in dataclasses.fields(StepColumns)]
@@ -87,7 +87,7 @@ def record() -> str:
 
 
 def files() -> str:
-    """Every other JSON file of a run folder, type by type."""
+    """Describe every other JSON file of a run folder, type by type."""
     parts = []
     for file, types in FILES.items():
         parts.append(f"### {file}\n")
@@ -99,7 +99,7 @@ def files() -> str:
 
 
 def configuration() -> str:
-    """A table of the keys of config.toml and the options that set them."""
+    """Return a table of the keys of config.toml and the options that set them."""
     given = {("adapters" if p.name == "adapter" else p.name): p for p in parameters("run")}
     rows = []
     for name, field in RunConfig.model_fields.items():
@@ -110,7 +110,7 @@ def configuration() -> str:
 
 
 def gate() -> str:
-    """A table for each table of a gate file."""
+    """Return one table for each table of a gate file."""
     kinds: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Verdicts}
     parts = []
     for name, field in Gate.model_fields.items():
@@ -123,12 +123,12 @@ def gate() -> str:
 
 
 def exit_codes() -> str:
-    """A table of all exit codes."""
+    """Return a table of all exit codes."""
     return table(("code", "meaning"), [(str(int(each)), _MEANINGS[each]) for each in Exit])
 
 
 def kind_of(annotation: object) -> str:
-    """A field's type in words of JSON: ``tuple[int, ...]`` is a list of integers."""
+    """Return a field's type in JSON's terms: ``tuple[int, ...]`` is "list of integers"."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     text = text.replace('"', "").strip()
     if text.endswith("| None"):
@@ -144,9 +144,9 @@ def kind_of(annotation: object) -> str:
 
 
 def explained(page: str) -> dict[str, str]:
-    """What the first tables of a page say of each name in their first cells.
+    """Return the first explanation of each name in the first column of a page's tables.
 
-    It stands in the column that is headed *formula*, or else in the second.
+    The explanation is in the column headed *formula* or, without one, in the second column.
     """
     told: dict[str, str] = {}
     lines = page.splitlines()
@@ -164,17 +164,17 @@ def explained(page: str) -> dict[str, str]:
 
 
 def defined(column: str, page: str, columns: Collection[str]) -> tuple[str, str]:
-    """What a page says of a column, and the heading it stands under.
+    """Return a page's explanation of a column, and the heading above it.
 
-    A row of a table goes before a sentence. Ends of the interval of another column say that.
+    A table row takes precedence over a sentence; an interval's end is described as such.
 
     Args:
-        column: the name.
-        page: Markdown.
+        column: name of the column.
+        page: Markdown of the page.
         columns: names of all columns.
 
     Raises:
-        ValueError: the page does not name it.
+        ValueError: the page does not name the column.
     """
     sections = re.split(r"^#+ (.*)$", page, flags=re.MULTILINE)[1:]
     headings, texts = sections[::2], sections[1::2]
@@ -202,7 +202,7 @@ def _end_of_interval(column: str, columns: Collection[str]) -> str | None:
 
 
 def anchor(heading: str) -> str:
-    """What a link calls a heading."""
+    """Return the anchor of a heading in links."""
     kept = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
     return re.sub(r"[\s]+", "-", kept)
 

@@ -1,6 +1,6 @@
-"""Read the value that a number's source names: a cell of a table, a place of a record.
+"""Reads the value that a number's source names, in a table or a record.
 
-Grammar and examples: `docs.generate.figures`.
+See `docs.generate.figures` for the grammar and examples.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OPERATORS: dict[type, Callable[[float, float], float]] = {
 }
 _RELATIONS = ("over", "short-of")
 _BESIDE = "ar_time_per_token_s"
-"""A column of tables by prompt: `ar`'s time beside the decoder's."""
+"""A column that only tables by prompt have: `ar`'s time, next to the decoder's."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and, where its source has one, its 95 % interval."""
+    """A value and, if its source has one, its 95 % interval."""
 
     value: float
     low: float | None = None
@@ -43,10 +43,10 @@ class Interval:
 
 
 def resolve(words: list[str]) -> Interval:
-    """Return what a source says.
+    """Return the value of a source.
 
     Raises:
-        ValueError: it names no file, no row, several rows, or no value.
+        ValueError: the source names no file, no row, several rows, or no value.
     """
     name, *rest = words
     paths = paths_of(name)
@@ -58,10 +58,10 @@ def resolve(words: list[str]) -> Interval:
 
 
 def paths_of(name: str) -> list[Path]:
-    """Return the files of a name: those in ``results/reference``, else those at the root.
+    """Return the files of a name: in ``results/reference``, else relative to the root.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no file has this name.
     """
     for folder in (_REFERENCE, ""):
         if found := sorted(ROOT.glob(f"{folder}{name}")):
@@ -133,7 +133,7 @@ def _computed(node: ast.expr, row: Mapping[str, str]) -> float:
 
 
 def _paired(path: Path, kept: Mapping[str, str], other: Mapping[str, str]) -> Interval:
-    """How many times as fast one decoder is as another, as the report computes it."""
+    """Return the speed-up of one decoder over another, as the report computes it."""
     if kept == other:
         other = {"decoder": "ar"}
     mine, theirs = (dict(_times(path, each["decoder"])) for each in (kept, other))
@@ -147,7 +147,7 @@ def _paired(path: Path, kept: Mapping[str, str], other: Mapping[str, str]) -> In
 
 
 def _times(path: Path, decoder: str) -> Iterator[tuple[str, tuple[float, str]]]:
-    """A decoder's seconds per token and conversation, by prompt; the table has `ar`'s beside."""
+    """Yield a decoder's seconds per token and conversation, by prompt."""
     column = _BESIDE if decoder == "ar" else "time_per_token_s"
     for row in _table(path):
         if decoder in ("ar", row["decoder"]):

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are Markdown themselves, in which a bar of prose is written as an entity."""
+    """Return a table of Markdown cells; bars outside of code become HTML entities."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines) + "\n"
 
 
 def code(text: object) -> str:
-    """Text as it is typed."""
+    """Return text in code formatting."""
     return f"`{text}`"
 
 
 def _cell(text: str) -> str:
-    """One line of a cell, its bars outside of code escaped: in code they divide nothing."""
+    """Return a cell on one line; escape only bars outside of code, as bars in code do no harm."""
     parts = " ".join(text.split()).split("`")
     parts[::2] = [part.replace("|", "&#124;") for part in parts[::2]]
     return "`".join(parts)

@@ -1,1 +1,1 @@
-"""Training adapters of slots for any causal LM."""
+"""Trains adapters of slots for any causal LM."""

@@ -1,9 +1,9 @@
-"""Blocks of a refining adapter: shown tokens of their slots, and masks for the others to predict.
+"""Blocks of a refining adapter: slots that show tokens, and masked slots to predict.
 
-A block stands for consecutive answer tokens. Its first token, the target's own, is shown, except in
-a fully masked block, whose call yields it. Of the others a random share is masked. A slot predicts
-the token after its own, so the last slot's prediction is not looked at. After a token that ends the
-answer all further slots hold that token: the decoder's block does not know where the answer ends.
+A block covers consecutive answer tokens. Its first token comes from the target and is shown, except
+in a fully masked block, whose call yields it. A random share of the other tokens is masked. A slot
+predicts the token after its own, so the last slot's prediction is unused. After a stop token, all
+further slots hold that token, because the decoder's block does not know where the answer ends.
 Source: mask-predict (arXiv 1904.09324), shifted as in I-DLM (arXiv 2604.11035).
 
 Letters: B rows, Q slots of a row, n slots of a block.
@@ -31,11 +31,11 @@ Stride = Annotated[int, Field(ge=2)]
 
 
 class BlocksTable(RecipeTable):
-    """[blocks]: sizes (none: the longest there may be, else each as likely) and masks of blocks.
+    """[blocks]: equally likely sizes of blocks (empty: the longest possible), and their masks.
 
-    A share `hidden` of blocks is fully masked; in the others a share of tokens drawn between
-    `ratios` is. A share `own` of the unmasked shows the student's own predictions and shall predict
-    these too: so it learns which of its tokens to replace.
+    A share `hidden` of blocks is fully masked; in the others, a share of tokens drawn between
+    `ratios`. In a share `own` of the others, unmasked tokens after the first are the student's own
+    predictions. These are learnt too, so that the student learns which of its tokens to replace.
     """
 
     sizes: tuple[Stride, ...] = ()
@@ -45,24 +45,24 @@ class BlocksTable(RecipeTable):
 
 
 class BlockRules(BlocksTable):
-    """How blocks are drawn: `stops` end an answer; slots stand before the position `room`."""
+    """Draws blocks. Tokens in `stops` end an answer; slots stay below the position `room`."""
 
     stops: frozenset[int] = frozenset()
     room: int = 2**31
 
     def end(self, row: Row, start: int, end: int) -> int:
-        """Return the end of the answer that goes on at `start`: behind its stop, or at `end`."""
+        """Return the end of the answer that contains `start`: after its stop token, or `end`."""
         stops = (index + 1 for index in range(start, end) if row.ids[index] in self.stops)
         return next(stops, end)
 
     def size(self, row: Row, start: int, end: int, longest: int, rng: np.random.Generator) -> int:
-        """Return n of a block: it goes on behind a stop, but not behind text that was cut."""
+        """Return a block's size n; it may extend past a stop token, but not past truncated text."""
         size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else longest
         stopped = row.ids[end - 1] in self.stops
         return min(size, longest, (self.room if stopped else min(end, self.room)) - start)
 
     def masked(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return a mask ``[n]`` of a block's masked slots."""
+        """Draw a mask ``[n]`` of a block's masked slots."""
         masked = np.zeros(size, bool)
         if rng.random() < self.hidden:
             masked[:] = True
@@ -77,9 +77,9 @@ class BlockRules(BlocksTable):
 class Blocks:
     """Shown tokens and targets of the slots of blocks; every field is ``[B, Q]``.
 
-    `shown` is the token at a slot's own position, or `MASKED`; `target` the one it predicts (0:
-    none). A slot learns (`learn`) tokens that are masks in the block, or the student's `own`;
-    `inside` are the answer's, its stop included.
+    `shown` is the token at a slot's own position, or `MASKED`; `target` is the token it predicts
+    (0: none). `own` marks slots that show the student's predictions; `learn` marks slots whose
+    target is masked or `own`; `inside` marks targets in the answer, its stop token included.
     """
 
     shown: Tensor
@@ -97,13 +97,13 @@ class Blocks:
         return dataclasses.replace(self, shown=self.shown.masked_fill(self.own, MASKED))
 
     def with_own(self, predicted: Tensor) -> Blocks:
-        """Return the same blocks showing what slots `predicted` ``[B, Q]`` of the next slot."""
+        """Return the same blocks with the student's predictions `predicted` ``[B, Q]`` shown."""
         shifted = torch.nn.functional.pad(predicted, (1, 0))[:, :-1]
         return dataclasses.replace(self, shown=torch.where(self.own, shifted, self.shown))
 
 
 def moved(parts: T, device: torch.device) -> T:
-    """Return a dataclass with its tensors on a device."""
+    """Return a dataclass with its tensors moved to a device."""
     fields = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
     return dataclasses.replace(
         parts, **{name: part.to(device) for name, part in fields.items() if hasattr(part, "to")}
@@ -121,7 +121,7 @@ def hide(
     placed: Sequence[Placed],
     rng: np.random.Generator,
 ) -> Blocks:
-    """Choose the masks of blocks that are `placed` within `shape` ``[B, Q]``."""
+    """Draw the masks of the `placed` blocks and return slots of `shape` ``[B, Q]``."""
     shown, target = np.full(shape, MASKED, np.int64), np.zeros(shape, np.int64)
     learn, inside, own = (np.zeros(shape, bool) for _ in range(3))
     for b, where, start, end in placed:
@@ -130,7 +130,7 @@ def hide(
         tokens = np.array(text + text[-1:] * (size - len(text)))
         masked = rules.masked(size, rng)
         shows = ~masked
-        shows[0] = False  # the first token is never the student's
+        shows[0] = False  # the first token comes from the target
         own[b, where] = shows & (rng.random() < rules.own)
         shown[b, where] = np.where(masked, MASKED, tokens)
         predicts = slice(where.start, where.stop - 1)

@@ -1,4 +1,4 @@
-"""Training an adapter on a causal LM: losses of windows, held-out report, export.
+"""Trains an adapter on a causal LM: losses of windows, held-out report, export.
 
 Letters: B rows, S tokens of a row.
 """
@@ -33,7 +33,7 @@ _EVAL_SLOTS = 160
 
 
 class AdapterJob(JudgedJob):
-    """A student on the rows of a source: in every row windows of slots are drawn anew."""
+    """Trains a student on a source's rows, with new random windows of slots in every row."""
 
     trained: SlotAdapter
 
@@ -47,17 +47,17 @@ class AdapterJob(JudgedJob):
         pad: int,
         blocks: BlockRules | None = None,
     ) -> None:
-        """Take any token id as `pad`; `blocks` are drawn for a refining adapter alone."""
+        """Take any token id as `pad`; `blocks` are only for a refining adapter."""
         self.blocks, self.student, self.source, self.sampling = blocks, student, source, sampling
         self.run, self.reporter, self.pad, self.trained = settings, reporter, pad, student.adapter
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Muon for the delta's factors, AdamW for the slot embedding."""
+        """Return Muon for the delta's factors, AdamW for all other weights."""
         matrices = [*self.trained.lora_a.parameters(), *self.trained.lora_b.parameters()]
         return muon_and_adamw(self.trained, matrices, self.run)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Yield losses of this worker's groups of a step."""
+        """Yield the losses of this worker's groups of a step."""
         rng = np.random.default_rng([self.run.seed, progress.step, worker()[0]])
         for group in worker_groups(self.source.rows(progress.step), self.run.max_tokens):
             windows = self._windows(
@@ -68,20 +68,20 @@ class AdapterJob(JudgedJob):
                 yield piece
 
     def _length(self, step: int) -> int:
-        """Return the slots of a window: of the stride whose turn it is, if there are several."""
+        """Return the slots per window; with `run.strides`, those of the current stride."""
         strides = self.run.strides
         if not strides:
             return self.trained.config.num_slots
         return strides[step * len(strides) // self.run.num_steps] - 1
 
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
-        """Return the loss of a group's windows; None where no slot counts."""
+        """Return the loss of a group's windows, or None if no slot is usable."""
         outcome = run(self.student, windows, self.sampling.top_k)
         num = len(outcome.target)
         return (self._loss(outcome, rows), num, windows.number.numel()) if num else None
 
     def _loss(self, outcome: Outcome, rows: Sequence[Row]) -> Tensor:
-        """Return the objective's loss, with its share of hard labels and that of token rows."""
+        """Return the objective's loss, mixed with hard labels and the loss of token rows."""
         share, weight = self.run.label_share, self.run.clean
         loss = loss_of(self.student, outcome, self.run.objective)
         if share:
@@ -121,9 +121,9 @@ class AdapterJob(JudgedJob):
         )
 
     def held_out(self) -> HeldOutReport:
-        """Return the report on held-out rows, sampled as usual, and greedy if that is trained.
+        """Return the report on held-out rows, sampled and, if greedy windows are trained, greedy.
 
-        isd: at temperature 1 too, and greedy in any case. Blocks: all masked, and in part.
+        For isd: always greedy too, and at temperature 1. For blocks: fully and partly masked.
         """
         usual, variant = self.tally(), self.trained.config.variant
         if variant == "refine":
@@ -141,9 +141,9 @@ class AdapterJob(JudgedJob):
         warp: tuple[float, float] | None = None,
         ratio: float | None = None,
     ) -> SlotTally:
-        """Count held-out rows, in greedy windows alone or at a `warp` (temperature and top-p).
+        """Tally held-out rows, with only greedy windows or at a `warp` (temperature and top-p).
 
-        `ratio` is the share of a block's tokens that are masked; None: all, the first one too.
+        `ratio` is the masked share of a block's tokens; None: all, including the first.
         """
         temperature, top_p = warp or (self.run.eval_temperature, self.run.eval_top_p)
         sampling = WindowSampling(
@@ -167,11 +167,11 @@ class AdapterJob(JudgedJob):
         return tally
 
     def export(self, folder: Path) -> None:
-        """Write the adapter with its held-out report; the student is of no use afterwards.
+        """Write the adapter with its held-out report; the student is unusable afterwards.
 
-        Ungated deltas belong to every row: they go into the model's own weights, written to
-        ``FOLDER/draft`` (a model of masks verifies itself: ``FOLDER/model``), and the adapter keeps
-        its embedding alone.
+        Ungated deltas apply to every row, so they are merged into the model's weights, written to
+        ``FOLDER/draft`` (or ``FOLDER/model`` with masks, where the model verifies itself). The
+        adapter then has only its embedding.
         """
         dtype, trained = getattr(torch, self.run.stored), self.trained
         config = dataclasses.replace(trained.config, base=self.base, measured=self.chosen())
@@ -179,7 +179,7 @@ class AdapterJob(JudgedJob):
         if not self.student.gated:
             name = "model" if trained.config.masked else "draft"
             self.student.merge().to(dtype).save_pretrained(folder / name)
-            config = dataclasses.replace(config, rank=1, base={})  # no longer for its base model
+            config = dataclasses.replace(config, rank=1, base={})  # its base is the merged model
             state = {name: part for name, part in state.items() if not name.startswith("lora_")}
         fresh = SlotAdapter(config)
         fresh.load_state_dict(state, strict=self.student.gated)
@@ -187,6 +187,6 @@ class AdapterJob(JudgedJob):
 
 
 def rows_at(rows: Sequence[Row], temperature: float) -> list[Row]:
-    """Return rows whose text was sampled at a temperature; without any, all, for any."""
+    """Return the rows sampled at a temperature; if none, all rows, without their temperatures."""
     own = [row for row in rows if row.temperature == temperature]
     return own or [dataclasses.replace(row, temperature=None) for row in rows]

@@ -1,9 +1,9 @@
-"""Training an adapter by the lean pass: each row's base and teacher once, many windows on it.
+"""Trains an adapter with the lean pass: base and teacher run once per row, for many windows.
 
-The loss has a head of few words, and is against the teacher's likeliest tokens.
+The loss uses an output head of few words, and compares with the teacher's likeliest tokens only.
 
 Letters: B rows, S tokens of a row, Q slots of a row, W windows of L slots each, N = W L, H query
-heads, K key heads, E head size, M slots that count, T likeliest tokens of the teacher, U words of
+heads, K key heads, E head size, M slots in the loss, T likeliest tokens of the teacher, U words of
 the head, V vocabulary.
 """
 
@@ -29,14 +29,14 @@ from training.text.data import Row, learnt, stored_completions
 
 
 class LeanStudent(Student):
-    """Computes what `Student` does, faster; slots may enter above the first layer.
+    """A faster `Student`, whose slots may also enter above the first layer.
 
-    Slots stand in windows of one length (`draw_windows` with a stride), so their attention is two
-    products: of all slots with the context, and of each window with itself.
+    All windows have the same length (`draw_windows` with a stride), so attention is two products:
+    of all slots with the context, and of each window with itself.
     """
 
     def __init__(self, module: Any, adapter: SlotAdapter) -> None:
-        """Freeze `module`, a Llama in float32 or bfloat16; others raise `ValueError`."""
+        """Freeze `module`, a Llama in float32 or bfloat16; other models raise `ValueError`."""
         if not adapter.config.rank or adapter.config.standalone:
             raise ValueError(
                 "run.lean trains low-rank adapters that are not standalone; set adapter.rank to "
@@ -48,7 +48,7 @@ class LeanStudent(Student):
                 "set run.lean = false"
             )
         super().__init__(module, adapter)
-        self.merged = False  # many layers, few slots of each window
+        self.merged = False  # many layers, few slots per window
         base, enter = module.base_model, adapter.config.enter
         layers = list(base.layers)
         self._upper = copy.copy(base)
@@ -60,7 +60,7 @@ class LeanStudent(Student):
         self._entering = given[0]
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """See `Student.context`; the cache has the states before the layer where slots enter."""
+        """See `Student.context`; the cache also keeps the inputs of the layer where slots enter."""
         hidden, cache = super().context(ids.to(self.device))
         cache.entering, self._entering = self._entering, None
         return hidden, cache
@@ -81,7 +81,7 @@ class LeanStudent(Student):
             out = self._upper(
                 inputs_embeds=x.to(self.dtype),
                 position_ids=windows.position,
-                attention_mask=x.new_empty((batch, 1, 1, 1)),  # there are masks: make none
+                attention_mask=x.new_empty((batch, 1, 1, 1)),  # stops transformers making masks
                 past_key_values=cache.fork(),
                 use_cache=True,
                 windows=partial(attend_windows, masks=self._hidden(windows, shape)),
@@ -90,7 +90,7 @@ class LeanStudent(Student):
         return hidden
 
     def _hidden(self, windows: Windows, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return additive masks of the context ``[B, W, S]`` and of windows ``[B, W, L, L]``."""
+        """Return additive masks for the context ``[B, W, S]`` and for windows ``[B, W, L, L]``."""
         start = windows.start.view(shape)[..., 0].clamp(min=1)
         tokens = torch.arange(windows.ids.shape[1], device=start.device)
         number = windows.number.view(shape)
@@ -103,11 +103,11 @@ class LeanStudent(Student):
 def attend_windows(
     query: Tensor, key: Tensor, value: Tensor, scale: float, masks: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return attention ``[B, N, H, E]`` of slots to the context and to their windows.
+    """Return the attention ``[B, N, H, E]`` of slots to the context and to their own windows.
 
-    Queries are ``[B, H, N, E]``, keys and values ``[B, K, S + N, E]``, the context's first; `masks`
-    are added, ``[B, W, S]`` of the context and ``[B, W, L, L]`` of windows. Query heads that share
-    a key head are rows of one product.
+    Queries are ``[B, H, N, E]``; keys and values are ``[B, K, S + N, E]``, the context's first. The
+    additive `masks` are ``[B, W, S]`` for the context and ``[B, W, L, L]`` for windows. Query heads
+    that share a key head are rows of one matrix product.
     """
     (batch, windows, slots, _), length = masks[1].shape, masks[0].shape[2]
     heads, groups, size = query.shape[1], key.shape[1], query.shape[3]
@@ -130,23 +130,23 @@ def attend_windows(
 
 
 GREEDY_TEMPERATURE = 0.7
-"""Distributions are compared at this temperature where the text was picked greedily."""
+"""Temperature of the compared distributions where the text is greedy."""
 Top = tuple[Tensor, Tensor]
-"""The teacher's likeliest tokens, int64 ``[M, T]``, the likeliest first, and their logits."""
+"""The teacher's likeliest tokens, int64 ``[M, T]`` in descending order, and their logits."""
 
 
 class ShortHead:
-    """The rows of an output head for some words: frequent ones, and those a batch asks for."""
+    """The rows of an output head for frequent words, and for the words that a batch needs."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
-        """Take `weight` ``[V, D]``, frozen or not; `words` int64, distinct ids (none: all)."""
+        """Take `weight` ``[V, D]``, frozen or not, and distinct int64 `words` (empty: all)."""
         self.weight, self.words = weight, words.sort().values
         self._rows = None if weight.requires_grad else weight[self.words]
         self._index = torch.full((len(weight),), -1, device=weight.device)
         self._index[self.words] = torch.arange(len(self.words), device=weight.device)
 
     def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows ``[U, D]`` that hold all words `asked`, and their indices there."""
+        """Return rows ``[U, D]`` that include all words `asked`, and the indices of these words."""
         if not len(self.words):
             return self.weight, asked
         others = torch.unique(asked[self._index[asked] < 0])
@@ -170,11 +170,11 @@ def taught_loss(
 ) -> Tensor:
     """Return the summed loss of slots with final hidden states ``[M, D]``.
 
-    It is cross-entropy with the teacher's distribution, with labels (`target` ``[M]``, by
-    `label_share`, one or ``[M]``) and the chance that a proposal is rejected, 1 - sum min(p, q) (by
-    `overlap_share`); without `top`, with labels alone. All distributions are at the slots' own
-    temperatures ``[M]`` and over the head's words; the teacher's is of its T likeliest tokens. Each
-    slot has a weight ``[M]``.
+    The loss mixes three terms: cross-entropy with the teacher's distribution, cross-entropy with
+    labels (`target` ``[M]``, by `label_share`, one number or ``[M]``), and the probability that a
+    proposal is rejected, 1 - sum min(p, q) (by `overlap_share`). Without `top`, it uses labels
+    only. Distributions are at the slots' temperatures ``[M]``: the student's over the head's words,
+    the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
     """
     asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
     rows, index = head.of(asked)
@@ -191,14 +191,14 @@ def taught_loss(
     return (loss * weight).sum()
 
 
-_CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are held at a time
+_CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are in memory at a time
 
 
 class LeanJob(AdapterJob):
-    """As `AdapterJob`, with the lean pass and its loss; rows know the temperature of their text."""
+    """An `AdapterJob` with the lean pass and its loss, on rows with their sampling temperature."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
-        """Take what `AdapterJob` takes; rows that are no completions raise `ValueError`."""
+        """Take the arguments of `AdapterJob`; data other than completions raise `ValueError`."""
         super().__init__(*parts, **options)
         words = stored_completions(self.source, "run.lean").frequent(self.run.head_words)
         weight = self.student.head.weight
@@ -249,13 +249,13 @@ def ask_teacher(
     temperature: Tensor,
     num_top: int,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Top]:
-    """Ask the teacher once about the tokens of `ids` ``[B, S]``, for all windows that stand there.
+    """Compute the teacher's distributions once per token of `ids` ``[B, S]``, for all windows.
 
-    Logits are `read` off its hidden states ``[B, S, D]``; `asked` is a mask ``[B, S]`` without the
-    first tokens of rows, `temperature` ``[B]`` is that of each row's windows (1 where they are
-    greedy). Returned are its argmax before each token, the left edge and the width of the token's
-    interval (float64; 0 if not asked about), ``[B, S]`` each; and its likeliest tokens and their
-    logits, ``[B, S, num_top]``.
+    `read` computes logits from the hidden states ``[B, S, D]``. `asked` is a mask ``[B, S]`` of the
+    tokens to compute, never the first of a row. `temperature` ``[B]`` is that of each row's windows
+    (1 if greedy). Return, ``[B, S]`` each, the teacher's argmax for each token, and the left edge
+    and width of the token's interval (float64); and the teacher's likeliest tokens and their
+    logits, ``[B, S, num_top]``. Values of tokens outside `asked` are 0.
     """
     likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
     mass = torch.zeros_like(left)

@@ -1,14 +1,14 @@
 """Losses of parallel predictors (PTP, arXiv 2512.21323, section 3).
 
-* `one-hot`: cross-entropy of the token that u picks (O-PTP), or of the text's (all others).
+* `one-hot`: cross-entropy with the token that u picks (O-PTP), or the text's token (all others).
 * `kl`, `reverse-kl` (C-PTP by distillation, isd): a divergence between the teacher's distribution
-  after the true tokens and the student's distribution after their uniforms, or after none.
-* `overlap` (isd): how likely the teacher is to reject what the student draws, 1 - sum min(p, q).
+  given the true tokens and the student's distribution given their uniforms (isd: given masks).
+* `overlap` (isd): the probability that the teacher rejects the student's draw, 1 - sum min(p, q).
 
-Slots of blocks (refine) learn the text by `one-hot`. The independent predictor, PTP's control, is
+Slots of blocks (refine) learn the text with `one-hot`. The independent predictor, PTP's control, is
 `one-hot` with an adapter whose code is `constant`.
 
-Letters: B rows, S tokens of a row, Q slots of a row, M slots that count, V vocabulary.
+Letters: B rows, S tokens of a row, Q slots of a row, M usable slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from training.adapter.windows import LEAST_MASS, Windows, carried, edges, explai
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl", "overlap"]
 Judged = tuple[Tensor, Tensor, Tensor]
-"""Of M slots: whether each is right, or with what chance, its confidence, and whether it counts."""
+"""For M slots: right or not (or the probability), confidence, and a mask of slots that count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A student's logits ``[M, V]`` and targets ``[M]`` of the usable slots ``[B, Q]`` of windows.
+    """A student's logits ``[M, V]`` and targets ``[M]`` at the `usable` slots ``[B, Q]``.
 
-    Hidden states ``[B, S, D]`` are the teacher's (of blocks, which need none: the student's own)
-    and those of the student's own token rows (`context`).
+    `teacher` has the teacher's hidden states ``[B, S, D]`` (with blocks, which need no teacher, the
+    student's); `context` has those of the student's token rows.
     """
 
     windows: Windows
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def run(student: Student, windows: Windows, top_k: int) -> Outcome:
-    """Return the student's predictions on windows, whose `top_k` is given."""
+    """Return the student's predictions on windows; `top_k` is that of the windows' sampling."""
     variant = student.adapter.config.variant
     windows = windows.to(student.device)
     hidden, cache = student.context(windows.ids)
@@ -78,7 +78,7 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
 def _showing_own(
     student: Student, windows: Windows, blocks: Blocks, u: Tensor, cache: ContextCache
 ) -> Windows:
-    """Return blocks with those tokens that are the student's own, predicted from masks first."""
+    """Fill in the student's own tokens of blocks, which it first predicts from masks."""
     if not bool(blocks.own.any()):
         return windows
     first = dataclasses.replace(windows, blocks=blocks.masked_own())
@@ -87,11 +87,11 @@ def _showing_own(
 
 
 def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:
-    """Return the summed loss of the slots that count.
+    """Return the summed loss of the usable slots.
 
-    Divergences are between unwarped distributions; the overlap is at the windows' temperatures,
-    without top-k and top-p: what they cut off would have no gradient. Greedy windows learn the
-    teacher's argmax.
+    Divergences are between unwarped distributions. The overlap is at the windows' temperatures, but
+    without top-k and top-p, because tokens they exclude would have no gradient. Greedy windows
+    learn the teacher's argmax.
     """
     logits = outcome.logits
     if objective == "one-hot":
@@ -110,13 +110,13 @@ def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Ten
 
 
 def clean_loss(student: Student, outcome: Outcome, learn: Tensor) -> Tensor:
-    """Return mean cross-entropy of the student's token rows where `learn` ``[B, S]``."""
+    """Return the mean cross-entropy of the student's token rows at the mask `learn` ``[B, S]``."""
     logits = student.logits(outcome.context[:, :-1][learn[:, 1:]])
     return F.cross_entropy(logits, outcome.windows.ids[:, 1:][learn[:, 1:]])
 
 
 def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]:
-    """Return the teacher's logits ``[M, V]`` for the tokens slots predict, and greedy slots."""
+    """Return the teacher's logits ``[M, V]`` for the slots' targets, and a mask of greedy slots."""
     windows, usable = outcome.windows, outcome.usable
     with torch.no_grad():
         states = gather_rows(outcome.teacher, windows.position)[usable]
@@ -125,12 +125,12 @@ def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]
 
 @torch.no_grad()
 def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
-    """Judge the proposal of each slot that counts against the teacher.
+    """Judge the proposal of each usable slot against the teacher.
 
-    O-PTP and blocks: the likeliest token. C-PTP: the token that u picks from the student's warped
-    distribution (greedy: the likeliest), with a u of the text's own interval other than the carried
-    ones. isd: a draw stands with probability sum min(p, q) of the warped distributions (greedy: if
-    both have the same likeliest token).
+    O-PTP and blocks propose the likeliest token. C-PTP proposes the token that u picks from the
+    student's warped distribution (greedy: the likeliest), with a u from the text's own interval
+    that no slot carries. isd's draw is accepted with probability sum min(p, q) of the warped
+    distributions (greedy: if both have the same likeliest token).
     """
     confidences, tokens = outcome.logits.softmax(-1).max(-1)
     windows, usable, variant = outcome.windows, outcome.usable, student.adapter.config.variant
@@ -144,7 +144,7 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
     warp = windows.warp[usable]
     distribution = warped(outcome.logits, warp, top_k)
     if variant == "isd":
-        if not student.gated:  # the model that was trained verifies, not its teacher
+        if not student.gated:  # the trained model verifies, not its teacher
             teacher = student.logits(gather_rows(outcome.context, windows.position)[usable])
         overlap = torch.minimum(warped(teacher, warp, top_k), distribution).sum(-1)
         agrees = (tokens == teacher.argmax(-1)).to(overlap.dtype)

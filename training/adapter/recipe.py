@@ -1,4 +1,4 @@
-"""The tables of a recipe of adapter training; of [data] see `training.text.sources.source_of`."""
+"""The tables of an adapter recipe; for [data] see `training.text.sources.source_of`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from training.recipe import (
 
 
 class _ModelTable(RecipeTable):
-    """[model]: the base, and the dtype of its weights and activations.
+    """[model]: the base model, and the dtype of its weights and activations.
 
-    `teacher` is another model of the same vocabulary whose picks the adapter learns, for a small
-    model that drafts for it; None is the base itself.
+    `teacher` is another model with the same vocabulary, for which a small base model drafts; the
+    adapter learns the teacher's picks. None: the base model is the teacher.
     """
 
     path: str
@@ -40,10 +40,10 @@ class _ModelTable(RecipeTable):
 class AdapterTable(RecipeTable):
     """[adapter]: see `decoders.core.adapter.config.AdapterConfig`.
 
-    `initial_scale` is the root mean square of embedded uniforms, in those of token embeddings.
-    `gated` False runs context rows through the adapter too (an ablation): the merged model is then
-    written as a draft model, beside an adapter of its embedding of uniforms alone. `initial` is the
-    folder of an adapter of the same layers and rank to begin from.
+    `initial_scale` is the root mean square of embedded uniforms relative to that of token
+    embeddings. With `gated` False (an ablation), context rows run through the adapter too; the
+    export is then the merged model and an adapter with only the embedding of uniforms. `initial` is
+    the folder of an adapter with the same layers and rank to begin from.
     """
 
     variant: SlotVariant = "o-ptp"
@@ -67,20 +67,20 @@ class RunTable(LoopTable):
     """[run]: objective, length, rates, sizes and evaluation.
 
     Attributes:
-        label_share: share of the text's own tokens in the loss, beside the teacher's.
-        clean: weight of the next-token loss of token rows, where the adapter is not gated; ``auto``
+        label_share: share of the text's own tokens in the loss; the rest is the teacher's.
+        clean: weight of the next-token loss of token rows, for ungated adapters; ``auto``
             gives it as much weight as the slots' loss.
-        strides: isd learns one after another, each for an equal share of the steps; none: the
-            largest only.
-        muon_lr: peak for the delta's matrices.
-        max_tokens: padded tokens of one group of rows.
-        lean: the lean pass (`training.adapter.lean_job`): for Llama models and stored
-            completions, with the four keys after it.
-        teacher_top: likeliest tokens of the teacher that are learned.
-        head_words: words of the head that are always in the loss; 0: all.
-        position_decay: slot k weighs exp(-k position_decay).
+        strides: strides that isd learns one after another, each for an equal share of the steps;
+            empty: only the largest.
+        muon_lr: peak learning rate of the delta's matrices.
+        max_tokens: most padded tokens in one group of rows.
+        lean: use the lean pass (`training.adapter.lean_job`), for Llama models and stored
+            completions. The next four keys apply only to it.
+        teacher_top: number of the teacher's likeliest tokens to learn.
+        head_words: number of the head's words that are always in the loss; 0: all.
+        position_decay: decay of the weights of slots; slot k has weight exp(-k position_decay).
         overlap_share: share of 1 - overlap in the loss.
-        choose: write the last weights, or those of the best held-out report.
+        choose: write the last weights, or those with the best held-out report.
     """
 
     objective: ObjectiveName = "one-hot"
@@ -120,7 +120,7 @@ class AdapterRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        """Check that all tables are about one kind of slots."""
+        """Check that all tables fit the same kind of slots."""
         run, adapter = self.run, self.adapter
         variant, objective, strides = adapter.variant, run.objective, run.strides
         shares = run.label_share + run.overlap_share
@@ -159,7 +159,7 @@ class AdapterRecipe(Recipe):
         return self
 
     def decisive(self) -> dict[str, Any]:
-        """Return what decides a run's steps; unset keys are left out: older checkpoints go on."""
+        """Return the deciding settings; omit unset keys, so that older checkpoints can resume."""
         tables = super().decisive()
         unset = {
             "run": ["label_share", "clean", "strides", *([] if self.run.lean else _LEAN)],
@@ -170,7 +170,7 @@ class AdapterRecipe(Recipe):
             for name in names:
                 if not tables[table][name] or name in _LEAN:
                     del tables[table][name]
-        if self.run.strides:  # the length decides when the next stride's turn is
+        if self.run.strides:  # the length decides when strides change
             tables["run"]["num_steps"] = self.run.num_steps
         if self.blocks is None:
             del tables["blocks"]

@@ -1,6 +1,6 @@
-"""Refuse what an architecture cannot do before any text is sampled.
+"""Refuse an architecture that cannot train or decode, before any text is sampled.
 
-A fresh adapter decodes, and its job takes a row that was made up.
+The rehearsal decodes with a fresh adapter and runs its job on made-up rows.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _NUM_TOKENS = 4
 def rehearse(
     model: HFModel, adapter: SlotAdapter | HiddenAdapter, make: Callable[[Source], Job]
 ) -> None:
-    """Check the model, decode with a fresh adapter, and run a step of its job without updating.
+    """Check the model, decode with a fresh adapter, and run a step of its job without an update.
 
-    An architecture that is run wrong, or decodes or trains no such adapter, raises `ValueError`.
+    Models that run incorrectly, or cannot decode with or train the adapter, raise `ValueError`.
     """
     self_check(model)
     name, variant = type(model.module).__name__, adapter.config.variant
@@ -56,7 +56,7 @@ def rehearse(
         model.attach(_NAME, adapter)
     texts = ([token % model.vocab_size for token in range(n, n + 8)] for n in range(3, 19))
     rows = (Row(ids, [False, *[True] * 7], temperature=1.0) for ids in texts)
-    # completions, which every job takes
+    # of kind completions, which every job accepts
     source = PoolSource(rows, kind="completions", name=_NAME, rows_per_step=1, seed=0)
     prompts = [row.ids[:length] for row in source.rows(0) for length in (3, 5)]
     models, sampling = Models(target=model), Sampling(max_new_tokens=_NUM_TOKENS)
@@ -74,7 +74,7 @@ def rehearse(
 
 @contextmanager
 def _refusing(what: str, passing: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Turn what an architecture raises into one line, but for errors of `passing`."""
+    """Turn errors into a one-line `ValueError`, except memory errors and those in `passing`."""
     try:
         yield
     except passing:

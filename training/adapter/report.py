@@ -1,9 +1,9 @@
 """Held-out figures of parallel predictors.
 
-*Survival* to slot g is the probability that the first g slots are all right, estimated slot by slot
-(Kaplan-Meier), so that windows that end early with their answer count as far as they go. Its sum
-over the first n slots is the expected number of leading correct tokens out of n. Where a slot is
-right by chance only (isd), it counts by that chance.
+*Survival* to slot g is the probability that the first g slots are all right. It is estimated slot
+by slot (Kaplan-Meier), so that windows that end early count up to their end. Its sum over the first
+n slots is the expected number of leading correct tokens out of n. Where a slot is right only with
+some probability (isd), it counts with that probability.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ RATIOS = (0.25, 0.5, 0.75)
 class SlotTally:
     """Counts ``[4, num_slots]`` over windows, float64.
 
-    They are of slots judged, slots right, slots judged whose predecessors were right, and those of
-    them that were right too.
+    The rows count the judged slots, the right slots, the judged slots whose predecessors were all
+    right, and the right slots whose predecessors were all right.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -39,7 +39,7 @@ class SlotTally:
         self.num_windows = 0
 
     def add(self, outcome: Outcome, judged: Judged) -> None:
-        """Count what was judged of an outcome."""
+        """Add the judged slots of an outcome."""
         windows, usable = outcome.windows, outcome.usable.clone()
         right, confidence, counts = judged
         table = torch.zeros(usable.shape, dtype=torch.float64, device=usable.device)
@@ -59,7 +59,7 @@ class SlotTally:
         self.rights.append(right[counts].cpu())
 
     def accuracy(self) -> list[float | None]:
-        """Return the share of right slots by slot, whatever the slots before were."""
+        """Return the share of right slots by slot, regardless of the slots before."""
         return _ratios(self.counts[1], self.counts[0])
 
     def survival(self) -> list[float]:
@@ -71,7 +71,7 @@ class SlotTally:
         return shares
 
     def calibration(self) -> tuple[float, float]:
-        """Return (a, b) of ``sigmoid(a logit(c) + b)``, the chance that confidence c is right."""
+        """Fit (a, b) of ``sigmoid(a logit(c) + b)``, the probability that confidence c is right."""
         if not sum(map(len, self.rights)):
             return 1.0, 0.0
         logits = torch.logit(torch.cat(self.confidences).double().clamp(1e-6, 1 - 1e-6)).numpy()
@@ -97,13 +97,13 @@ def leading(survival: Sequence[float], num_slots: int) -> float:
 
 
 def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
-    """Return tokens per call of introspective strided decoding; None: too few slots were trained.
+    """Return the tokens per call of introspective strided decoding; None: too few trained slots.
 
-    ``(2 + C_1 + ... + C_{N-2}) / (2 - C_{N-1})``, where C_k (`survival`) is the chance that a
-    stride's first k specs stand: rounds whose specs all stood are followed by rounds that verify,
-    the others by one that only proposes.
+    ``(2 + C_1 + ... + C_{N-2}) / (2 - C_{N-1})``, where C_k (`survival`) is the probability that a
+    stride's first k specs are accepted. If all specs of a round are accepted, the next round
+    verifies; otherwise the next round only proposes.
 
-    Source: I-DLM (arXiv 2604.11035), for chances that differ by depth.
+    Source: I-DLM (arXiv 2604.11035), for probabilities that differ by depth.
     """
     if len(survival) < stride - 1:
         return None
@@ -112,14 +112,14 @@ def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutReport(Report):
-    """Held-out figures of an adapter in sampled windows, as they stand in ``adapter.json``.
+    """Held-out figures of an adapter, as stored in ``adapter.json``; by default of sampled windows.
 
-    By slot: `accuracy`, and `survival`, P(first g slots right); `calibration` is that of
-    `SlotTally`. The same in greedy windows is None where they are not trained on. Of isd, accuracy
-    is the mean over windows of sum min(p, q) by depth, which is how often strict verification
-    accepts; `open_` is at temperature 1 and without a nucleus; `tokens_per_call` is by stride and
-    distribution (``sampled``, ``open``, ``greedy``). Of blocks, figures are about fully masked ones
-    against the text; `by_ratio` is by the share of a block that is masked.
+    `accuracy` and `survival`, P(first g slots right), are by slot; `calibration` is that of
+    `SlotTally`. Fields `greedy_*` are for greedy windows; None if these are not trained on. For
+    isd, accuracy is the mean over windows of sum min(p, q) by depth, the acceptance rate of strict
+    verification; `open_*` is at temperature 1 without top-p; `tokens_per_call` is by stride and
+    distribution (``sampled``, ``open``, ``greedy``). For blocks, figures compare fully masked ones
+    with the text; `by_ratio` gives the accuracy by the masked share of a block.
     """
 
     windows: int
@@ -145,7 +145,7 @@ class HeldOutReport(Report):
         opened: SlotTally | None = None,
         by_ratio: Mapping[float, SlotTally] | None = None,
     ) -> HeldOutReport:
-        """Return the report of tallies; `opened` are of isd, `by_ratio` of blocks."""
+        """Return the report of tallies; `opened` is for isd, `by_ratio` for blocks."""
         fields: dict[str, Any] = {"windows": sampled.num_windows}
         for prefix, tally in (("", sampled), ("greedy_", greedy)):
             if tally is not None:
@@ -175,7 +175,7 @@ class HeldOutReport(Report):
 
     @property
     def score(self) -> float:
-        """Return the mean leading slots of sampled and greedy windows."""
+        """Return the leading right slots, averaged over sampled and greedy windows."""
         if self.greedy_leading_16 is None:
             return self.leading_16
         return (self.leading_16 + self.greedy_leading_16) / 2

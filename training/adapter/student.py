@@ -1,7 +1,7 @@
-"""A causal LM and the adapter that is being trained on it, for any architecture.
+"""A causal LM and the adapter being trained on it, for any architecture.
 
-The context runs through the untouched base weights without gradient; slots then run through base +
-adapter and see the context's keys and values.
+The context runs through the unchanged base weights without gradients. Slots then run through base +
+adapter and attend to the context's keys and values.
 
 Letters: B rows, S tokens of a row, Q slots of a row, D width.
 """
@@ -28,12 +28,12 @@ _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
 
 class ContextCache(DynamicCache):
-    """Keys and values of the context, and its states before the layer where slots enter."""
+    """A KV cache of the context, and the context's states before the layer where slots enter."""
 
     entering: Tensor | None = None
 
     def fork(self) -> ContextCache:
-        """Return a cache that goes on from here; this one stays as it is."""
+        """Return a copy to extend; this cache stays unchanged."""
         other = copy.copy(self)
         other.layers = [copy.copy(layer) for layer in self.layers]
         return other
@@ -42,17 +42,17 @@ class ContextCache(DynamicCache):
 class Student:
     """Runs contexts and slots of a causal LM.
 
-    With `gated` False the context runs through the adapter too (ungated LoRA, an ablation): it then
-    carries gradients, and its states are no longer the base model's.
+    With `gated` False the context runs through the adapter too (ungated LoRA, an ablation). The
+    context then carries gradients, and its states differ from the base model's.
     """
 
     def __init__(
         self, module: Any, adapter: SlotAdapter, *, gated: bool = True, teacher: Any = None
     ) -> None:
-        """Freeze `module` (on its device, in the dtype to compute in) for training `adapter`.
+        """Freeze `module` (on its device, in the dtype to compute in) to train `adapter` on it.
 
-        `teacher` is another causal LM of the same vocabulary whose picks are learned; None is
-        `module` itself. An adapter or an architecture that does not fit raises `ValueError`.
+        `teacher` is another causal LM with the same vocabulary, whose picks the adapter learns;
+        None: `module` itself. An unsuitable adapter or architecture raises `ValueError`.
         """
         adapter.check_fits(module)
         self.facts = _facts_of(module)
@@ -68,7 +68,7 @@ class Student:
                 )
             self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
-        # of the whole vocabulary: half precision rounds special tokens side by side far apart
+        # ids from the whole vocabulary: in half precision, adjacent special tokens round far apart
         num, last = min(_CHECKED_TOKENS, longest_row(self.facts)), self.facts.vocab_size - 1
         ids = torch.linspace(last / _CHECKED_TOKENS, last, num).long()[None].to(module.device)
         with torch.no_grad():
@@ -78,12 +78,12 @@ class Student:
         self.head = module.get_output_embeddings()
         self.dtype: torch.dtype = module.dtype
         self.device: torch.device = module.device
-        # merging costs in * out * r a layer, the delta rows * (in + out) * r
+        # per layer, merging costs in * out * r, and the unmerged delta rows * (in + out) * r
         self.merged = all(a * b < 2048 * (a + b) for a, b in adapter.config.layers.values())
         self._check_states(ids, expected)
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """Return hidden states ``[B, S, D]`` of right-padded rows, and what slots see of them."""
+        """Return the hidden states ``[B, S, D]`` of right-padded rows, and their KV cache."""
         cache = ContextCache()
         if self.gated:
             with torch.no_grad():
@@ -93,7 +93,7 @@ class Student:
 
     @torch.no_grad()
     def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
-        """Return the teacher's own states ``[B, S, D]``; `hidden` are those of `context`."""
+        """Return the teacher's hidden states ``[B, S, D]``; `hidden` are those of `context`."""
         if self.other is not None:
             states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
             return states
@@ -110,7 +110,7 @@ class Student:
         length = ids.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool).tril()
         masks = self._masks(causal.expand(len(ids), -1, -1), length)
-        # from a mask of ours a module would count other positions
+        # explicit, because a module would derive other positions from our mask
         positions = torch.arange(length, device=ids.device)[None]
         return self._base(cache, masks, input_ids=ids, position_ids=positions)
 
@@ -119,7 +119,7 @@ class Student:
     ) -> Tensor:
         """Return hidden states ``[B, Q, D]`` of embedded slots; `mask` is ``[B, Q, S + Q]``."""
         reach = cache.get_seq_length()
-        if any(self.facts.windows.values()):  # slots of a block may stand behind their row
+        if any(self.facts.windows.values()):  # a block's slots may go past their row
             reach = max(reach, int(positions.max()) + 1)
         with self.wrapped.active(self._forward()):
             return self._base(
@@ -131,10 +131,10 @@ class Student:
 
     @torch.no_grad()
     def _check_states(self, ids: Tensor, expected: Tensor) -> None:
-        """Hold a text's states, of its beginning and of slots on it, against the module's own.
+        """Compare the student's states of a text (its beginning and slots) with the module's.
 
-        A student brings masks, positions and an attention of its own. Where an architecture does
-        more (sinks, biases, caps, masks by index), it would train on states that no decoder meets.
+        A student uses its own masks, positions and attention. If an architecture does more (sinks,
+        biases, caps, masks by index), the student would train on states that no decoder produces.
         """
         name, rest = type(self.module).__name__, expected[:, _CHECKED_CONTEXT:]
         line = f"{name} trains no adapter of slots: its attention is not plain"
@@ -152,9 +152,9 @@ class Student:
         raise ValueError(f"{line} ({reason}); train medusa, eagle or exit")
 
     def _stood_in(self, ids: Tensor, num_context: int) -> Tensor:
-        """Return states of a text's beginning, and of two windows of slots that stand for the rest.
+        """Return states of a text's beginning, and of two windows of slots that replace the rest.
 
-        Slots have the base weights alone and the embeddings of the text's other tokens.
+        The slots run through the base weights only, on the embeddings of the text's other tokens.
         """
         cache = ContextCache()
         hidden = self._run_rows(ids[:, :num_context], cache)
@@ -170,11 +170,11 @@ class Student:
         return torch.cat([hidden, slots], 1)
 
     def states(self, cache: Any, u: Tensor, windows: Windows) -> Tensor:
-        """Return hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``."""
+        """Return the hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``."""
         return self.slots(cache, self.embed(u, windows), windows.position, windows.mask())
 
     def embed(self, u: Tensor, windows: Windows) -> Tensor:
-        """Return slot inputs ``[B, Q, D]`` of u ``[B, Q]``; slots of blocks may show tokens."""
+        """Return the slots' inputs ``[B, Q, D]`` for u ``[B, Q]``; slots of blocks show tokens."""
         number = windows.slot(self.adapter.config.variant)
         tokens, anchors, shown = self.module.get_input_embeddings(), None, None
         if self.adapter.config.anchored:
@@ -195,7 +195,7 @@ class Student:
 
     @torch.no_grad()
     def merge(self) -> Any:
-        """Return the module with the deltas added to its weights, for good."""
+        """Add the deltas to the module's weights permanently, and return the module."""
         deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
         for index, layer in enumerate(self.wrapped.layers):
             layer.weight.copy_(deltas.merged(index))
@@ -218,7 +218,7 @@ class Student:
     def _masks(self, seen: Tensor, reach: int) -> Any:
         """Return additive masks ``[B, 1, N, T]``, one per kind of layer if there are several.
 
-        A sliding window that hides part of a row, of `reach` tokens, is refused.
+        If a sliding window hides part of a row of `reach` tokens, raise `ValueError`.
         """
         most = longest_row(self.facts)
         if most < min(reach, self.facts.max_length):
@@ -242,10 +242,10 @@ def _facts_of(module: Any) -> Architecture:
 
 
 def longest_row(facts: Architecture) -> int:
-    """Return the tokens of the longest row that all of a model's layers see whole."""
+    """Return the length of the longest row that every layer of a model sees in full."""
     return min([facts.max_length, *filter(None, facts.windows.values())])
 
 
 def gather_rows(states: Tensor, indices: Tensor) -> Tensor:
-    """Return ``[B, Q, D]``: the states ``[B, S, D]`` of each row at its indices ``[B, Q]``."""
+    """Return the states ``[B, S, D]`` of each row at its `indices` ``[B, Q]``, ``[B, Q, D]``."""
     return states.gather(1, indices[..., None].expand(-1, -1, states.shape[-1]))

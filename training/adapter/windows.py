@@ -1,13 +1,13 @@
-"""Slot windows: where a parallel predictor is trained, and the uniforms that explain the text.
+"""Windows of slots that train a parallel predictor, and the uniforms that explain the text.
 
-A window starts at a random answer token of a row. Its slots predict that token and the ones after
-it from the row's tokens before the start and from uniforms alone; the uniform of a token is drawn
-from the token's own interval of the teacher's warped CDF, so the teacher would have picked it.
+A window starts at a random answer token of a row. Its slots predict that token and the following
+ones from only the row's tokens before the start and from uniforms. A token's uniform is drawn from
+the token's own interval of the teacher's warped CDF, so the teacher would have picked the token.
 
-Index-exact (PTP, arXiv 2512.21323): the slot that predicts the token at index p stands at position
-p - 1 and sees the tokens before the window's start and the earlier slots of its window. It carries
-u of token p (O-PTP) or of token p - 1 (C-PTP). Masks stand as in C-PTP and carry no u: `isd` slots
-see what C-PTP's see, `refine` slots their whole block (`training.adapter.blocks`).
+Indices (PTP, arXiv 2512.21323): the slot that predicts the token at index p has position p - 1. It
+sees the tokens before the window's start and the earlier slots of its window. It carries u of token
+p (O-PTP) or of token p - 1 (C-PTP). Masks are placed as in C-PTP and carry no u: `isd` slots see
+the same as C-PTP slots, `refine` slots see their whole block (`training.adapter.blocks`).
 
 Letters: B rows, S tokens of a row, Q slots of a row, V vocabulary.
 """
@@ -29,15 +29,15 @@ from training.adapter.blocks import BlockRules, Blocks, Placed, hide, moved
 from training.recipe import NotNegative, Rate, RecipeTable, Share, TopP
 from training.text.data import Row, padded
 
-LEAST_MASS = 2.0**-40  # less likely tokens count as impossible: no float64 u hits them
+LEAST_MASS = 2.0**-40  # less likely tokens count as impossible: u cannot pick them
 
 
 class WindowSampling(RecipeTable):
-    """[sampling]: distributions of windows, drawn once each.
+    """[sampling]: distributions of windows, drawn once per window.
 
-    Temperatures are uniform between two, or, in half of the sampled windows, the usual one; top-p
-    is one of `top_ps`. A share `greedy` of windows follows the greedy continuation. Uniforms within
-    a token's interval follow Beta(beta, beta).
+    Temperatures are uniform between two values; in half of the sampled windows, the temperature is
+    `usual_temperature` if set. Top-p is one of `top_ps`. A share `greedy` of windows follows the
+    greedy continuation. Uniforms within a token's interval follow Beta(beta, beta).
     """
 
     temperatures: tuple[Rate, Rate] = (1.0, 1.0)
@@ -54,15 +54,15 @@ class Windows:
 
     Attributes:
         ids: ``[B, S]`` int64, right-padded.
-        index: int64, in `ids`, of the token a slot predicts; 0 for padding.
-        depth: int64, how far `index` lies behind the window's start: in O-PTP the first slot's
-            is 0, in all other variants 1.
-        number: int64, the window of its row it belongs to; -1 for padding.
+        index: int64, index in `ids` of the token that a slot predicts; 0 for padding.
+        depth: int64, distance of `index` from the window's start; the first slot has 0 in O-PTP
+            and 1 in all other variants.
+        number: int64, number of the slot's window in its row; -1 for padding.
         warp: float32 ``[B, Q, 2]``, temperature and top-p.
-        noise: float64 in (0, 1), where u lies within its token's interval.
-        standalone: a window does not see the token before it, its first slot stands for it.
-        blocks: shown tokens of a refining adapter's slots; None: of the other variants.
-        stride: slots that every window takes, the last ones padding; 0: no gaps.
+        noise: float64 in (0, 1), relative place of u within its token's interval.
+        standalone: hide the token before the window, which its first slot represents.
+        blocks: shown tokens of a refining adapter's slots; None for other variants.
+        stride: number of slots that each window takes, padding included; 0: no padding.
     """
 
     ids: Tensor
@@ -78,16 +78,16 @@ class Windows:
 
     @property
     def start(self) -> Tensor:
-        """Return how many tokens are before the window: its context."""
+        """Return the number of tokens before the window, its context."""
         return self.index - self.depth
 
     @property
     def position(self) -> Tensor:
-        """Return the positions of slots: each stands before the token it predicts."""
+        """Return the positions of slots, each one before the token that the slot predicts."""
         return (self.index - 1).clamp(min=0)
 
     def slot(self, variant: Variant) -> Tensor:
-        """Return each slot's number in its window, from 0."""
+        """Return the number of each slot in its window, from 0."""
         return (self.depth - shift_of(variant)).clamp(min=0)
 
     def to(self, device: torch.device) -> Windows:
@@ -97,7 +97,7 @@ class Windows:
     def mask(self) -> Tensor:
         """Return a mask ``[B, Q, S + Q]`` of the tokens and slots that each slot sees.
 
-        Padding sees the first token, so that no row of attention is empty.
+        Padding slots see the first token, so that no row of the mask is empty.
         """
         tokens = torch.arange(self.ids.shape[1], device=self.ids.device)
         context = tokens < (self.start - int(self.standalone)).clamp(min=1)[..., None]
@@ -123,10 +123,10 @@ def draw_windows(
 ) -> Windows:
     """Fill `num_slots` slots of every row with windows of at most `length` slots.
 
-    A window ends early at the end of its answer; the last one of a row is cut to fit, unless
-    windows are `aligned` (evaluation): slots then stay empty. Sampling is drawn once a window. With
-    a `stride`, `num_slots` is cut to a multiple of it, and a row has each start at most once as
-    long as it has enough of them.
+    A window ends early at the end of its answer. The last window of a row is cut to fit or, if
+    windows are `aligned` (evaluation), left out. Sampling is drawn once per window. With `stride`,
+    `num_slots` is rounded down to a multiple of it, and no start repeats until all starts of the
+    row are used.
     """
     if stride:
         num_slots -= num_slots % stride
@@ -138,7 +138,7 @@ def draw_windows(
     drawn: list[Placed] = []
     for b, row in enumerate(rows):
         ends = _ends(row)
-        first = 1 + int(standalone)  # some context must be left
+        first = 1 + int(standalone)  # leave some context
         starts = [t for t in range(first, len(row.ids) - shift) if ends[t] > t + shift]
         filled = index = 0
         order = rng.permutation(len(starts)) if stride else ()
@@ -186,12 +186,12 @@ def draw_windows(
 
 
 def shift_of(variant: Variant) -> int:
-    """Return how far behind its window's start the first token lies that a slot predicts."""
+    """Return the distance from a window's start to the first token that a slot predicts."""
     return int(variant != "o-ptp")
 
 
 def _ends(row: Row) -> list[int]:
-    """Return the end of the stretch of trained tokens that each index is in (itself if none)."""
+    """Return, per index, the end of its run of learnt tokens; the index itself if not learnt."""
     ends = list(range(len(row.ids) + 1))
     for index in reversed(range(len(row.ids))):
         if row.learn[index]:
@@ -211,12 +211,11 @@ def explain(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return u, target and `usable` of slots, ``[B, Q]`` each, from the teacher's distributions.
 
-    A slot that is greedy or padding carries `NO_UNIFORM`; it is usable where its target is what the
-    teacher picks given the uniforms.
-    In a sampled window the chain ends where the text leaves the nucleus (no u explains it). In a
-    greedy one it ends after the first token that is not the teacher's argmax; that argmax is still
-    a target. Given are, for each token of `carried` ``[B, Q]``, the teacher's argmax before it, and
-    the left edge and width of its interval (see `edges`).
+    The inputs, for each token of `carried` ``[B, Q]``, are the teacher's argmax, and the left edge
+    and width of the token's interval (see `edges`). Greedy slots and padding carry `NO_UNIFORM`. A
+    slot is usable if, up to its own u, the uniforms make the teacher pick the text. A sampled
+    window is usable until the text leaves the nucleus, where no u explains it. A greedy window is
+    usable through its first target that is not the teacher's argmax; O-PTP learns the argmax there.
     """
     tokens = windows.ids.gather(1, carried(windows, variant))
     real = windows.number >= 0
@@ -233,14 +232,14 @@ def explain(
 
 
 def carried(windows: Windows, variant: Variant) -> Tensor:
-    """Return the index in its row of the token whose u each slot carries (0 for padding)."""
+    """Return the index of the token whose u each slot carries; 0 for padding."""
     return (windows.index - shift_of(variant)).clamp(min=0)
 
 
 def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Return left edge and width ``[...]`` of each token's interval in its warped CDF, float64.
 
-    Logits are ``[..., V]``, `warp` is ``[..., 2]``, temperature and top-p; `top_k` 0 is off.
+    `logits` are ``[..., V]``; `warp` ``[..., 2]`` has temperature and top-p; `top_k` 0 is off.
     """
     shape, vocab = tokens.shape, logits.shape[-1]
     flat = tokens.reshape(-1, 1)
@@ -253,7 +252,7 @@ def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Ten
 
 
 def warped(logits: Tensor, warp: Tensor, top_k: int) -> Tensor:
-    """Return distributions ``[R, V]`` of logits at temperatures and top-ps ``[R, 2]``."""
+    """Return the distributions ``[R, V]`` of logits at temperatures and top-ps ``[R, 2]``."""
     distribution = tempered(logits.float(), warp[:, :1], top_k)
     cut = warp[:, 1] < 1
     if bool(cut.any()):
@@ -263,7 +262,7 @@ def warped(logits: Tensor, warp: Tensor, top_k: int) -> Tensor:
 
 
 def _chain(agrees: Tensor, number: Tensor) -> Tensor:
-    """Return a mask ``[B, Q]`` of slots whose window agrees in all earlier slots."""
+    """Return a mask ``[B, Q]`` of slots whose window agrees at all earlier slots."""
     broken = torch.nn.functional.pad((~agrees).long().cumsum(1), (1, 0))[:, :-1]
     first = torch.ones_like(agrees)
     first[:, 1:] = number[:, 1:] != number[:, :-1]

@@ -1,9 +1,9 @@
-"""Training what reads a frozen causal LM's states: losses in answers, held-out report, export.
+"""Trains adapters of a frozen causal LM's hidden states: losses, held-out report, export.
 
-Head h (from 0) reads the hidden state at index t, whose own logits are of token t + 1, and learns
-token t + 2 + h. The target is run without gradients and its own head is used as it is.
+Head h (from 0) reads the hidden state at index t, from which the target predicts token t + 1, and
+learns token t + 2 + h. The target runs without gradients, and its output head is reused unchanged.
 
-Letters: B rows, T tokens of a row, M states that count, H heads, D hidden width, V vocabulary.
+Letters: B rows, T tokens of a row, M states in the loss, H heads, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from training.text.data import Row, groups, learnt, padded
 from training.text.sources import Source
 
 NONE = -100
-"""Stands where there is no token so far ahead."""
-_CANDIDATES = 4  # of a head that a report looks at
+"""Target of a head without a learnt token that far ahead."""
+_CANDIDATES = 4  # likeliest tokens per head that a report counts
 
 
 class HiddenJob(JudgedJob):
-    """An adapter that reads the last hidden state of a target whose head reads it too."""
+    """Trains an adapter that reads the same last hidden state as the target's output head."""
 
     def __init__(
         self, module: Any, heads: Any, source: Source, run: RunTable, reporter: Reporter
@@ -41,19 +41,19 @@ class HiddenJob(JudgedJob):
         self.heads, self.source, self.run, self.reporter = heads, source, run, reporter
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return AdamW for all of the adapter."""
+        """Return AdamW for all weights of the adapter."""
         return [torch.optim.AdamW(self.heads.parameters(), lr=self.run.adamw_lr, betas=(0.9, 0.95))]
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Yield losses of a step's groups, each in as many pieces as its logits ask for."""
+        """Yield the losses of a step's groups, each in as many pieces as its logits need."""
         for group in self._groups(self.source.rows(progress.step)):
             tokens = sum(len(row.ids) for row in group)
             for loss, num in self._losses(group):
                 yield loss, num, tokens
-                tokens = 0  # counted once
+                tokens = 0  # count the group's tokens once
 
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        """Yield groups whose logits are no more than a piece may have."""
+        """Yield groups of rows whose logits do not exceed the limit of a piece."""
         most = self.run.max_logits // (self.heads.config.num_slots * self._num_words)
         return groups(rows, max(1, min(self.run.max_tokens, most)))
 
@@ -66,7 +66,7 @@ class HiddenJob(JudgedJob):
         return self.module.get_output_embeddings()
 
     def _read(self, states: Tensor) -> Tensor:
-        """Return the frozen head's float32 logits ``[..., V]`` of states ``[..., D]``."""
+        """Return the frozen head's float32 logits ``[..., V]`` for states ``[..., D]``."""
         logits: Tensor = self._head(states.to(self._head.weight.dtype))
         return logits.float()
 
@@ -77,7 +77,7 @@ class HiddenJob(JudgedJob):
         return ids.to(device), targets.to(device)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
-        """Yield the loss against the target's distributions by the depths' weights, and counts."""
+        """Yield the depth-weighted loss, against the target's distribution or text, and counts."""
         for logits, targets, truth in self._drafted(rows):
             counts = targets != NONE
             if truth is None:
@@ -90,14 +90,14 @@ class HiddenJob(JudgedJob):
             yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
 
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Yield logits ``[M, H, W]``, `targets_of` ``[M, H]``, and the target's logits, if learnt.
+        """Yield logits ``[M, H, W]``, `targets_of` ``[M, H]`` and, if learnt, the target's logits.
 
-        Some states at a time; where there are no logits of the target, the text is learnt.
+        Each item covers some of the states. With None as the target's logits, the text is learnt.
         """
         raise NotImplementedError
 
     def _indices(self, targets: Tensor) -> Tensor:
-        """Return where tokens stand among the W words that are read; negative: nowhere."""
+        """Return the indices of tokens among the W words of the logits; negative: not included."""
         return targets
 
     @torch.no_grad()
@@ -120,7 +120,7 @@ class HiddenJob(JudgedJob):
 
 
 class HeadsJob(HiddenJob):
-    """Heads: each reads the target's state and learns the text's token."""
+    """Trains heads that each read the target's state and learn the text's token."""
 
     heads: DraftHeads
 
@@ -139,20 +139,20 @@ class HeadsJob(HiddenJob):
 
 
 class ExitJob(HiddenJob):
-    """An exit: a block behind the first layers learns the target's own next token.
+    """Trains an early exit: a block after the first layers learns the target's next token.
 
-    Last norm and head are the target's.
+    The last norm and the output head are the target's.
     """
 
     heads: ExitBlock
 
     def __init__(self, module: Any, heads: ExitBlock, *parts: Any) -> None:
-        """See `HiddenJob`; a target without a layer after the exit raises `ValueError`."""
+        """See `HiddenJob`; a target with no layer after the exit raises `ValueError`."""
         super().__init__(module, heads, *parts)
         self._early = early_exit(module, heads.config.exit_layer, self._block)
 
     def _block(self, hidden: Tensor) -> Tensor:
-        """Run the block in its own precision, between layers in the target's."""
+        """Run the block in float32, and return the target's precision."""
         out: Tensor = self.heads(hidden.float())
         return out.to(hidden.dtype)
 
@@ -170,16 +170,16 @@ class ExitJob(HiddenJob):
 
 
 def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
-    """Return ranks ``[M, H]`` of words among logits ``[M, H, W]``; W of one that is not there."""
+    """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``; W if not included."""
     own = logits.gather(-1, indices.clamp(min=0)[..., None])
     return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
 def targets_of(rows: Sequence[Row], num_heads: int, *, ahead: int = 2) -> Tensor:
-    """Return the token of each head at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
+    """Return each head's target token at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
 
-    An index counts where the token after it is of an answer, as well: states inside a prompt draft
-    nothing. Head h has the token `ahead` + h further on.
+    The target of head h is the token `ahead` + h positions later. An index has targets only if the
+    next token is in an answer, because states inside a prompt draft nothing.
     """
     known = learnt(rows)
     tokens = F.pad(padded(rows).where(known, NONE), (0, ahead + num_heads), value=NONE)
@@ -189,7 +189,7 @@ def targets_of(rows: Sequence[Row], num_heads: int, *, ahead: int = 2) -> Tensor
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut(Report):
-    """Held-out accuracy of heads, as it stands in ``adapter.json``, by head or of leading tokens.
+    """Held-out accuracy of heads, as stored in ``adapter.json``, by head and for leading tokens.
 
     `accuracy` is of the likeliest token, `among` of the 4 likeliest; `places` counts hidden states.
     """
@@ -203,10 +203,10 @@ class HeldOut(Report):
 
     @classmethod
     def of(cls, ranks: Tensor, known: Tensor, rows: int) -> HeldOut:
-        """Return the report of the rank ``[M, H]`` of each token among its head's logits.
+        """Return the report for the rank ``[M, H]`` of each target among its head's logits.
 
-        Rank 0 is the likeliest; `known` ``[M, H]`` says where there is a token: where an answer
-        ends, nothing leads on.
+        Rank 0 is the likeliest token. `known` ``[M, H]`` marks existing targets; a run of leading
+        tokens ends where the answer ends.
         """
         counts = known.sum(0).clamp(min=1)
 
@@ -228,7 +228,7 @@ class HeldOut(Report):
 
     @property
     def score(self) -> float:
-        """Return the leading right drafts."""
+        """Return the mean number of leading right drafts."""
         return self.leading
 
     def summary(self) -> str:
@@ -242,14 +242,14 @@ class HeldOut(Report):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ByKind(Report):
-    """Held-out reports of greedy and of sampled text; of text that is not there they are empty."""
+    """Held-out reports of greedy and sampled text; a report without such text is empty."""
 
     greedy: HeldOut
     sampled: HeldOut
 
     @property
     def score(self) -> float:
-        """Return the mean of the leading right drafts of both kinds."""
+        """Return the leading right drafts, averaged over the kinds of text that exist."""
         known = [kind.leading for kind in (self.greedy, self.sampled) if kind.places]
         return sum(known) / max(1, len(known))
 

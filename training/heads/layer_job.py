@@ -1,9 +1,9 @@
-"""Training a draft layer on a frozen causal LM, going on from its own states as in decoding.
+"""Trains a draft layer on a frozen causal LM, fed with its own states as in decoding.
 
-Depth d (from 0) at token t of a text is what the layer drafts d tokens behind the one after t: it
-was fed the target's states up to t and then its own, d of them, joined with the true tokens. Its
-rows see the text's rows up to t and its own earlier ones (training-time test of EAGLE-3, arXiv
-2503.01840). It learns the target's own distribution there.
+Depth d (from 0) at token t drafts token t + 2 + d. The layer is fed the target's states up to t and
+then d of its own states, joined with the true tokens. A row sees the text's rows up to t and the
+layer's own earlier rows (training-time test of EAGLE-3, arXiv 2503.01840). The layer learns the
+target's distribution of the drafted token.
 
 Letters: B rows, T tokens of a row, D hidden width, E width of an attention head.
 """
@@ -29,12 +29,12 @@ _Ask = Callable[[Sequence[Row], Tensor], Sequence[Tensor]]
 
 
 class LayerJob(HiddenJob):
-    """A draft layer: all depths of a group of rows in one piece."""
+    """Trains a draft layer, with all depths of a group of rows in one piece."""
 
     heads: DraftLayer
 
     def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
-        """See `HiddenJob`; a layer of fewer words takes the answers' most frequent ones."""
+        """See `HiddenJob`; a layer with limited words takes the answers' most frequent words."""
         super().__init__(module, heads, source, *parts)
         self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
         if num := heads.config.num_words:
@@ -63,14 +63,14 @@ class LayerJob(HiddenJob):
         return index[targets.clamp(min=0)].where(targets != NONE, NONE)
 
     def _states(self, ids: Tensor) -> Tensor:
-        """Return the target's last states ``[B, T, D]``."""
+        """Return the target's last hidden states ``[B, T, D]``."""
         states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
         return states.float()
 
     def _asked(self, rows: Sequence[Row], ids: Tensor, ask: _Ask) -> list[Tensor]:
-        """Return what `ask` says of rows, ``[B, T, …]`` each; what padding has is arbitrary.
+        """Return the tensors ``[B, T, …]`` that `ask` computes for rows; padding is arbitrary.
 
-        With `keep_states` it is asked once about a row, and numbers are kept in half precision.
+        With `keep_states`, `ask` runs once per row, and floats are kept in half precision.
         """
         if not self.run.keep_states:
             return list(ask(rows, ids))
@@ -106,9 +106,9 @@ def _whole(values: Tensor) -> Tensor:
 
 
 def stored_words(source: Source, num: int, num_all: int) -> list[int]:
-    """Return the `num` words that a source's answers hold most often, ascending.
+    """Return the ids of the `num` most frequent words in a source's answers, ascending.
 
-    Where they hold fewer, or the source is no pool of answers, the lowest other ids fill up.
+    If the answers have fewer words, or the source is not a pool of rows, add the lowest other ids.
     """
     frequent = source.frequent(num) if isinstance(source, PoolSource) else []
     known = set(frequent)
@@ -118,10 +118,10 @@ def stored_words(source: Source, num: int, num_all: int) -> list[int]:
 
 
 def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -> list[Tensor]:
-    """Return the layer's states ``[B, T, D]`` of each depth.
+    """Return the layer's states ``[B, T, D]`` at each depth.
 
-    The target's states and the embedded tokens are ``[B, T, D]``. Rows too near to the end draft
-    behind tokens that are not there.
+    The target's states and the embedded tokens are ``[B, T, D]``. States too near the end of the
+    text are invalid, because the tokens they need do not exist.
     """
     positions = torch.arange(hidden.shape[1], device=hidden.device)
     causal = torch.ones(len(positions), len(positions), dtype=torch.bool).tril_().to(hidden.device)
@@ -148,7 +148,7 @@ def _attended(
     own: Sequence[tuple[Tensor, Tensor]],
     causal: Tensor,
 ) -> Tensor:
-    """Attend ``[B, H, T, E]`` to the text up to each row, and to the row's own earlier ones."""
+    """Attend from ``[B, H, T, E]`` to the text up to each row and to the row's earlier depths."""
     scale, length = query.shape[-1] ** -0.5, keys.shape[-2]
     of_text = (query @ keys.transpose(-1, -2)).masked_fill(~causal, float("-inf"))
     of_own = [(query * key).sum(-1, keepdim=True) for key, _ in own]
@@ -160,5 +160,5 @@ def _attended(
 
 
 def _ahead(values: Tensor, by: int) -> Tensor:
-    """Return values ``[B, T, D]`` of rows so far on; the last ones repeat the first ones'."""
+    """Return values ``[B, T, D]`` shifted left by `by`; the first values wrap to the end."""
     return values.roll(-by, 1)

@@ -1,12 +1,12 @@
-"""Training layers that draft in one pass: from many places at once, by u where it is known.
+"""Trains layers that draft in one forward pass, at many places at once, given uniforms if any.
 
-An answer is run once, by the target and as rows of the drafter; K slots stand behind each of some
-random places and see the text up to there and the earlier slots of their own. The uniform of a slot
-lies in the interval of the text's own token (PTP, arXiv 2512.21323), which it learns; greedy text
-has no uniforms and is learnt against the target's distribution, by the control sampled text too.
+The target and the drafter each run over an answer once. K slots follow each of some random places
+("anchors"); they see the text up to the anchor and the anchor's earlier slots. A slot's uniform
+lies in the interval of the text's own token (PTP, arXiv 2512.21323), which the slot learns. Greedy
+text has no uniforms and is learnt against the target's distribution; so is all text in the control.
 
-Letters: B rows, T tokens of a row, A places ("anchors") of a row, K slots of each, D hidden width,
-R rank of the bias, W words.
+Letters: B rows, T tokens of a row, A anchors of a row, K slots of an anchor, D hidden width, R rank
+of the bias, W words.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from training.heads.layer_job import LayerJob
 from training.loop import Piece, TrainingProgress, muon_and_adamw
 from training.text.data import Row, groups, learnt, padded
 
-_HELD_OUT_SEED = 2**40  # beyond all steps
+_HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of training
 
 
 class _Slots(NamedTuple):
-    """Slots of a group, ``[B, A, K, …]``.
+    """Slots of a group of rows, ``[B, A, K, …]``.
 
-    The head of words and bias reads `features` ``[…, D + R]``. A slot is `inside` where its `label`
-    is of the answer, and `usable` where that is among the words, too, and not all but impossible.
-    `top` are likely tokens of the target and their logits at the temperature to learn.
+    The output head reads `features` ``[…, D + R]``. `inside` marks slots whose `label` is in the
+    answer. `usable` marks those whose label is also among the words and not nearly impossible.
+    `top` holds the target's likely tokens, and their logits at the temperature to learn.
     """
 
     features: Tensor
@@ -55,24 +55,24 @@ class _Slots(NamedTuple):
 
 
 class _Head(ShortHead):
-    """The frozen head of the words, its bias if it has one, and the drafter's, in one product."""
+    """The frozen head's rows, its bias if any, and the drafter's bias, as one matrix."""
 
     def __init__(self, job: ParallelJob) -> None:
         self._job = job
         self.rows = torch.cat([job.frozen, job.heads.right], -1)
 
     def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows ``[W, …]`` and where tokens stand among them; 0 for those that do not."""
+        """Return rows ``[W, …]`` and the indices of tokens among them; 0 if not included."""
         return self.rows, self._job.indices(asked).clamp(min=0)
 
 
 class ParallelJob(LayerJob):
-    """`ParallelLayers` on the rows of a source, each at the temperature it was sampled at."""
+    """Trains `ParallelLayers` on a source's rows, each at its sampling temperature."""
 
     heads: ParallelLayers  # type: ignore[assignment]
 
     def __init__(self, *parts: Any) -> None:
-        """See `LayerJob`; the drafter's states begin as large as the target's."""
+        """See `LayerJob`; scale the drafter's initial states to the size of the target's."""
         super().__init__(*parts)
         self._generator, rows = torch.Generator(), self.source.rows(0)[:8]
         with torch.no_grad():
@@ -81,7 +81,7 @@ class ParallelJob(LayerJob):
             self.heads.scale.copy_(seen.square().mean(0).sqrt())
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Muon for matrices between rows where it has a rate, AdamW for all else."""
+        """Return AdamW and, if `muon_lr` is set, Muon for `join`, `start` and layer matrices."""
         if self.run.muon_lr is None:
             return super().optimizers()
         matrices = self.heads.join, self.heads.start, *self.heads.layers.parameters()
@@ -89,18 +89,18 @@ class ParallelJob(LayerJob):
 
     @functools.cached_property
     def frozen(self) -> Tensor:
-        """The head's rows of the words ``[W, D]``, and a column of its bias if it has one."""
+        """The head's rows for the words ``[W, D]``, plus a column for its bias if it has one."""
         bias = self._short.bias
         parts = [self._short.weight] if bias is None else [self._short.weight, bias[:, None]]
         return torch.cat(parts, -1).float()
 
     def indices(self, tokens: Tensor) -> Tensor:
-        """Return where tokens stand among the words; `NONE` where they do not."""
+        """Return the indices of tokens among the words; `NONE` if not included."""
         index = self.heads.index(tokens)
         return index.masked_fill(index == len(self.heads.words), NONE)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """See `HiddenJob.pieces`; places and uniforms depend on the step alone."""
+        """See `HiddenJob.pieces`; anchors and uniforms depend only on the step."""
         self._generator.manual_seed(progress.step)
         return super().pieces(progress)
 
@@ -127,12 +127,12 @@ class ParallelJob(LayerJob):
         yield loss, int(slots.usable.sum())
 
     def _autocast(self) -> torch.autocast:
-        """Halve the precision of the drafter's products on a GPU; weights and rows keep theirs."""
+        """Compute the drafter's products in bfloat16 on a GPU; weights and rows stay float32."""
         on_gpu = self.heads.scale.device.type == "cuda" and torch.cuda.is_available()
         return torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16, enabled=on_gpu)
 
     def _slots(self, rows: Sequence[Row]) -> _Slots:
-        """Run the slots of some places of each row."""
+        """Run the slots of some anchors of each row."""
         heads, device = self.heads, self.heads.scale.device
         anchors, inside, noise = (upload(each, device) for each in self._anchors(rows))
         ids = upload(padded(rows), device)
@@ -166,7 +166,7 @@ class ParallelJob(LayerJob):
         return _Slots(features, label, inside, usable, (likely, logits))
 
     def _taught(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
-        """Return states, left edges and widths of tokens, likely tokens and their logits."""
+        """Return states, left edges and widths of intervals, likely tokens and their logits."""
         hidden, asked = self._states(ids), upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
         read = functools.partial(HiddenJob._read, self)
@@ -174,10 +174,10 @@ class ParallelJob(LayerJob):
         return [hidden, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw places ``[B, A]`` of rows, after each of which a slot's token is of the answer.
+        """Draw anchors ``[B, A]`` of rows whose first slot's token is in the answer.
 
-        A slot is inside, ``[B, A, K]``, where all tokens up to its own are. Of each comes a number
-        that says where u lies in its interval.
+        Return them with a mask ``[B, A, K]`` of slots inside the answer (all tokens up to the
+        slot's are), and with random places of u within the slots' intervals.
         """
         known, num_slots = learnt(rows), self.heads.config.num_slots
         ahead = F.pad(known, (0, num_slots + 2)).unfold(1, num_slots + 1, 1)
@@ -191,7 +191,7 @@ class ParallelJob(LayerJob):
 
     @torch.no_grad()
     def held_out(self) -> ByKind:
-        """Return the reports on held-out rows by kind."""
+        """Return the reports on held-out rows by kind of text."""
         self._generator.manual_seed(_HELD_OUT_SEED)
         rows, found = self.source.held_out(self.run.eval_rows), list[tuple[Tensor, ...]]()
         for group in self._groups(rows):
@@ -209,9 +209,9 @@ class ParallelJob(LayerJob):
 
 
 def run_slots(heads: ParallelLayers, text: Tensor, slots: Tensor, anchors: Tensor) -> Tensor:
-    """Return states ``[B, A K, D]`` of slots behind rows `anchors` ``[B, A]`` of text.
+    """Return the states ``[B, A K, D]`` of slots that follow the `anchors` ``[B, A]`` of text.
 
-    The rows of text are ``[B, T, D]``, slots ``[B, A K, D]``.
+    `text` is ``[B, T, D]``, `slots` are ``[B, A K, D]``.
     """
     steps, num_slots = torch.arange(text.shape[1], device=text.device), heads.config.num_slots
     offsets = torch.arange(num_slots, device=text.device)

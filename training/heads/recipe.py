@@ -1,4 +1,4 @@
-"""The tables of a recipe of heads; of [data] see `training.text.sources.source_of`."""
+"""The tables of a recipe of heads; for [data] see `training.text.sources.source_of`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training.recipe import (
 
 
 class HeadsTable(RecipeTable):
-    """[heads]: their number, the width of each one's residual block, and their seed."""
+    """[heads]: number of heads, width of each head's residual block (`rank`), and seed."""
 
     num_heads: Count = 4
     rank: Count = 256
@@ -33,9 +33,9 @@ class LayerTable(RecipeTable):
     """[layer]: a draft layer.
 
     Attributes:
-        unroll: tokens it drafts in training, one after another.
-        rank: width of its MLP.
-        words: number of words that it drafts, those most frequent in answers; 0: all.
+        unroll: number of tokens the layer drafts in training, one after another.
+        rank: width of the layer's MLP.
+        words: number of words the layer can draft, the most frequent in answers; 0: all.
     """
 
     unroll: Count = 4
@@ -46,11 +46,11 @@ class LayerTable(RecipeTable):
 
 
 class DrafterTable(RecipeTable):
-    """[drafter]: layers that draft in one pass; fields are as in `AdapterConfig`.
+    """[drafter]: layers that draft in one forward pass; fields are as in `AdapterConfig`.
 
     Attributes:
-        num_words: as [layer]'s `words`; of fewer words there are all.
-        code: how slots know their uniforms; ``constant``: they do not.
+        num_words: as `words` of [layer], at most the whole vocabulary.
+        code: encoding of the slots' uniforms; ``constant``: slots do not see them.
     """
 
     num_slots: Count = 8
@@ -64,7 +64,7 @@ class DrafterTable(RecipeTable):
 
 
 class ExitTable(RecipeTable):
-    """[exit]: the layers before it, the width of its block, its seed."""
+    """[exit]: number of layers before the exit, width of its block (`rank`), and seed."""
 
     after: Count = 2
     rank: Count = 768
@@ -72,17 +72,17 @@ class ExitTable(RecipeTable):
 
 
 class RunTable(LoopTable):
-    """[run]: head h (from 0) weighs ``head_decay ** h`` in the loss.
+    """[run]: head h (from 0) has weight ``head_decay ** h`` in the loss.
 
-    At most `max_logits` are held at a time: the more of them, the fewer pieces. With `keep_states`
-    the target's states of each answer, once computed, stay in memory for a draft layer.
+    At most `max_logits` logits are in memory at a time; a higher limit gives fewer pieces. With
+    `keep_states`, a draft layer's job keeps the target's computed states of each answer in memory.
 
     Attributes:
-        choose: write the last weights, or those of the best held-out report.
-        muon_lr: peak rate of the matrices of a drafter's layers; None: AdamW's.
-        anchors_per_row: places of an answer that a drafter drafts from, drawn anew each time.
-        position_decay: slot k of a drafter weighs exp(-k position_decay).
-        teacher_top: likeliest tokens of the teacher that greedy text is compared with.
+        choose: write the last weights, or those with the best held-out report.
+        muon_lr: peak learning rate of the matrices of a drafter's layers; None: AdamW for all.
+        anchors_per_row: number of random places per answer that a drafter drafts from in a step.
+        position_decay: decay of a drafter's slots; slot k has weight exp(-k position_decay).
+        teacher_top: number of the teacher's likeliest tokens in the loss of greedy text.
         label_share: share of the text's own token in the loss of greedy text.
     """
 
@@ -101,7 +101,7 @@ class RunTable(LoopTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.adapters`: of heads, unless there is another of its tables."""
+    """A recipe of `training.adapters`: trains heads, or the layer, drafter or exit it has."""
 
     model: ModelTable
     heads: HeadsTable | None = None

@@ -1,1 +1,1 @@
-"""Checkpoints of other projects as adapters of this one."""
+"""Converts checkpoints of other projects into adapters of this one."""

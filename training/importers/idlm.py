@@ -1,15 +1,15 @@
-"""`bench import idlm`: the published I-DLM checkpoints become a base model and an isd adapter.
+"""`bench import idlm`: turns published I-DLM checkpoints into a base model and an isd adapter.
 
-Two kinds are told apart by what their folder holds:
+The files in the folder tell the two kinds apart:
 
 * ``config.json``: a whole model (I-DLM-8B). Its weights have Qwen3's names, so ``OUTPUT/model`` is
   an ordinary Qwen3 checkpoint: the same files, linked, with a Qwen3 configuration. The remote code
   is not needed. The adapter has no delta: the mask is a row of the embedding. Decoding keeps the
   distribution of *this* model's token rows, not Qwen3's.
-* ``adapter_config.json``: a LoRA in PEFT's format, for a base model that must lie here too. It
-  becomes a gated adapter: masks run through it, token rows are the base's own (the paper's R-ISD).
+* ``adapter_config.json``: a LoRA in PEFT's format, for a base model that must be local too. It
+  becomes a gated adapter: only masks run through it; token rows use the base (the paper's R-ISD).
 
-Their masks stand where ours do: behind the last token, each before the token it predicts.
+I-DLM places masks as we do: after the last token, each before the token it predicts.
 
 Source: I-DLM (arXiv 2604.11035); key layout of thuEcstasy/I-DLM.
 Letters: D hidden width, r rank.
@@ -41,7 +41,7 @@ from training.importers.lora import (
     written,
 )
 
-_MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a free row of Qwen3's; the stride of the release
+_MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a row that Qwen3 leaves unused; the release's stride
 _MAX_STRIDE = 1024
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -61,13 +61,13 @@ def import_idlm(
 
     Args:
         checkpoint: folder of a whole model or of a LoRA.
-        output: the adapter's folder, with ``model`` in it for a whole model; it must be new.
+        output: new folder of the adapter; a whole model goes to its subfolder ``model``.
         base: folder of the LoRA's base model.
-        stride: N that it was trained for.
+        stride: stride N that the checkpoint was trained for.
         mask_id: token whose embedding is the mask.
 
     Raises:
-        ValueError: in one line for whatever cannot be imported faithfully.
+        ValueError: the checkpoint cannot be imported faithfully; the message is one line.
     """
     check_new(output, "model")
     if not 2 <= stride <= _MAX_STRIDE:
@@ -96,7 +96,7 @@ def import_idlm(
 
 
 def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
-    """Write the model as Qwen3's, and return an adapter that has a mask and nothing else."""
+    """Write the model as a Qwen3 checkpoint, and return an adapter with only a mask."""
     config = read_tree(checkpoint / MODEL_CONFIG)
     module = _empty(config)
     files = _weight_files(checkpoint)
@@ -122,7 +122,7 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
 
 
 def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
-    """Return the gated adapter of a LoRA; layers that it leaves alone get no delta."""
+    """Return the gated adapter of a LoRA; layers that the LoRA does not adapt get no delta."""
     peft, parts = read_tree(checkpoint / PEFT_CONFIG), Parts()
     check_plain(peft, PEFT_CONFIG, saved=False)
     files = _weight_files(checkpoint)
@@ -154,13 +154,13 @@ def _adapter(
 
 
 def _as_qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration without remote code, under Qwen3's name."""
+    """Return the configuration as Qwen3's, without remote code."""
     settings = {name: value for name, value in config.items() if name != "auto_map"}
     return {**settings, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 
 
 def _empty(config: Mapping[str, Any]) -> Any:
-    """Return a Qwen3 of this configuration without weights."""
+    """Return a Qwen3 with this configuration and without weights."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     if config.get("model_type") not in ("sdar", "qwen3"):
@@ -170,13 +170,13 @@ def _empty(config: Mapping[str, Any]) -> Any:
     try:
         with torch.device("meta"):
             return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
-    except Exception as error:  # of a damaged one the library raises whatever its fields lead to
+    except Exception as error:  # a damaged configuration can raise anything
         reason = one_line(error)
         raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {reason}") from error
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:
-    """Return the file of every weight, by its name."""
+    """Return the file of every weight, by the weight's name."""
     files: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
@@ -194,7 +194,7 @@ def _open(path: Path) -> Any:
 
 
 def _row(path: Path, name: str, index: int) -> Tensor:
-    """Return one row of a matrix, without reading the others."""
+    """Return one row of a matrix without reading the other rows."""
     rows = _open(path).get_slice(name)
     if not 0 <= index < rows.get_shape()[0]:
         raise ValueError(
@@ -206,7 +206,7 @@ def _row(path: Path, name: str, index: int) -> Tensor:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name where the disk allows it, else copy it."""
+    """Hard-link a file if the disk allows it, else copy it."""
     try:
         os.link(source.resolve(), target)
     except OSError:

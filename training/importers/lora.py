@@ -1,4 +1,4 @@
-"""Factors of a LoRA in files of other projects, gathered and checked; what all importers share."""
+"""Code that all importers share: gathers and checks the LoRA factors in other projects' files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESCALING = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "module
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The trained weights, in float32: A ``[r, in]`` and B ``[out, r]`` by layer, and u's."""
+    """Trained float32 weights: A ``[r, in]`` and B ``[out, r]`` by layer, and u's embedding."""
 
     low: dict[str, Tensor] = field(default_factory=dict)
     high: dict[str, Tensor] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Parts:
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def put(self, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
-        """Put the weight of a key into one of the parts, once, as float32."""
+        """Add the weight of a key to one of the parts as float32; duplicates raise `ValueError`."""
         if name in into:
             raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -44,14 +44,14 @@ class Parts:
             raise ValueError(f"{key}: there are NaN or infinite weights; take another checkpoint")
 
     def put_factor(self, match: re.Match[str], value: Any) -> None:
-        """Put a factor whose key matched a layer's name and side A or B."""
+        """Add a factor, given the match of its key: the layer's name and side A or B."""
         name, side = match.groups()
         if name in _HEADS:
             raise ValueError(f"{match[0]}: the output head cannot be adapted here")
         self.put(self.low if side == "A" else self.high, name, match[0], value)
 
     def put_peft(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-        """Put the factors that PEFT saved in a folder; other weights, or none: `ValueError`."""
+        """Add the factors that PEFT saved; unknown weights, or no factors, raise `ValueError`."""
         for key, value in weights:
             if (match := PEFT_KEY.fullmatch(key)) is None:
                 raise ValueError(f"{key}: a weight that is not known here")
@@ -65,10 +65,10 @@ class Parts:
         known: Mapping[str, tuple[int, int]] | None = None,
         line: str = "",
     ) -> tuple[dict[str, tuple[int, int]], int]:
-        """Return (in, out) of every adapted layer, and the one rank, perhaps the configuration's.
+        """Return (in, out) of every adapted layer and the common rank, which `rank` may prescribe.
 
-        Factors that are not a pair, or of another rank, raise `ValueError` naming the layer; so do
-        shapes other than those `known`, by a `line` about layer, shape and the one known.
+        Unpaired factors or another rank raise a `ValueError` that names the layer. So do shapes
+        other than those `known`; `line` formats the message from layer, shape and known shape.
         """
         shapes: dict[str, tuple[int, int]] = {}
         for name in self.low | self.high:
@@ -97,7 +97,7 @@ class Parts:
         return shapes, rank
 
     def adapter(self, config: AdapterConfig, others: Mapping[str, Tensor]) -> SlotAdapter:
-        """Return the adapter of these factors, zeros where there are none, and other weights."""
+        """Return the adapter of these factors and `others`; layers without factors have delta 0."""
         adapter = SlotAdapter(config)
         state = {**adapter.state_dict(), **others}
         for name in self.low:
@@ -108,13 +108,13 @@ class Parts:
 
 
 def check_new(output: Path, *names: str) -> None:
-    """Refuse a folder that holds an adapter or files of these names already."""
+    """Refuse a folder that already holds an adapter or files of these names."""
     if output.is_file() or any((output / name).exists() for name in (CONFIG_FILE, *names)):
         raise ValueError(f"output {str(output)!r} is in use; give a new folder")
 
 
 def check_plain(settings: Mapping[str, Any], where: str, *, saved: bool = True) -> None:
-    """Refuse a LoRA that is rescaled; `saved`: also ``modules_to_save`` and trained biases."""
+    """Refuse a rescaled LoRA and, if `saved`, ``modules_to_save`` and trained biases."""
     odd = [name for name in _RESCALING if settings.get(name) and (saved or name != _RESCALING[-1])]
     if odd:
         raise ValueError(f"{where} sets {odd[0]}; plain LoRA of one rank can be imported")
@@ -132,7 +132,7 @@ def written(adapter: SlotAdapter, output: Path, dtype: torch.dtype) -> AdapterCo
 
 
 def read_tensors(path: Path, what: str = "") -> dict[str, Tensor]:
-    """Return the weights of a safetensors file; a damaged one raises `ValueError`."""
+    """Return the weights of a safetensors file; a damaged file raises `ValueError`."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -143,7 +143,7 @@ def read_tensors(path: Path, what: str = "") -> dict[str, Tensor]:
 def read_tree(
     path: Path, parse: Callable[[str], Any] = json.loads, kind: str = "an object"
 ) -> dict[str, Any]:
-    """Return the one object of a file of JSON, or of what `parse` reads; others: `ValueError`."""
+    """Return the object that `parse` (by default JSON) reads from a file, else `ValueError`."""
     try:
         tree = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -154,5 +154,5 @@ def read_tree(
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's text on one line, or its name."""
+    """Return an error's text on one line, or the error's class if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,8 +1,8 @@
-"""`bench import peft`: an adapter that `bench export --to peft` wrote, or PEFT saved since.
+"""`bench import peft`: reads an adapter that `bench export --to peft` wrote or PEFT saved later.
 
-PEFT saves its own two files alone: ``slots.json`` and ``slots.safetensors`` of the export must lie
-beside them. Factors and rank are PEFT's, so that it may have trained them on; all else is the
-export's. What was measured of other factors is forgotten.
+PEFT saves only its own two files, so ``slots.json`` and ``slots.safetensors`` of the export must be
+in the same folder. Factors, rank and alpha come from PEFT, which may have trained them further; all
+else comes from the export. Figures measured with other factors are dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from training.importers.lora import (
 def import_peft(folder: Path, output: Path) -> str:
     """Convert, write, read back, and return one line about the adapter.
 
-    Whatever cannot be imported faithfully raises `ValueError`.
+    If the adapter cannot be imported faithfully, raise `ValueError`.
     """
     check_new(output)
     _check_files(folder)
@@ -75,7 +75,7 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse what would load and then compute something else."""
+    """Refuse settings with which the adapter would load but compute something else."""
     if settings.get("peft_type") != "LORA":
         kind = settings.get("peft_type")
         raise ValueError(f"{PEFT_CONFIG}: peft_type is {kind!r}; LORA can be imported")
@@ -96,7 +96,7 @@ def _build(
     settings: Mapping[str, Any],
     factors: Mapping[str, Tensor],
 ) -> SlotAdapter:
-    """Return the adapter; a layer that PEFT was not told to adapt keeps a delta of zero."""
+    """Return the adapter; a layer that PEFT does not adapt keeps a delta of zero."""
     parts = Parts()
     parts.put_peft(factors.items(), folder)
     line = f"the layer {{}} is {{}}, and in {SLOTS_CONFIG} {{}}"
@@ -110,7 +110,7 @@ def _build(
     config = dataclasses.replace(written, rank=rank, alpha=alpha, measured=measured)
     try:
         SlotAdapter(config)
-    except (TypeError, RuntimeError) as error:  # sizes that are none, or that nothing holds
+    except (TypeError, RuntimeError) as error:  # sizes that are invalid or too large
         raise ValueError(f"{SLOTS_CONFIG} cannot be used: {one_line(error)}") from error
     try:
         return parts.adapter(config, slots)

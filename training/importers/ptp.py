@@ -1,8 +1,8 @@
-"""`bench import ptp`: a checkpoint of the PTP authors becomes a `SlotAdapter` folder.
+"""`bench import ptp`: turns a checkpoint of the PTP authors into a `SlotAdapter` folder.
 
-The base model is never loaded: the shapes of LoRA's factors give those of its layers. Their code
-scales B A by lora_alpha / r and opens the gate on slots alone, as ours does, so factors are taken
-as they are. Their embeddings of u, by the keys under ``u_embed`` (``u_adapter`` in older files):
+The base model is never loaded: the LoRA factors give the shapes of its layers. The authors' code
+scales B A by lora_alpha / r and opens the gate only on slots, as ours does, so the factors are
+unchanged. Their embeddings of u, by the keys under ``u_embed`` (``u_adapter`` in older files):
 
     u_adapter.weight (D, 32), .bias     bits of the float32       `float-bits`
     embedding.weight (3, D)             three anchors             `interpolation`
@@ -59,13 +59,13 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
     """Convert, write, read back, and return one line about the adapter.
 
     Args:
-        checkpoint: a Lightning ``.ckpt``, a safetensors file of the same keys, or their folder.
-        output: the adapter's folder; it must not hold an adapter yet.
-        config: ``train.yaml``; by default the one beside the checkpoint, if any.
-            ``pregenerate.yaml`` is looked for beside both.
+        checkpoint: a Lightning ``.ckpt``, a safetensors file with the same keys, or their folder.
+        output: folder of the adapter; it must not hold an adapter yet.
+        config: ``train.yaml``; by default the one in the checkpoint's folder, if any.
+            ``pregenerate.yaml`` is searched in the folders of both.
 
     Raises:
-        ValueError: in one line for whatever cannot be imported faithfully.
+        ValueError: the checkpoint cannot be imported faithfully; the message is one line.
     """
     check_new(output)
     path = find_checkpoint(checkpoint)
@@ -78,7 +78,7 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
         fields["measured"] = {"survival": read_survival(counts)}
     parts = _sort_weights(read_state(path))
     adapter = _build_adapter(parts, fields, rank, embedding)
-    # half-precision files stay as small as they were
+    # keep half precision, so that the file does not grow
     half = parts.dtypes in ({torch.float16}, {torch.bfloat16})
     imported = written(adapter, output, parts.dtypes.pop() if half else torch.float32)
     return (
@@ -89,7 +89,7 @@ def import_ptp(checkpoint: Path, output: Path, config: Path | None = None) -> st
 
 
 def _sort_weights(state: Mapping[str, Any]) -> Parts:
-    """Pick the trained weights; base weights and the teacher's are passed over."""
+    """Pick the trained weights; skip those of the base model and the teacher."""
     parts = Parts()
     for key, value in state.items():
         if key.startswith("teacher."):
@@ -115,7 +115,7 @@ def _sort_weights(state: Mapping[str, Any]) -> Parts:
 def _build_adapter(
     parts: Parts, fields: Mapping[str, Any], rank: int | None, named: str | None
 ) -> SlotAdapter:
-    """Return the adapter; greedy decoding has no counterpart there: its blank vector is zero."""
+    """Return the adapter; its blank vector is zero, because PTP's code has no greedy decoding."""
     layers, rank = parts.shapes(rank)
     code, embedding, width = _embed_weights(parts.embedding, named)
     if all(num_in != width for num_in, _ in layers.values()):
@@ -136,7 +136,7 @@ def _build_adapter(
 def _embed_weights(
     tensors: Mapping[str, Tensor], named: str | None
 ) -> tuple[Code, dict[str, Tensor], int]:
-    """Return the code, the weights under our names, and D; `named` is the configuration's word."""
+    """Return the code, the weights under our names, and D; `named` is the configuration's name."""
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     bits = shapes.get("u_adapter.bias", ())
     rows = shapes.get("embedding.weight", ())

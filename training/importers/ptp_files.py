@@ -1,10 +1,10 @@
-"""Checkpoint, configuration and histogram in a folder of the PTP authors' training.
+"""Reads checkpoint, configuration and histogram in a training folder of the PTP authors.
 
-Files of others are not trusted: pickles go through torch's restricted unpickler, which runs no
-code, and YAML through `safe_load`; its `_target_` keys stay strings. Every refusal is one line.
+The files are not trusted: torch's restricted unpickler reads pickles without running code, and
+`safe_load` reads YAML, where `_target_` keys stay strings. Every error message is one line.
 
-Source: PTP (arXiv 2512.21323), layout and defaults as in the authors' code (mandt-lab/ptp and,
-where a key is called `student`, its predecessor).
+Source: PTP (arXiv 2512.21323), with layout and defaults of the authors' code (mandt-lab/ptp, or its
+predecessor where a key is called `student`).
 Letters: G leading correct tokens of a window.
 """
 
@@ -25,13 +25,13 @@ from torch import Tensor
 from training.importers.lora import check_plain, read_tensors, read_tree
 
 TRAIN_FILE, WARP_FILE, COUNTS_FILE = "train.yaml", "pregenerate.yaml", "correct_count_hist.pt"
-NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's `lora_alpha`
+NUM_SLOTS, ALPHA = 16, 8.0  # `train_completion_len` of every released file; PEFT's default
 _NUM_COUNTS = 21
-_LOSSES = (None, "bc", "bce")  # None: the present code knows no other than O-PTP
+_LOSSES = (None, "bc", "bce")  # None: the current code trains only O-PTP
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the file itself, or a folder's ``last.ckpt``, else its only checkpoint."""
+    """Return the path if it is a file, else the folder's ``last.ckpt`` or only checkpoint."""
     if path.is_file():
         return path
     if not path.is_dir():
@@ -53,9 +53,9 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_state(path: Path) -> Mapping[str, Any]:
-    """Return the weights by name, not copied into memory where the file allows it.
+    """Return the weights by name, memory-mapped if the file allows it.
 
-    A damaged file, or one that holds more than tensors and plain values, raises `ValueError`.
+    A file that is damaged, or holds more than tensors and plain values, raises `ValueError`.
     """
     if path.suffix == ".safetensors":
         return read_tensors(path, "checkpoint ")
@@ -69,11 +69,11 @@ def read_state(path: Path) -> Mapping[str, Any]:
 def read_settings(
     train: Path | None, warp: Path | None
 ) -> tuple[dict[str, Any], int | None, str | None]:
-    """Read ``train.yaml`` and ``pregenerate.yaml``; a value that is not there has its default.
+    """Read ``train.yaml`` and ``pregenerate.yaml``; missing values take their defaults.
 
-    Returned are fields of an `AdapterConfig`, the rank, and the authors' name of the u embedding,
-    None where the configuration does not say. A training that slots here cannot reproduce raises
-    `ValueError`.
+    Return the fields of an `AdapterConfig`, the rank, and the authors' name of the u embedding
+    (rank and name are None if missing). Raise `ValueError` for a training setup that our slots
+    cannot reproduce.
     """
     tree = read_tree(train, yaml.safe_load, "a mapping") if train else {}
     block = _part(tree, "model")
@@ -113,10 +113,10 @@ def read_survival(path: Path) -> list[float]:
 def _unpickle(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols: what can be read is read
-            mapped = zipfile.is_zipfile(path)  # so that base weights are never read
+            warnings.simplefilter("ignore")  # about pickle protocols, which do not matter here
+            mapped = zipfile.is_zipfile(path)  # so that unused base weights are never read
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:  # broken bytes fail in any step of the little interpreter
+    except Exception as error:  # damaged pickles can raise any error
         named = re.search(r"GLOBAL (\S+)", str(error))
         what = f"it names {named[1]}" if named else "it is damaged or no torch file of tensors"
         raise ValueError(
@@ -132,7 +132,7 @@ def _check_training(
     *,
     shifted_by_default: bool,
 ) -> None:
-    """Refuse what would load and then predict nonsense."""
+    """Refuse checkpoints that would load but predict nonsense."""
     if (loss := block.get("loss_type")) not in _LOSSES:
         raise ValueError(
             f"configuration: `loss_type` is {loss!r}; O-PTP checkpoints (bc, bce) can be imported"

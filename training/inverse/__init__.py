@@ -1,1 +1,1 @@
-"""C-PTP from scratch without a teacher, beside an AR model."""
+"""Trains C-PTP from scratch without a teacher, and an AR model to compare it with."""

@@ -1,11 +1,11 @@
 """Trips along a road or through a city: symbols whose distributions are known exactly.
 
-A driver on a grid steps to a cell near the one aimed at: straight on (momentum) and towards a goal,
-one of a few cells, that is never shown and changes now and then. As in the taxi data of PTP (arXiv
-2512.21323, section 3.1) the symbols are cells; two bounds are known: the *floor*, what a predictor
-that knows the source pays for each symbol, and *blind*, what it pays for the n-th symbol of a
-window when it does not see the ones before it in the window. No independent predictor beats the
-second; how far below it a model comes is what its uniforms do.
+A driver on a grid steps to a cell near an aim, which lies straight on (momentum) and towards a
+goal. The goal is one of a few cells, is never shown, and changes occasionally. The symbols are
+cells, as in the taxi data of PTP (arXiv 2512.21323, section 3.1). Two bounds on the loss per symbol
+are known. The *floor* is the loss of a predictor that knows the source. *Blind* is the same
+predictor's loss on the n-th symbol of a window if it does not see the window's earlier symbols. No
+independent predictor beats *blind*; a model gets below it only through its uniforms.
 
 Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
 """
@@ -21,16 +21,16 @@ Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
 
 _MOST_SYMBOLS = 32
-_SETTLE_STEPS = 500  # of the power iteration; the chain forgets within some 50
+_SETTLE_STEPS = 500  # steps of the power iteration; the chain forgets within about 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripSettings:
     """[source]: trips on a grid of cells, numbered row by row (height 1: a road).
 
-    A driver aims `momentum` times the last step straight on and `pull` cells towards a goal, and
-    steps `spread` cells (standard deviation) about that. `roughness` is the standard deviation of
-    the log popularity of cells, `switch` the chance that a goal is drawn anew.
+    A driver aims `momentum` times the last step straight on, plus `pull` cells towards the goal,
+    and steps `spread` cells (standard deviation) about the aim. `roughness` is the standard
+    deviation of the cells' log popularity; `switch` is the chance per step of drawing a new goal.
     """
 
     height: int = 1
@@ -44,7 +44,7 @@ class TripSettings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a source that cannot be."""
+        """Refuse an impossible source."""
         if min(self.height, self.width) < 1 or not 2 <= self.num_cells <= _MOST_SYMBOLS:
             raise ValueError(
                 f"a grid of {self.height} x {self.width} cells: use 2 to {_MOST_SYMBOLS} cells"
@@ -63,10 +63,11 @@ class TripSettings:
 
 
 class Trips:
-    """The source: rows, and the exact distributions behind them.
+    """The source of rows, with its exact distributions.
 
-    `steps` ``[G, V, V, V]`` is the distribution of the next cell by goal, cell before and cell;
-    `goals` ``[G, G]``; `settled` ``[G, V, V]`` is the settled chain.
+    `steps` ``[G, V, V, V]`` is the distribution of the next cell given goal, previous cell and
+    cell. `goals` ``[G, G]`` are the goal's transitions. `settled` ``[G, V, V]`` is the stationary
+    distribution of goal, previous cell and cell.
     """
 
     def __init__(self, settings: TripSettings) -> None:
@@ -81,13 +82,13 @@ class Trips:
         self.settled: Floats = joint / joint.sum()
 
     def _onward(self, joint: Floats) -> Floats:
-        """Move distributions ``[..., G, V, V]`` of goal, cell before and cell one step on."""
+        """Advance distributions ``[..., G, V, V]`` of goal, previous cell and cell by one step."""
         moved = np.einsum("...gpc,gh->...hpc", joint, self.goals)
         moved_on: Floats = np.einsum("...gpc,gpcn->...gcn", moved, self.steps, optimize=True)
         return moved_on
 
     def rows(self, num_rows: int, length: int, rng: np.random.Generator) -> _Ints:
-        """Return independent rows ``[R, L]`` of the settled chain, L >= 2."""
+        """Draw independent rows ``[R, L]`` of the stationary chain, L >= 2."""
         start = rng.choice(self.settled.size, num_rows, p=self.settled.ravel())
         goal, before, cell = np.unravel_index(start, self.settled.shape)
         ids = np.empty((num_rows, length), np.int64)
@@ -98,7 +99,7 @@ class Trips:
         return ids
 
     def beliefs(self, ids: _Ints) -> Floats:
-        """Return distributions ``[R, L, G]`` of the goal given the row so far, from index 1 on."""
+        """Return distributions ``[R, L, G]`` of the goal given the row so far (0 at index 0)."""
         beliefs = np.zeros((*ids.shape, len(self.goals)))
         belief = self.settled[:, ids[:, 0], ids[:, 1]].T
         for index in range(1, ids.shape[1]):
@@ -110,7 +111,7 @@ class Trips:
         return beliefs
 
     def floor(self, ids: _Ints) -> Floats:
-        """Return distributions ``[R, L, V]`` of symbols given those before (0 before index 2)."""
+        """Return distributions ``[R, L, V]`` of symbols given earlier ones (0 before index 2)."""
         distributions = np.zeros((*ids.shape, self.num_symbols))
         ahead = self.beliefs(ids)[:, 1:-1] @ self.goals
         steps = self.steps[:, ids[:, :-2], ids[:, 1:-1]]
@@ -120,7 +121,7 @@ class Trips:
     def blind(self, ids: _Ints, starts: _Ints, length: int) -> Floats:
         """Return distributions ``[R, W, N, V]`` of N = `length` symbols from `starts` >= 2 on.
 
-        Each is given the symbols before its window alone.
+        They are conditioned only on the symbols before the window.
         """
         which = np.arange(len(ids))[:, None]
         known = self.beliefs(ids)[which, starts - 1]
@@ -151,7 +152,7 @@ def _steps(settings: TripSettings) -> Floats:
 
 
 def _draw(distributions: Floats, rng: np.random.Generator) -> _Ints:
-    """Draw one symbol of each distribution ``[R, V]``."""
+    """Draw one symbol from each distribution ``[R, V]``."""
     cdf = distributions.cumsum(-1)
     level = rng.random(len(distributions)) * cdf[:, -1]
     below: _Ints = (cdf <= level[:, None]).sum(-1)

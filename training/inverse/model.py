@@ -1,9 +1,9 @@
-"""A small Llama that reads tokens and uniforms alike, all weights shared.
+"""A small Llama that reads tokens and uniforms with the same weights.
 
-A C-PTP slot is one more row of the same model, after the tokens of its context and the earlier
-slots of its window; its input is the embedding of the uniform that picked a token, where an
-ordinary row's is the embedding of the token: a window's rows are those of a plain causal model on
-``[tokens before the start, u, u, ...]``. Many windows of a row share the states of its tokens.
+A C-PTP slot is a further row of the same model, after the tokens of its context and the earlier
+slots of its window. Its input embeds the uniform that picked a token, where an ordinary row embeds
+the token. So a window's rows are those of a plain causal model on ``[tokens before the start, u, u,
+...]``. Many windows of a row share the KV cache of its tokens.
 
 Letters: B rows, W windows of a row, N inputs of a window, S tokens of a row, D width, V vocabulary.
 """
@@ -22,7 +22,7 @@ from training.forward import fresh_llama
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Sizes, the code of uniforms (see `UniformEmbedding`), and the seed of the first weights."""
+    """Sizes, the code of uniforms (see `UniformEmbedding`), and the seed of initial weights."""
 
     width: int = 128
     layers: int = 5
@@ -43,16 +43,16 @@ class ModelSettings:
 
 
 class Past:
-    """States of rows' tokens, which windows see up to their `starts` ``[B, W]``, and of windows."""
+    """A KV cache of rows' tokens (windows see those before `starts` ``[B, W]``) and of windows."""
 
     def __init__(self, context: ContextCache, starts: Tensor) -> None:
-        """Begin with the context alone."""
+        """Begin with only the context."""
         self.cache, self.starts, self.num_inputs = context.fork(), starts, 0
         self.num_tokens = context.get_seq_length()
 
 
 class SlotTransformer(nn.Module):
-    """The model; `uniforms` embeds slots, everything else is an ordinary causal LM."""
+    """An ordinary causal LM with an embedding of slots, `uniforms`."""
 
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
         """Draw fresh weights from the settings' seed."""
@@ -70,21 +70,21 @@ class SlotTransformer(nn.Module):
         self.uniforms.match(self.tokens.weight)
 
     def embed_uniforms(self, u: Tensor) -> Tensor:
-        """Return slot inputs ``[..., D]`` of u ``[...]``."""
+        """Return the slot inputs ``[..., D]`` for u ``[...]``."""
         warp = torch.ones(u.numel(), 2)
         embedded: Tensor = self.uniforms(u.flatten(), warp)
         return embedded.view(*u.shape, -1)
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """Return hidden states ``[B, S, D]`` of rows of tokens, and their states."""
+        """Return the hidden states ``[B, S, D]`` of rows of tokens, and their KV cache."""
         cache, x = ContextCache(), self.tokens(ids)
         seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
         return self._run(x, torch.arange(x.shape[1]).expand(ids.shape), seen, cache), cache
 
     def forward(self, x: Tensor, positions: Tensor, past: Past) -> Tensor:
-        """Return final hidden states of the next inputs of windows, ``[B, W, N, D]`` both.
+        """Return the final hidden states of the windows' next inputs, both ``[B, W, N, D]``.
 
-        Their states are kept in `past`, ordered by number in a window, then by window.
+        `past` keeps their keys and values, ordered by number in the window, then by window.
         """
         num_rows, num_windows, num, width = x.shape
         first, past.num_inputs = past.num_inputs, past.num_inputs + num

@@ -1,12 +1,12 @@
 """C-PTP trained from scratch against an AR model of the same size, data and steps.
 
-By slot n, on the same held-out windows: the perplexity of the AR model given the tokens before, of
-C-PTP given the context and the window's earlier *uniforms* (drawn from its own intervals, averaged
-over draws), and the source's two bounds (`training.inverse.data`). The mean of -log p over draws
-bounds the -log likelihood of C-PTP as a sampler from above (Jensen); Theorem 2 of PTP (arXiv
-2512.21323) says that nothing is lost at the optimum. Acceptance: C-PTP drafts in one call for
-uniforms that the AR model then picks its own tokens with; a draft counts as long as all up to it
-are the AR model's.
+The report gives perplexities by slot n, on the same held-out windows: of the AR model given the
+tokens before; of C-PTP given the context and the window's earlier *uniforms* (drawn from its own
+intervals, averaged over draws); and the source's two bounds (`training.inverse.data`). The mean of
+-log p over draws is an upper bound on the -log likelihood of C-PTP as a sampler (Jensen); Theorem 2
+of PTP (arXiv 2512.21323) says that the bound is tight at the optimum. For acceptance, C-PTP drafts
+in one call, and the AR model picks tokens with the same uniforms. A draft is accepted if it and all
+earlier drafts equal the AR model's picks.
 
 Letters: B rows, W windows of a row, N tokens of a window, V vocabulary.
 """
@@ -32,7 +32,7 @@ _ROWS_AT_A_TIME = 32
 
 
 def held_out_text(trips: Trips, rows: int, **sizes: int) -> list[TextWindows]:
-    """Return the same windows every time, some rows at a time; `sizes` are those of `draw_text`."""
+    """Draw fixed held-out windows, split into parts of rows; `sizes` are those of `draw_text`."""
     whole = draw_text(trips, np.random.default_rng(EVAL_SEED), rows=rows, **sizes)
     starts = range(0, rows, _ROWS_AT_A_TIME)
     return [whole.part(slice(start, start + _ROWS_AT_A_TIME)) for start in starts]
@@ -40,15 +40,15 @@ def held_out_text(trips: Trips, rows: int, **sizes: int) -> list[TextWindows]:
 
 @torch.no_grad()
 def ar_nats(model: SlotTransformer, text: list[TextWindows]) -> Tensor:
-    """Return -log p ``[all windows, N]`` of windows' tokens given the tokens before them."""
+    """Return -log p ``[all windows, N]`` of the windows' tokens given the tokens before."""
     return _nats(lambda windows: Read(model, windows).window_logits(), text)
 
 
 @torch.no_grad()
 def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> Tensor:
-    """Return -log p ``[all windows, N]`` of windows' tokens given the uniforms before them.
+    """Return -log p ``[all windows, N]`` of the windows' tokens given the uniforms before.
 
-    It is averaged over `draws` sets of uniforms from the model's own intervals.
+    The values are averaged over `draws` sets of uniforms from the model's own intervals.
     """
     generator = torch.Generator().manual_seed(EVAL_SEED)
     nats = []
@@ -63,7 +63,7 @@ def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> T
 
 
 def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
-    """Return the two bounds on the same windows: floor and blind, each ``[all windows, N]``."""
+    """Return the two bounds, floor and blind, on the same windows, each ``[all windows, N]``."""
 
     def floor(windows: TextWindows) -> Tensor:
         distributions = torch.from_numpy(trips.floor(windows.ids.numpy()))
@@ -76,14 +76,14 @@ def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
 def acceptance(
     target: SlotTransformer, draft: SlotTransformer, trips: Trips, text: list[TextWindows]
 ) -> tuple[list[float], list[float]]:
-    """Return P(the first n drafts are the AR model's own picks) for n = 1 … N.
+    """Return P(the first n drafts equal the AR model's picks) for n = 1 … N.
 
-    The first are of C-PTP's drafts, the others of the best independent predictor's (blind
-    distributions, each token picked by its own u).
+    The first list is for C-PTP's drafts. The second is for those of the best independent predictor
+    (blind distributions, each token picked by its own u).
     """
     coupled, independent = [], []
     for windows in text:
-        u = windows.noise  # as good as any uniforms
+        u = windows.noise  # any uniforms will do
         truth = Read(target, windows).rolled(u)
         coupled.append(Read(draft, windows).drafted(u) == truth)
         independent.append(picked(_blind(trips, windows), u) == truth)
@@ -93,7 +93,7 @@ def acceptance(
 def compare(
     ar: SlotTransformer, c_ptp: SlotTransformer, trips: Trips, text: list[TextWindows], draws: int
 ) -> dict[str, Any]:
-    """Return all figures, as they stand in ``inverse.json``, with `draws` of uniforms a window."""
+    """Return all figures of ``inverse.json``, with `draws` sets of uniforms per window."""
     num_rows, num_slots = sum(len(part.ids) for part in text), text[0].noise.shape[2]
     floor, blind = source_nats(trips, text)
     ar_found, c_found = ar_nats(ar, text), c_ptp_nats(c_ptp, text, draws)
@@ -102,7 +102,7 @@ def compare(
     def figures(columns: slice) -> dict[str, float]:
         found, truth = c_found[:, columns], ar_found[:, columns]
         excess = found - truth
-        # over rows: a row's windows overlap
+        # the error is over rows, because a row's windows overlap
         rows = excess.double().view(num_rows, -1).mean(1)
         return {
             "ar": _ppl(truth),
@@ -135,7 +135,7 @@ def compare(
 
 
 def _nats(logits: Callable[[TextWindows], Tensor], text: list[TextWindows]) -> Tensor:
-    """Return -log p ``[all windows, N]`` of windows' tokens under `logits` ``[B, W, N, V]``."""
+    """Return -log p ``[all windows, N]`` of the windows' tokens under logits ``[B, W, N, V]``."""
     found = []
     for windows in text:
         tokens, flat = windows.tokens, logits(windows).flatten(0, 2)
@@ -145,14 +145,14 @@ def _nats(logits: Callable[[TextWindows], Tensor], text: list[TextWindows]) -> T
 
 
 def _blind(trips: Trips, windows: TextWindows) -> Tensor:
-    """Return log distributions ``[B, W, N, V]`` of the best independent predictor."""
+    """Return the log distributions ``[B, W, N, V]`` of the best independent predictor."""
     length = windows.noise.shape[2]
     distributions = trips.blind(windows.ids.numpy(), windows.starts.numpy(), length)
     return torch.from_numpy(distributions).log()
 
 
 def _survival(right: list[Tensor]) -> list[float]:
-    """Return the share of windows that are right up to each token, of ``[B, W, N]`` masks."""
+    """Return the share of windows that are right up to each token, from masks ``[B, W, N]``."""
     leading = torch.cat(right).flatten(0, 1).long().cumprod(-1)
     shares = leading.double().mean(0).tolist()
     return [round(share, 5) for share in shares]

@@ -1,9 +1,9 @@
-"""Inverse autoregressive training: C-PTP from scratch on unlabelled text, beside an AR model.
+"""Inverse autoregressive training: C-PTP from scratch on unlabelled text, and an AR model.
 
-Two models of the same size see the same rows in the same steps, one after the other. The AR model
-learns the next token of every row. C-PTP learns that too, since a window's first token has its
-distribution from there, and the tokens of windows from uniforms of its own distributions
-(`training.inverse.windows`). ``OUTPUT/inverse.json`` then compares them.
+Two models of the same size are trained one after the other, on the same rows in the same steps. The
+AR model learns the next token of every row. C-PTP learns it too, because the context predicts a
+window's first token. C-PTP also learns the other tokens of windows, given uniforms of its own
+distributions (`training.inverse.windows`). ``OUTPUT/inverse.json`` compares the two.
 Source: PTP, arXiv 2512.21323, section 3 (inverse autoregressive training).
 """
 
@@ -34,10 +34,10 @@ MODELS: tuple[_ModelName, ...] = get_args(_ModelName)
 
 
 class RunSettings(LoopTable):
-    """[run]: `rows` a step (over all workers) of `length` symbols, with windows of slots.
+    """[run]: `rows` rows per step (over all workers) of `length` symbols, with windows of slots.
 
-    The first of a window's `slots` is the context's. The comparison has `final_rows` held-out rows
-    and `final_draws` sets of uniforms for each window.
+    The context predicts the first of a window's `slots`. The final comparison has `final_rows`
+    held-out rows, and `final_draws` sets of uniforms per window.
     """
 
     rows: Count = 16
@@ -57,12 +57,12 @@ class RunSettings(LoopTable):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return what `draw_text` is told of rows."""
+        """Return the sizes that `draw_text` takes."""
         return {"length": self.length, "windows": self.windows, "slots": self.slots}
 
 
 class InverseRecipe(Recipe):
-    """The source that both models learn from, their sizes, and their training."""
+    """The source that both models learn, their sizes, and their training."""
 
     source: TripSettings
     model: ModelSettings
@@ -70,7 +70,7 @@ class InverseRecipe(Recipe):
 
 
 class InverseJob:
-    """One of the two models on the source's rows."""
+    """Trains one of the two models on the source's rows."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class InverseJob:
         reporter: Reporter,
         _locate: Locate,
     ) -> None:
-        """Take a recipe and its tables; the AR model's embedding of uniforms is never used."""
+        """Take a recipe and its tables; the AR model does not use its embedding of uniforms."""
         self.name, self.run, self.reporter = name, recipe.run, reporter
         self.trips = Trips(recipe.source)
         self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
@@ -93,19 +93,19 @@ class InverseJob:
         self._held_out = held_out_text(self.trips, self.run.eval_rows, **self.run.sizes)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Muon for the matrices of the layers, AdamW for all else."""
+        """Return Muon for the layers' matrices, AdamW for all other weights."""
         matrices = self.trained.llama.model.layers.parameters()
         return muon_and_adamw(self.trained, matrices, self.run)
 
     def text(self, step: int) -> TextWindows:
-        """Return this worker's part of a step's rows, the same for both models."""
+        """Return this worker's part of a step's rows, which are the same for both models."""
         run, (rank, world) = self.run, worker()
         rng = np.random.default_rng([run.seed, step])
         whole = draw_text(self.trips, rng, rows=run.rows, **run.sizes)
         return whole.part(slice(rank, None, world))
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Yield the loss of this worker's rows: every token of a row, and every slot's of C-PTP."""
+        """Yield the loss of this worker's rows: of every token and, for C-PTP, of every slot."""
         windows = self.text(progress.step)
         read = Read(self.trained, windows)
         targets = windows.ids[:, 1:]
@@ -131,7 +131,7 @@ class InverseJob:
         self.reporter.evaluation(progress, line, {"perplexity_by_slot": values})
 
     def export(self, folder: Path) -> None:
-        """Write nothing: the comparison of both models is what a run leaves."""
+        """Write nothing; the run's only output is the comparison of both models."""
 
 
 def _summed(logits: Tensor, targets: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
 def train_both(
     tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
-    """Train both models of a recipe and compare them; return where each model's run stands."""
+    """Train both models of a recipe and compare them; return the progress of each."""
     recipe = InverseRecipe.of(tables)
     builds: dict[str, Build] = {name: partial(InverseJob, name, tables) for name in MODELS}
     return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))

@@ -1,10 +1,10 @@
-"""Windows of inverse autoregressive training: uniforms built slot by slot from a model's own law.
+"""Windows of inverse autoregressive training: uniforms from a model's own distributions.
 
-There is no teacher. A window's first token has its distribution from the last row of the context.
-That distribution's interval of the token that really came holds the token's u; given this u a slot
-predicts the second token's distribution, whose interval holds the second u, and so on (PTP, arXiv
-2512.21323, section 3). Building takes N - 1 one-slot steps for all windows of a batch at once,
-without gradient; edges of intervals carry none.
+There is no teacher. The last row of the context predicts the distribution of a window's first
+token. The token's u is drawn from the true token's interval of this distribution. Given this u, a
+slot predicts the second token's distribution, whose interval gives the second u, and so on (PTP,
+arXiv 2512.21323, section 3). This takes N - 1 one-slot steps for all windows of a batch at once,
+without gradients; interval edges carry none.
 
 Letters: B rows, W windows of a row, N tokens of a window, S + 1 tokens of a row, D width, V
 vocabulary.
@@ -24,15 +24,15 @@ from training.adapter.windows import edges
 from training.inverse.data import Trips
 from training.inverse.model import Past, SlotTransformer
 
-_FIRST_START = 2  # the source's distributions are known from the third symbol on
+_FIRST_START = 2  # the source's distributions are known from the third symbol
 
 
 @dataclass(frozen=True, slots=True)
 class TextWindows:
     """Rows of text with windows.
 
-    `ids` ``[B, S + 1]``, `starts` of windows ``[B, W]``, and `noise` in [0, 1) ``[B, W, N]``
-    float64: where each u lies within its token's interval.
+    `ids` ``[B, S + 1]``, `starts` of windows ``[B, W]``, and `noise` ``[B, W, N]``, float64 in
+    [0, 1): the relative place of each u within its token's interval.
     """
 
     ids: Tensor
@@ -41,7 +41,7 @@ class TextWindows:
 
     @property
     def indices(self) -> Tensor:
-        """Return indices ``[B, W, N]`` of the windows' tokens in their rows."""
+        """Return the indices ``[B, W, N]`` of the windows' tokens in their rows."""
         return self.starts[..., None] + torch.arange(self.noise.shape[2])
 
     @property
@@ -50,12 +50,12 @@ class TextWindows:
         return at_indices(self.ids, self.indices)
 
     def part(self, rows: slice) -> TextWindows:
-        """Return some of the rows."""
+        """Return a part of the rows."""
         return TextWindows(self.ids[rows], self.starts[rows], self.noise[rows])
 
 
 def at_indices(values: Tensor, indices: Tensor) -> Tensor:
-    """Return ``[B, W, N, ...]``: values ``[B, S, ...]`` at `indices` ``[B, W, N]``."""
+    """Return the values ``[B, S, ...]`` at `indices` ``[B, W, N]``, ``[B, W, N, ...]``."""
     rows = torch.arange(len(values), device=values.device)
     return values[rows[:, None, None], indices]
 
@@ -63,9 +63,9 @@ def at_indices(values: Tensor, indices: Tensor) -> Tensor:
 def draw_text(
     trips: Trips, rng: np.random.Generator, *, rows: int, length: int, windows: int, slots: int
 ) -> TextWindows:
-    """Return fresh rows of `length` predicted symbols, with windows of `slots` tokens each.
+    """Draw rows of `length` predicted symbols, with `windows` windows of `slots` tokens each.
 
-    A window that does not fit into a row raises `ValueError`.
+    If a window does not fit into a row, raise `ValueError`.
     """
     num_starts = length + 2 - slots - _FIRST_START
     if num_starts < 1 or slots < 2:
@@ -82,12 +82,12 @@ def draw_text(
 def explain(
     first: Tensor, tokens: Tensor, noise: Tensor, follow: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Draw each token's u from its interval of the distribution that earlier uniforms lead to.
+    """Draw each token's u from the token's interval of its distribution given earlier uniforms.
 
-    Returned are uniforms ``[..., N]`` (float64) and logits ``[..., N, V]`` of each token's
-    distribution given the uniforms before it. `first` are logits ``[..., V]`` of the first of the
-    tokens ``[..., N]``; `noise` says where u lies within its interval; `follow` takes the next u
-    ``[...]`` and returns the next token's logits.
+    Return uniforms ``[..., N]`` (float64), and logits ``[..., N, V]`` of each token given the
+    uniforms before. `first` are logits ``[..., V]`` of the first of `tokens` ``[..., N]``; `noise`
+    places each u within its interval; `follow` takes the last u ``[...]`` and returns the next
+    token's logits.
     """
     warp = torch.ones(*tokens.shape[:-1], 2)
     us: list[Tensor] = []
@@ -103,7 +103,7 @@ def explain(
 def roll(first: Tensor, u: Tensor, follow: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the tokens ``[..., N]`` that `u` picks, each given the tokens before.
 
-    `first` are logits ``[..., V]`` of the first token; `follow` takes the token just picked and
+    `first` are the logits ``[..., V]`` of the first token; `follow` takes the last picked token and
     returns the next token's logits.
     """
     tokens: list[Tensor] = []
@@ -113,48 +113,48 @@ def roll(first: Tensor, u: Tensor, follow: Callable[[Tensor], Tensor]) -> Tensor
 
 
 def picked(logits: Tensor, u: Tensor) -> Tensor:
-    """Return tokens ``[...]`` that `u` picks from the distributions of `logits` ``[..., V]``."""
+    """Return the tokens ``[...]`` that `u` picks from the distributions of logits ``[..., V]``."""
     distributions = logits.float().softmax(-1).flatten(0, -2)
     return pick(distributions, u.flatten()).view(u.shape)
 
 
 class Read:
-    """Rows read by a model once (`hidden` ``[B, S, D]``, but the last), with windows to go on."""
+    """Hidden states ``[B, S, D]`` of rows (without their last tokens), from which windows go on."""
 
     def __init__(self, model: SlotTransformer, windows: TextWindows) -> None:
-        """Run the rows; gradients are kept where they are on."""
+        """Run the rows, with gradients if they are enabled."""
         self.model, self.windows = model, windows
         self.hidden, self.context = model.context(windows.ids[:, :-1])
 
     def text_logits(self) -> Tensor:
-        """Return logits ``[B, S, V]`` of the rows' tokens but the first, given those before."""
+        """Return the logits ``[B, S, V]`` of each token after a row's first, given those before."""
         logits: Tensor = self.model.head(self.hidden)
         return logits
 
     def window_logits(self) -> Tensor:
-        """Return logits ``[B, W, N, V]`` of windows' tokens, given all *tokens* before (AR)."""
+        """Return the logits ``[B, W, N, V]`` of windows' tokens given all *tokens* before (AR)."""
         logits: Tensor = self.model.head(at_indices(self.hidden, self.windows.indices - 1))
         return logits
 
     def first_logits(self) -> Tensor:
-        """Return logits ``[B, W, V]`` of the windows' first tokens."""
+        """Return the logits ``[B, W, V]`` of the windows' first tokens."""
         before = self.windows.starts[..., None] - 1
         logits: Tensor = self.model.head(at_indices(self.hidden, before)[:, :, 0])
         return logits
 
     @torch.no_grad()
     def explained(self) -> tuple[Tensor, Tensor]:
-        """Return uniforms of the windows' tokens from the model's own intervals, and logits."""
+        """Draw uniforms of the windows' tokens from the model's intervals; also return logits."""
         feed = self._follow(self.model.embed_uniforms)
         return explain(self.first_logits(), self.windows.tokens, self.windows.noise, feed)
 
     @torch.no_grad()
     def rolled(self, u: Tensor) -> Tensor:
-        """Return tokens ``[B, W, N]`` of ordinary (AR) sampling with uniforms `u`."""
+        """Return the tokens ``[B, W, N]`` of ordinary (AR) sampling with uniforms `u`."""
         return roll(self.first_logits(), u, self._follow(self.model.tokens))
 
     def slot_logits(self, u: Tensor) -> Tensor:
-        """Return logits ``[B, W, N, V]`` of the N tokens after the one of the first u."""
+        """Return the logits ``[B, W, N, V]`` of the N tokens that follow the first u's token."""
         starts = self.windows.starts
         positions = starts[..., None] + torch.arange(u.shape[2])
         past = Past(self.context, starts)
@@ -162,12 +162,12 @@ class Read:
         return logits
 
     def drafted(self, u: Tensor) -> Tensor:
-        """Return tokens ``[B, W, N]`` that C-PTP proposes for uniforms `u`."""
+        """Return the tokens ``[B, W, N]`` that C-PTP proposes for uniforms `u`."""
         rest = self.slot_logits(u[..., :-1])
         return picked(torch.cat([self.first_logits()[:, :, None], rest], 2), u)
 
     def _follow(self, embed: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return a function that feeds every window one more input, for logits ``[B, W, V]``."""
+        """Return a function that feeds each window one input and returns logits ``[B, W, V]``."""
         past = Past(self.context, self.windows.starts)
 
         def feed(inputs: Tensor) -> Tensor:

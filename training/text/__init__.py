@@ -1,1 +1,1 @@
-"""Rows of token ids: corpora, chats, sampled completions."""
+"""Training rows of token ids from corpora, chats and sampled completions."""

@@ -1,4 +1,4 @@
-"""Plans of sampled completions, and the JSONL file that keeps them: one line each, as they end."""
+"""Plans of sampled completions, and the JSONL file that stores each completion when it ends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from training.text.data import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionPlan:
-    """The number of completions of all prompts and temperatures, and their sampling.
+    """The total number of completions over all prompts and temperatures, and their sampling.
 
-    The stop token is one of `max_new_tokens`; completions are spread evenly over the temperatures.
+    `max_new_tokens` includes the stop token. Completions are spread evenly over `temperatures`.
     """
 
     num_completions: int = 2000
@@ -40,7 +40,7 @@ class CompletionPlan:
             self.sampling(temperature, frozenset())
 
     def sampling(self, temperature: float, stops: frozenset[int]) -> Sampling:
-        """Return the scheduler's settings for the completions of one temperature."""
+        """Return the scheduler's settings for completions at one temperature."""
         return Sampling(
             temperature=temperature,
             top_p=self.top_p,
@@ -52,7 +52,7 @@ class CompletionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One text: its number in the plan, its prompt, and what the teacher wrote after it."""
+    """One completion: its number in the plan, its prompt, and the teacher's tokens after it."""
 
     number: int
     temperature: float
@@ -60,20 +60,20 @@ class Completion:
     tokens: tuple[int, ...]
 
     def row(self, *, tempered: bool) -> Row:
-        """Return a row that learns the completion after its prompt, `tempered`: at its own."""
+        """Return a row that learns the completion, with its temperature if `tempered`."""
         learn = [False] * len(self.prompt) + [True] * len(self.tokens)
         temperature = self.temperature if tempered else None
         return Row([*self.prompt, *self.tokens], learn, temperature)
 
     def line(self) -> str:
-        """Return the completion as a line of the file."""
+        """Return the completion as one line of the file."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":")) + "\n"
 
 
 def completion_path(
     folder: Path, teacher: str, prompts: Sequence[tuple[int, ...]], plan: CompletionPlan
 ) -> Path:
-    """Return the file of completions: another one for whatever decides other completions."""
+    """Return the file of a plan's completions, named by a hash of all that decides them."""
     settings = dataclasses.asdict(plan)
     del settings["batch_size"]
     text = json.dumps([teacher, prompts, settings], sort_keys=True)
@@ -81,7 +81,7 @@ def completion_path(
 
 
 def read_completions(path: Path) -> dict[int, Completion]:
-    """Return the completions of a file by number; a last line torn by a kill is left out."""
+    """Return the completions of a file by number; skip a last line cut off by a killed process."""
     if not path.exists():
         return {}
     found = {}
@@ -94,7 +94,7 @@ def read_completions(path: Path) -> dict[int, Completion]:
 
 
 def write_completions(path: Path, completions: Iterable[Completion]) -> None:
-    """Replace the file by one of these completions."""
+    """Replace the file with these completions."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text("".join(c.line() for c in completions), encoding="utf-8")

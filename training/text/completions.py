@@ -1,12 +1,12 @@
 """Completions sampled from the teacher by the repository's own baseline, as training rows.
 
-The text of a prompt depends on the sampling's seed and on the prompt's ids. To draw different
-texts from equal prompts the scheduler is given each completion's number in place of the prompt's
-first id, and `_NumberedAR` puts the id back before the model sees it; all else, uniforms, merged
-calls and the cut at a stop token, is as in any run.
+The sampled text depends on the seed and on the prompt's ids. To draw different texts from equal
+prompts, the scheduler gets each completion's number in place of the prompt's first id, and
+`_NumberedAR` restores the id before the model sees it. Uniforms, merged calls and the cut at a stop
+token are as in any run.
 
-At temperature 0 a prompt has one text. Further greedy completions go on from random beginnings of
-sampled ones.
+At temperature 0 each prompt has only one completion. Further greedy completions continue random
+beginnings of sampled completions.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from training.workers import wait_for_all, worker
 
 Ids = tuple[int, ...]
 _BATCHES = 4
-"""Batches that are sampled with one cache."""
+"""Number of batches sampled with one KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
     """The model that completions are sampled from.
 
-    `name` tells its weights from others', e.g. their SHA-256; `open` loads it, and is called only
+    `name` identifies its weights, e.g. by their SHA-256. `open` loads the model; it is called only
     if completions are missing.
     """
 
@@ -55,7 +55,7 @@ class Teacher:
 
     @classmethod
     def at(cls, path: str, device: torch.device) -> Teacher:
-        """Return the model of a checkpoint, in float32."""
+        """Return a teacher that loads a checkpoint in float32."""
         return cls(
             name=weights_sha256(path) or path,
             open=lambda: HFModel.load(path, dtype=torch.float32, device=device),
@@ -72,12 +72,12 @@ def sampled_rows(
     prompts: Sequence[Sequence[int]] | None = None,
     tempered: bool = False,
 ) -> tuple[list[Row], dict[str, Any]]:
-    """Return the teacher's completions as rows, and facts; prompts are context, not learnt.
+    """Return the teacher's completions as rows, and facts; prompts are context and not learnt.
 
-    They are sampled, or taken from `folder`: see `sample`. Rows know the temperature of their text
-    where they are `tempered`. Prompts (None: the BOS token alone) that leave no room for a
-    completion are passed over; it is a `ValueError` where none is left, or completions cannot
-    differ.
+    Completions are sampled or read from `folder`, see `sample`. `tempered` rows have the sampling
+    temperature of their text. Without `prompts`, the prompt is the BOS token. Prompts that leave no
+    room for a completion are skipped; if none is left, or the completions cannot all differ, raise
+    `ValueError`.
     """
     if prompts is None:
         if tokenizer.bos_token_id is None:
@@ -98,9 +98,9 @@ def sampled_rows(
 
 
 def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row], dict[str, Any]]:
-    """Return the rows of all completion files that `path` names, and facts.
+    """Return the rows of all completion files that match the pattern `path`, and facts.
 
-    Each knows the temperature it was sampled at; those longer than `max_tokens` are passed over.
+    Each row has its sampling temperature; rows longer than `max_tokens` are skipped.
     """
     pattern = Path(path).expanduser()
     files = sorted(pattern.parent.glob(pattern.name))
@@ -135,9 +135,9 @@ def sample(
 ) -> list[Completion]:
     """Return all completions of a plan in the order of their numbers.
 
-    They are kept in a file of `folder` named after all that decides them, a line each as they end:
-    a run that was stopped goes on where it was. In a group of workers the first one samples.
-    Prompts take turns; greedy completions alone, and more of them than prompts, raise `ValueError`.
+    Each completion is written to a file in `folder` (see `completion_path`) when it ends, so a
+    stopped run can resume. Among workers only the first samples. Prompts take turns. If the only
+    temperature is 0 and there are fewer prompts than completions, raise `ValueError`.
     """
     distinct, total = list(dict.fromkeys(prompts)), plan.num_completions
     if not any(plan.temperatures) and total > len(distinct):
@@ -148,7 +148,7 @@ def sample(
     path = completion_path(folder, teacher.name, distinct, plan)
     done = read_completions(path)
     if worker()[0] == 0 and len(done) < total:
-        write_completions(path, done.values())  # without a torn last line
+        write_completions(path, done.values())  # drops an incomplete last line
         with path.open("a", encoding="utf-8") as file:
 
             def keep(completion: Completion) -> None:
@@ -170,7 +170,7 @@ def _sample_missing(
     done: Mapping[int, Completion],
     keep: Callable[[Completion], None],
 ) -> None:
-    """Sample what `done` lacks: above temperature 0, greedily, then what goes on from samples."""
+    """Sample the missing completions: first above temperature 0, then greedy, then continued."""
     stops = stop_ids(model, tokenizer)
     jobs, continued = _jobs(prompts, plan)
     for temperature in sorted(set(plan.temperatures), reverse=True):
@@ -186,9 +186,9 @@ def _sample_missing(
 def _jobs(
     prompts: Sequence[Ids], plan: CompletionPlan
 ) -> tuple[dict[int, tuple[float, Ids]], list[int]]:
-    """Return temperature and prompt by number, and numbers that go on from sampled completions.
+    """Return temperature and prompt by number, and the numbers that continue sampled completions.
 
-    Prompts take turns; each meets the temperatures in turn, its neighbours another one than it.
+    Prompts take turns. Each cycles through the temperatures, starting one later than its neighbour.
     """
     jobs: dict[int, tuple[float, Ids]] = {}
     continued: list[int] = []
@@ -207,10 +207,10 @@ def _jobs(
 
 
 def _beginning(sampled: Sequence[Completion], plan: CompletionPlan, number: int) -> Ids:
-    """Return a prompt and a random beginning of its completion, at most half of the longest."""
+    """Return a prompt and a random beginning of its completion, at most half `max_new_tokens`."""
     rng = random.Random(f"beginning {plan.seed} {number}")
     chosen = rng.choice(sampled)
-    longest = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # a stop token begins nothing
+    longest = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # exclude the stop token
     return chosen.prompt + chosen.tokens[: rng.randint(min(1, longest), longest)]
 
 
@@ -222,7 +222,7 @@ def _run(
     keep: Callable[[Completion], None],
 ) -> None:
     decoder = _NumberedAR(firsts={number: prompt[0] for number, prompt in prompts.items()})
-    # alike in length, so that a cache as long as the longest is not far too long for the others
+    # group prompts of similar length, because the longest one decides the size of the cache
     ordered = sorted(prompts, key=lambda number: len(prompts[number]))
     for first in range(0, len(ordered), _BATCHES * batch_size):
         numbers = ordered[first : first + _BATCHES * batch_size]
@@ -240,15 +240,15 @@ def _run(
 
 @dataclass(frozen=True, kw_only=True)
 class _NumberedAR(Autoregressive):
-    """AR from prompts whose first id is a number, which stands for an id of `firsts`.
+    """AR decoding of prompts whose first id is a number that `firsts` maps to the true id.
 
-    It draws several texts from one prompt, and is not registered.
+    It draws several texts from one prompt. It is not a registered decoder.
     """
 
     firsts: Mapping[int, int]
 
     def steps(self, request: Request) -> Steps:
-        """Run AR from the prompt that is meant."""
+        """Run AR on the prompt with its true first id."""
         number, *rest = request.prompt_ids
         meant = (self.firsts[number], *rest)
         return super().steps(dataclasses.replace(request, prompt_ids=meant))

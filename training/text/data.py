@@ -1,8 +1,8 @@
-"""Rows of token ids, and groups of them that are run together.
+"""Rows of token ids, and groups of rows that share a forward pass.
 
-A row is one text and starts at position 0, as it does at decode time. Rows of one group have about
-one length and are padded on the right, where a causal model needs no attention mask. Loss falls on
-learnt tokens alone. Which examples a step sees depends on (seed, step) only.
+A row is one text and starts at position 0, as in decoding. Rows of one group have similar lengths
+and are padded on the right, where a causal model needs no attention mask. Only learnt tokens have a
+loss. The rows of a step depend only on (seed, step).
 
 Letters: B rows, T positions.
 """
@@ -30,9 +30,9 @@ from training.workers import worker
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Token ids of one text; `learn[t]` says whether predicting ``ids[t]`` is trained.
+    """Token ids of one text; `learn[t]` is True if predicting ``ids[t]`` is trained.
 
-    `temperature` is what the answer was sampled at, where windows shall be trained at just that.
+    `temperature` is the answer's sampling temperature, set if windows are to be trained at it.
     """
 
     ids: list[int]
@@ -50,12 +50,12 @@ class Encoder:
         )
 
     def text(self, text: str) -> list[int]:
-        """Return ids of ``" " + text``, as the chat template shows it."""
+        """Return the ids of ``" " + text``, as the chat template renders it."""
         ids: list[int] = self.tokenizer.encode(f" {text}", add_special_tokens=False)
         return ids
 
     def row(self, example: Item) -> Row:
-        """Return an example in the chat format: answers (with their end token) are trained."""
+        """Return an example in the chat format; answers and their end tokens are learnt."""
         ids: list[int] = []
         learn: list[bool] = []
         for turn, response in zip(example.turns, example.responses, strict=True):
@@ -66,7 +66,7 @@ class Encoder:
         return Row(ids, learn)
 
     def repeated(self, rng: random.Random, length: int, first_id: int) -> Row:
-        """Return random tokens said twice; the second time is trained. It teaches copying early."""
+        """Return random tokens twice, the second copy learnt, to teach copying early."""
         once = [rng.randrange(first_id, len(self.tokenizer)) for _ in range(length)]
         ids = [self.user, *once, self.assistant, *once, self.end]
         return Row(ids, [False] * (length + 2) + [True] * (length + 1))
@@ -75,7 +75,7 @@ class Encoder:
 def step_rows(
     encoder: Encoder, counts: Mapping[str, int], num_repeated: int, seed: int, step: int
 ) -> list[Row]:
-    """Return the rows of one step: examples per family, and some repeated random sequences."""
+    """Return the rows of one step: examples of each family, and repeated random sequences."""
     number = seed * 10_000_000 + step
     rows = [
         encoder.row(example)
@@ -89,7 +89,7 @@ def step_rows(
 
 
 def groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
-    """Yield rows by rising length in groups of at most `max_tokens` padded tokens."""
+    """Yield rows in order of length, in groups of at most `max_tokens` padded tokens."""
     group: list[Row] = []
     for row in sorted(rows, key=lambda row: len(row.ids)):
         if group and len(row.ids) * (len(group) + 1) > max_tokens:
@@ -101,35 +101,35 @@ def groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
 
 
 def worker_groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
-    """Yield `groups` of this worker's rows: every n-th, so that long ones are spread evenly."""
+    """Yield `groups` of this worker's rows: every n-th by length, so that workers share evenly."""
     rank, world = worker()
     return groups(sorted(rows, key=lambda row: len(row.ids))[rank::world], max_tokens)
 
 
 def padded(rows: Sequence[Row], pad: int = 0) -> Tensor:
-    """Return the ids ``[B, T]`` of rows, filled up on the right."""
+    """Return the ids ``[B, T]`` of rows, padded on the right."""
     ids = [torch.tensor(row.ids) for row in rows]
     return pad_sequence(ids, batch_first=True, padding_value=pad)
 
 
 def learnt(rows: Sequence[Row]) -> Tensor:
-    """Return a mask ``[B, T]`` of the learnt tokens of rows, their first ones excepted."""
+    """Return a mask ``[B, T]`` of the learnt tokens of rows, without the first token of each."""
     return pad_sequence([torch.tensor([False, *row.learn[1:]]) for row in rows], batch_first=True)
 
 
 # ---------------------------------------------------------------- a fixed pool of rows
 
 
-_HELD_OUT_SHARE = 20  # one different row in this many is held out ...
-_MIN_HELD_OUT = 4  # ... but at least these ...
-_MIN_ROWS = 2 * _MIN_HELD_OUT  # ... of at least these, and at most half of all
+_HELD_OUT_SHARE = 20  # one in this many distinct rows is held out ...
+_MIN_HELD_OUT = 4  # ... but at least this many, and at most half of all
+_MIN_ROWS = 2 * _MIN_HELD_OUT  # fewest distinct rows of a source
 
 
 class PoolSource:
-    """Deals rows to steps, in a new order each time that all have been dealt.
+    """Deals a fixed pool of rows to steps, in a new order after each round through the pool.
 
-    A row's hash decides whether it is held out, so equal rows are on the same side. Rows are kept
-    in five bytes a token. Implements `training.text.sources.Source`.
+    A row's hash decides whether it is held out, so equal rows are on the same side. Rows take five
+    bytes per token. Implements `training.text.sources.Source`.
     """
 
     def __init__(
@@ -143,10 +143,10 @@ class PoolSource:
         key: Callable[[Row], int] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows, with more `facts`; those that teach nothing are left out and counted.
+        """Read all rows; leave out and count rows without a learnt token; add `facts` to the facts.
 
-        Rows of one `key` (a number below 2**64; None: `row_hash`) are on the same side, and one of
-        them is held out. Fewer than 8 different rows, or no rows per step, raise `ValueError`.
+        Rows with the same `key` (a number below 2**64; None: `row_hash`) are on the same side; if
+        held out, only one is used. Fewer than 8 keys, or no rows per step, raise `ValueError`.
         """
         if rows_per_step < 1:
             raise ValueError(f"rows_per_step is {rows_per_step}; it must be 1 or above")
@@ -182,17 +182,17 @@ class PoolSource:
         }
 
     def rows(self, step: int) -> list[Row]:
-        """Return the training rows of a step, which may end one round and begin the next."""
+        """Return the training rows of a step; a step may span two rounds."""
         first, size = step * self._rows_per_step, len(self._training)
         dealt = (divmod(first + index, size) for index in range(self._rows_per_step))
         return [_unpack(self._training[self._order(round)[index]]) for round, index in dealt]
 
     def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` different held-out rows, by hash; all if there are fewer."""
+        """Return the first `num` distinct held-out rows, ordered by hash; all if fewer exist."""
         return [_unpack(packed) for packed in self._held_out[:num]]
 
     def frequent(self, num: int) -> list[int]:
-        """Return the `num` token ids that training rows learn most often (ties: lower ids)."""
+        """Return the `num` token ids learnt most often in training rows (ties: lower ids first)."""
         counts: Counter[int] = Counter()
         for ids, learn, _ in self._training:
             counts.update(itertools.compress(ids, learn))
@@ -211,7 +211,7 @@ _Packed = tuple["array[int]", bytes, float | None]
 
 
 def stored_completions(source: Any, what: str) -> PoolSource:
-    """Return a source of completions; `what` is trained on no other kind (`ValueError`)."""
+    """Check that a source has stored completions and return it; `what` is named in the error."""
     kind = source.facts["kind"]
     if not isinstance(source, PoolSource) or kind != "completions":
         raise ValueError(f"{what} trains on data of kind 'completions', not {kind!r}")
@@ -219,17 +219,17 @@ def stored_completions(source: Any, what: str) -> PoolSource:
 
 
 def row_hash(row: Row) -> int:
-    """Return a number below 2**64 that only rows of the same token ids share."""
+    """Return a hash below 2**64 of a row's token ids."""
     return int.from_bytes(hashlib.blake2b(array("i", row.ids).tobytes(), digest_size=8).digest())
 
 
 def prompt_hash(row: Row) -> int:
-    """Return a number below 2**64 that rows of one prompt (before the first learnt token) share."""
+    """Return a hash below 2**64 of a row's prompt, the tokens before the first learnt token."""
     return row_hash(Row(row.ids[: row.learn.index(True)], []))
 
 
 def _held_out_bound(hashes: list[int], name: str) -> int:
-    """Return the bound of held-out rows' hashes (`hashes`: distinct, ascending)."""
+    """Return the bound below which hashes are held out (`hashes`: distinct, ascending)."""
     if len(hashes) < _MIN_ROWS:
         raise ValueError(
             f"{name} gives {len(hashes)} different rows to learn from; at least {_MIN_ROWS} are "

@@ -1,18 +1,18 @@
-"""Documents and conversations of files and datasets, as training rows and as prompts.
+"""Documents and conversations from files and datasets, as training rows and as prompts.
 
-A record (a row of a file or a dataset) holds one of these fields, tried in order:
+A record (a row of a file or dataset) has one of these fields, tried in order:
 
 =====================  =============================================================================
-messages               a conversation as OpenAI or ShareGPT spell it (`specbench_tasks.shapes`)
+messages               a conversation in the format of OpenAI or ShareGPT (`specbench_tasks.shapes`)
 turns and responses    the same as two lists of texts, user and assistant in turn; a single text is
-                       a list of one; `turns` alone is a conversation without answers
+                       a list of one; without `responses`, a conversation without answers
 text                   a document
 =====================  =============================================================================
 
-A conversation goes through the tokenizer's chat template, and the assistant's tokens are learnt, up
-to the token that ends an answer. They are found by rendering the prompt of every answer, which
-works with any template. Where there is no template (texts are then joined by newlines, as `bench`
-does) or no answer, everything but the first token is learnt, as in a document.
+A conversation is rendered with the tokenizer's chat template. The assistant's tokens are learnt, up
+to the token that ends each answer. Rendering the prompt of every answer locates them, with any
+template. Without a template (texts are then joined by newlines, as in `bench`) or without answers,
+everything but the first token is learnt, as in a document.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from training.text.data import Row
 
 _FIELDS = ("messages", "turns", "responses", "text")
 BLOCK_CHARACTERS = 2**20
-"""Long documents are tokenised a block of whole lines at a time, which bounds the memory."""
+"""Size of a block of whole lines; a long document is tokenised by block to bound the memory."""
 
 T = TypeVar("T")
 Document = str | list[Message]
@@ -48,11 +48,11 @@ def read_documents(
     limit: int | None = None,
     by_line: bool = False,
 ) -> Iterator[T]:
-    """Yield `use(document)` of every document, in order, of a file (`kind` text) or a dataset.
+    """Yield `use(document)` for every document of a file (`kind` text) or a dataset, in order.
 
-    A ``.txt`` file is one document; with `by_line`, each of its lines but blank ones is. Any other
-    file has one per row, as has a dataset's `split`, of which the first `limit` rows count. What is
-    missing, empty, of another kind or not UTF-8 raises `ValueError`.
+    A ``.txt`` file is one document or, with `by_line`, one document per non-blank line. Any other
+    file, and a dataset's `split`, has one document per row; only the first `limit` rows are read. A
+    source that is missing, empty, of another kind or not UTF-8 raises `ValueError`.
     """
     file = Path(path).expanduser()
     if kind == "text" and file.suffix == ".txt":
@@ -84,9 +84,9 @@ def _used(
     columns: Mapping[str, str],
     use: Callable[[Document], T],
 ) -> Iterator[T]:
-    """Yield `use(document)` of records; `columns` maps fields to the names the table has for them.
+    """Yield `use(document)` for every record; `columns` maps fields to the table's column names.
 
-    Errors, those of `use` included, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
+    Errors, including those of `use`, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
     record's number.
     """
     if unknown := sorted(set(columns) - set(_FIELDS)):
@@ -103,11 +103,11 @@ def _used(
 
 
 def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
-    """Return rows of at most `max_tokens` tokens; none where nothing is left to learn.
+    """Return rows of at most `max_tokens` tokens; a document too short to learn gives no rows.
 
-    A document is cut into consecutive rows, each opened by the special token that the tokenizer
-    puts before a text, if it does; a conversation loses what does not fit. A chat template that
-    refuses a conversation is a `ValueError`.
+    A document is cut into consecutive rows. Each begins with the BOS token if the tokenizer puts
+    one before a text. A conversation is truncated. If the chat template refuses the conversation,
+    raise `ValueError`.
     """
     if not isinstance(document, str):
         if not tokenizer.chat_template:
@@ -121,7 +121,7 @@ def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
 
 
 def prompt_of(document: Document, tokenizer: Any) -> list[int]:
-    """Return the ids of a document, or of a conversation up to its first answer, as a prompt."""
+    """Return a document's ids, or a conversation's ids up to the first answer, as a prompt."""
     if isinstance(document, str):
         return _opening(tokenizer) + _encode(tokenizer, document)
     users = (i for i, message in enumerate(document) if message["role"] == "user")
@@ -173,9 +173,9 @@ def _texts(field: str, cell: Any) -> list[str]:
 def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
     """Return one conversation as a row; the tokens of its answers are learnt.
 
-    An answer starts where its prompt's ids end, as far as they agree with the conversation's (a
-    template may render the past otherwise, e.g. without its reasoning), and ends with the
-    tokenizer's end token or, failing that, with the conversation up to it.
+    An answer starts after the ids that its rendered prompt shares with the whole conversation (a
+    template may render earlier turns differently, e.g. without reasoning). It ends at the
+    tokenizer's end token or, without one, at the end of the conversation up to that answer.
     """
     ids = _rendered(messages, tokenizer, add_generation_prompt=False)
     answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -215,7 +215,7 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def _opening(tokenizer: Any) -> list[int]:
-    """Return the BOS token, where the tokenizer puts one before a text by itself."""
+    """Return the BOS token as a list if the tokenizer adds one before a text, else []."""
     bos = tokenizer.bos_token_id
     return [bos] if bos is not None and tokenizer.encode("a")[0] == bos else []
 
@@ -241,7 +241,7 @@ def _learnt_whole(ids: list[int]) -> Row:
 
 
 def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many ids two sequences begin with in common."""
+    """Return the length of the common prefix of two sequences."""
     return len(
         list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     )

@@ -7,12 +7,12 @@ zoo         counts (rows per step and family), seed
 text        path (.txt, or rows: .jsonl, .json, .csv, .tsv, .parquet), columns
 dataset     path (hub id, folder or file), config, split, columns, limit
 on-policy   prompts, num_completions, max_new_tokens, temperatures, top_p, batch_size
-completions path (of files that on-policy sampling left; may hold * and ?)
+completions path (of files that on-policy sampling wrote; may hold * and ?)
 ==========  ====================================================================================
 
-All but zoo also take max_tokens (of a row; the model's context), rows_per_step and seed. `prompts`
-is a .txt file (a prompt a line), a file of rows, or a table of the first three kinds; without it
-completions start from the BOS token alone.
+All kinds but zoo also take max_tokens (of a row; by default the model's context), rows_per_step and
+seed. `prompts` is a .txt file (one prompt per line), a file of rows, or a table of one of the first
+three kinds; without it completions start from the BOS token.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
 from training.text.documents import prompt_of, read_documents, rows_of
 from training.text.tokenizer import SPECIALS
 
-_HELD_OUT_SEED = 31_337  # other rows than evaluation, measuring and the test set draw
+_HELD_OUT_SEED = 31_337  # draws other rows than evaluation, measuring and the test set
 _NUMBER = (int, float)
 _TYPES = {int: "a whole number", float: "a number", str: "a text", dict: "a table"}
 _POOL = {"max_tokens": int, "rows_per_step": int, "seed": int}
@@ -61,24 +61,24 @@ _REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": 
 
 
 class Source(Protocol):
-    """A source of rows, which depend on (seed, step) alone."""
+    """A source of rows that depend only on (seed, step)."""
 
     def rows(self, step: int) -> list[Row]:
-        """Return the rows of one training step, all workers' together."""
+        """Return the rows of one training step, for all workers together."""
 
     def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` of the rows never trained on; all if there are fewer."""
+        """Return the first `num` held-out rows; all if there are fewer."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return kind, sizes, and a hash of the content."""
+        """Return the source's kind, sizes, and a hash of its content."""
 
 
 class ZooSource:
-    """Fresh conversations of the zoo's grammars at every step; held out is their test split."""
+    """Fresh conversations from the zoo's grammars at every step; the test split is held out."""
 
     def __init__(self, encoder: Encoder, counts: Mapping[str, int], seed: int) -> None:
-        """Take rows per step and family; an unknown family, or no rows, raise `ValueError`."""
+        """Take `counts` of rows per step and family; bad families or counts raise `ValueError`."""
         if unknown := sorted(set(counts) - set(FAMILIES)):
             raise ValueError(f"unknown family {unknown[0]!r} in counts; use {', '.join(FAMILIES)}")
         self._encoder, self._seed = encoder, seed
@@ -89,18 +89,18 @@ class ZooSource:
         self._counts = {family: count for family, count in counts.items() if count}
 
     def rows(self, step: int) -> list[Row]:
-        """Return as many rows as the counts say."""
+        """Return `counts` fresh rows of each family."""
         return step_rows(self._encoder, self._counts, 0, self._seed, step)
 
     def held_out(self, num: int) -> list[Row]:
-        """Return `num` rows of the test split, the families in turn."""
+        """Return `num` rows of the test split, taking the families in turn."""
         streams = [generate(family, "test", _HELD_OUT_SEED) for family in self._counts]
         turns = itertools.islice(itertools.cycle(streams), num)
         return [self._encoder.row(next(stream)) for stream in turns]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return kind, counts, and a hash of the first step's rows."""
+        """Return the kind, counts, seed, and a hash of the first step's rows."""
         ids = str([row.ids for row in self.rows(0)])
         return {
             "kind": "zoo",
@@ -120,11 +120,11 @@ def source_of(
     teacher: Teacher | None = None,
     tempered: bool = False,
 ) -> Source:
-    """Return the source that a recipe's [data] table describes: `kind` and options of that kind.
+    """Return the source that a recipe's [data] table describes by `kind` and that kind's options.
 
-    `max_length` is the longest row that can be trained; completions sampled from the `teacher` are
-    kept in `folder`, and rows of `tempered` ones know their temperature. An unknown kind or option,
-    or a wrong value, raises `ValueError`.
+    `max_length` is the longest row that can be trained. Completions sampled from the `teacher` are
+    stored in `folder`; with `tempered`, their rows have the sampling temperature. An unknown kind
+    or option, or a wrong value, raises `ValueError`.
     """
     kind, options = _checked(section, _DATA, "[data]")
     if kind == "zoo":
@@ -139,8 +139,8 @@ def source_of(
     dealt: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
     if kind == "completions":
         rows, facts = stored_rows(path, len(tokenizer), max_tokens)
-        facts["name"] = Path(path).name  # where the files lie decides nothing
-        # completions of one prompt are on the same side of the split
+        facts["name"] = Path(path).name  # the folder does not matter
+        # keep completions of one prompt on the same side of the split
         return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **dealt)
     if kind in ("text", "dataset"):
         use = partial(rows_of, tokenizer=tokenizer, max_tokens=max_tokens)
@@ -201,7 +201,7 @@ def _plan(options: Mapping[str, Any]) -> CompletionPlan:
 
 
 def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
-    """Return the prompts that a recipe names; at least `num` of the zoo's."""
+    """Return the prompts that a recipe names; of kind zoo, at least `num`."""
     table = {"kind": "text", "path": asked} if isinstance(asked, str) else asked
     kind, options = _checked(table, _PROMPTS, "prompts of [data]")
     if kind == "zoo":

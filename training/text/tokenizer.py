@@ -1,8 +1,8 @@
 """The zoo's tokenizer: byte-level BPE in which every generator word is one token.
 
-The vocabulary is: special tokens, 256 bytes, a few hundred merges learnt from the generators' text
-(so that foreign words do not fall back to bytes alone), and all whole words. ``ignore_merges`` (as
-in Llama 3) lets a whole word be taken at once. Each digit is a token of its own.
+The vocabulary has special tokens, 256 bytes, a few hundred merges learnt from the generators' text
+(so that foreign words do not fall back to single bytes), and all whole words. ``ignore_merges`` (as
+in Llama 3) makes a known word one token without merging. Each digit is a separate token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specbench_tasks.task import FAMILIES
 
 USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 SPECIALS = (PAD, END, USER, ASSISTANT)
-# text is cut before BPE: words with their leading space, single digits, punctuation
+# before BPE, split text into words with their leading space, single digits, and punctuation
 _SPLIT_PATTERN = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
 
 _CHAT_TEMPLATE = (
@@ -37,13 +37,13 @@ _CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
 )
-"""A text always starts with a space, so that a word is the same token wherever it stands."""
+"""Each text starts with a space, so that a word is the same token at every place."""
 
 
 def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
     """Return a `transformers` fast tokenizer made from `num_examples` examples of each family.
 
-    Words seen at all become tokens. Same arguments, same tokenizer.
+    Every word seen becomes a token. Equal arguments give equal tokenizers.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -53,7 +53,7 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
     for family in FAMILIES:
         for example in itertools.islice(generate(family, "train", seed), num_examples):
             for text in (*example.turns, *example.responses):
-                # as the chat template shows it
+                # as the chat template renders it
                 counts.update(word for word, _ in split.pre_tokenize_str(f" {text}"))
     vocab, merges = _vocabulary(counts, num_merges)
     core = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
@@ -73,7 +73,7 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
 
 
 def _words_and_bytes() -> tuple[Any, Any]:
-    """Return what cuts text into words, and what spells words in bytes."""
+    """Return the pre-tokenizers that split text into words and that map words to bytes."""
     from tokenizers import Regex, pre_tokenizers
 
     split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
@@ -83,7 +83,7 @@ def _words_and_bytes() -> tuple[Any, Any]:
 def _vocabulary(
     counts: Counter[str], num_merges: int
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return ids for specials, bytes, merge products and whole words (in byte-level spelling)."""
+    """Return the ids of specials, bytes, merged pieces and byte-level words, and the merges."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     split, byte_level = _words_and_bytes()

@@ -1,1 +1,1 @@
-"""Training the embedded target and its draft."""
+"""Trains the embedded target and its draft model."""

@@ -1,6 +1,6 @@
-"""Tokenizer, target and draft of the zoo, from one recipe, resumable: ``bench train zoo``.
+"""Trains the zoo's tokenizer, target and draft from one recipe: ``bench train zoo`` (resumable).
 
-Finished models land in ``OUTPUT/target`` and ``OUTPUT/draft`` as Hugging Face checkpoints.
+Writes finished models to ``OUTPUT/target`` and ``OUTPUT/draft`` as Hugging Face checkpoints.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _TokenizerTable(RecipeTable):
 
 
 class _DataTable(RecipeTable):
-    """[data]: rows per step and family; `adaptive`: more for families that still fail."""
+    """[data]: rows per step and family; `adaptive` gives more rows to families that still fail."""
 
     seed: Seed
     max_tokens: Count
@@ -48,7 +48,7 @@ class _DataTable(RecipeTable):
 
 
 class _RunTable(RecipeTable):
-    """[run]: of both models, see `LoopTable`; `eval_prompts` are per family."""
+    """[run]: settings of both models, see `LoopTable`; `eval_prompts` is per family."""
 
     workers: Count
     eval_steps: Count
@@ -58,9 +58,9 @@ class _RunTable(RecipeTable):
 
 
 class SizeTable(RecipeTable):
-    """[target] and [draft]: sizes, length and rates of a model.
+    """[target] and [draft]: sizes, training length and learning rates of a model.
 
-    `num_repeated` random sequences per step fade out over `repeated_steps` steps.
+    `num_repeated` repeated random sequences per step fade out over `repeated_steps` steps.
     """
 
     width: Count
@@ -88,7 +88,7 @@ class ZooRecipe(Recipe):
 
 
 class ZooJob:
-    """One model on fresh conversations of the grammars."""
+    """Trains one model on fresh conversations from the grammars."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class ZooJob:
         self.fingerprint = fingerprint_of(tables["tokenizer"], tables["data"], section, run)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Muon for the matrices of the layers, AdamW for embeddings and norms."""
+        """Return Muon for the layers' matrices, AdamW for embeddings and norms."""
         matrices = self.trained.model.layers.parameters()
         return muon_and_adamw(self.trained, matrices, self.sizes, weight_decay=0.01)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Yield losses of this worker's groups of a step."""
+        """Yield the losses of this worker's groups of a step."""
         step, sizes = progress.step, self.sizes
         fade = 1 - step / sizes.repeated_steps if sizes.repeated_steps else 0.0
         repeated = round(sizes.num_repeated * max(0.0, fade))
@@ -136,7 +136,7 @@ class ZooJob:
             yield loss, len(chosen), len(group) * len(group[-1].ids)
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Score every family (shared out over the workers) and adapt the mix."""
+        """Score every family (split among the workers) and adapt the mix of families."""
         rank, world = worker()
         asked = self.asked.eval_prompts, self.asked.eval_max_new_tokens
         mine = {
@@ -163,9 +163,9 @@ class ZooJob:
         return progress.counts or self.data.counts
 
     def export(self, output: Path) -> None:
-        """Write a Hugging Face checkpoint in bfloat16 with its tokenizer, in its own folder."""
+        """Write the model in bfloat16 and its tokenizer as a Hugging Face checkpoint."""
         folder = output / self.name
-        # Tied weights are shared tensors; a copy keeps the fp32 master untouched.
+        # The cast is in place and tied weights are shared; a copy keeps the float32 weights.
         fresh = build_model(self.sizes, len(self.tokenizer), self.encoder)
         fresh.load_state_dict(self.trained.state_dict())
         fresh.to(torch.bfloat16).save_pretrained(folder)
@@ -173,15 +173,16 @@ class ZooJob:
 
 
 def build_model(sizes: SizeTable, vocab_size: int, encoder: Encoder) -> Any:
-    """Return a fresh `LlamaForCausalLM` of a recipe's [target] or [draft], from its seed."""
+    """Return a fresh `LlamaForCausalLM` with the sizes and seed of [target] or [draft]."""
     ids = {"bos_token_id": None, "eos_token_id": encoder.end, "pad_token_id": encoder.pad}
     return fresh_llama(sizes, vocab_size=vocab_size, max_position_embeddings=1024, **ids)
 
 
 def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, int]:
-    """Return rows per family for the next stretch: the same total, weighted by what still fails.
+    """Return rows per family until the next evaluation, with more for families that still fail.
 
-    A family's weight is ``base * (0.4 + 1 - score)``, and each keeps at least two rows.
+    The total stays about the same. A family's weight is ``base * (0.4 + 1 - score)``, and each
+    family keeps at least two rows.
     """
     weights = {family: base[family] * (1.4 - scores[family]) for family in base}
     factor = sum(base.values()) / sum(weights.values())
@@ -194,9 +195,9 @@ MODELS = ("target", "draft")
 def train_zoo(
     tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
-    """Train the models of a recipe into `output`; return where each model's run stands.
+    """Train the models of a recipe into `output`; return the progress of each.
 
-    Finished models are left alone on resume.
+    Resuming does not retrain finished models.
     """
     recipe, state = ZooRecipe.of(tables), output / ".training"
     if not options.get("resume", True):
@@ -222,7 +223,7 @@ _EVAL_SEED = 4_711
 def _greedy_answers(
     model: Any, encoder: Encoder, prompts: Sequence[list[int]], max_new_tokens: int
 ) -> list[list[int]]:
-    """Return greedy continuations of `prompts` (token ids) up to and without the end token."""
+    """Return greedy continuations of `prompts` (token ids), without the end token."""
     if not prompts:
         return []
     width = max(map(len, prompts))
@@ -246,7 +247,7 @@ def _greedy_answers(
 def chat_answers(
     model: Any, encoder: Encoder, turns: Sequence[Sequence[str]], max_new_tokens: int
 ) -> list[list[str]]:
-    """Return greedy answers to every turn of conversations; later turns see these answers."""
+    """Return greedy answers to every turn of conversations; later turns see earlier answers."""
     histories: list[list[int]] = [[] for _ in turns]
     answers: list[list[str]] = [[] for _ in turns]
     for depth in range(max(map(len, turns))):
@@ -264,10 +265,7 @@ def chat_answers(
 def family_scores(
     model: Any, encoder: Encoder, family: str, num: int, max_new_tokens: int
 ) -> dict[str, float]:
-    """Return scores on `num` held-out examples.
-
-    ``exact`` is added where answers are determined.
-    """
+    """Return scores on `num` held-out examples, with ``exact`` if the family has fixed answers."""
     examples = list(itertools.islice(generate(family, "test", _EVAL_SEED), num))
     turns = [example.turns for example in examples]
     answers = chat_answers(model, encoder, turns, max_new_tokens)

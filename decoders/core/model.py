@@ -213,7 +213,7 @@ class Session:
         drafts: Sequence[int] = (),
         draft_probs: Sequence[Tensor] | None = None,
         acceptance_rule: AcceptanceRule = EXACT,
-        hidden: bool = False,
+        hidden: bool | Sequence[int] = False,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
 
@@ -228,7 +228,7 @@ class Session:
             drafts: for ``output="acceptance"``: the K drafts that the K + 1 read rows verify.
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot.
             acceptance_rule: the rule that accepts a draft; any rule but the default is lossy.
-            hidden: also return the last hidden states of the read rows.
+            hidden: token rows whose last hidden states are returned; True: the read rows.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -248,6 +248,8 @@ class Session:
             )
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         rows = rows if num_tokens else ()
+        if isinstance(hidden, bool):
+            hidden = rows if hidden else ()
         if output == "acceptance" and len(rows) != len(drafts) + 1:
             raise ValueError(
                 f"{len(rows)} rows are read to verify {len(drafts)} drafts; "
@@ -265,7 +267,7 @@ class Session:
             drafts=tuple(drafts),
             draft_probs=None if draft_probs is None else tuple(draft_probs),
             acceptance_rule=acceptance_rule,
-            hidden=hidden,
+            hidden=tuple(hidden),
         )
 
     def propose(self, name: str, hidden: Tensor) -> Tensor:

@@ -138,8 +138,8 @@ class Call:
     Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
     `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
     whole committed cache. `read` lists the token rows whose predictions are returned, in the form
-    `output`; if `hidden`, their last hidden states are returned too. With ``output="acceptance"``
-    these rows verify `drafts` by `acceptance_rule`; `draft_probs` are the distributions that the
+    `output`, and `hidden` those whose last hidden states are returned. With ``output="acceptance"``
+    the read rows verify `drafts` by `acceptance_rule`; `draft_probs` are the distributions that the
     drafts were drawn from, one ``[V]`` each (None: one-hot).
     """
 
@@ -153,7 +153,7 @@ class Call:
     drafts: tuple[int, ...] = ()
     draft_probs: tuple[Tensor, ...] | None = None
     acceptance_rule: AcceptanceRule = EXACT
-    hidden: bool = False
+    hidden: tuple[int, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -198,7 +198,7 @@ class CallResult:
 
     Read slots set `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
     `slot_probs` ``[R, V]`` replace the confidences. `slot_barred` is the mass of barred ids in each
-    slot's unwarped distribution. A call with `hidden` also gives `hidden` ``[R, D]`` (on device).
+    slot's unwarped distribution. `hidden` ``[H, D]`` (on device) are the states of `Call.hidden`.
     """
 
     picks: tuple[int, ...] = ()

@@ -122,10 +122,7 @@ class Drafter:
 
 
 class StatesDrafter(Drafter):
-    """A drafter that feeds the target's hidden states of the text, each once, to its own layers.
-
-    Only a prompt's last states are read, because the target's head runs on each of them.
-    """
+    """A drafter that feeds the target's hidden states of the text, each once, to its own layers."""
 
     hidden = 256
 

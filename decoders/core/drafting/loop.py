@@ -85,8 +85,9 @@ def _verifying(
     prompt, sampling, asked = request.prompt_ids, request.sampling, dict[str, Any]()
     if text.output or drafter.judges_prompt:
         asked["output"] = rule.output(sampling, branches=drafter.branches)
+    asked["hidden"] = drafter.hidden > 0
     if not text.output:
-        asked["read"] = range(max(0, len(prompt) - max(1, drafter.hidden)), len(prompt))
+        asked["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))
     elif drafter.branches:
         asked |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
         asked["read"] = range(len(tree)) if tree.read is None else tree.read
@@ -94,7 +95,5 @@ def _verifying(
         asked |= {"drafts": tree.tokens[1:], "draft_probs": tree.chain_probs}
         asked |= {"read": range(len(tree)), "acceptance_rule": rule.acceptance_rule}
     return request.target.call(
-        tree.tokens if text.output else prompt,
-        hidden=drafter.hidden > 0,
-        **(asked | dict(drafter.carry(text, tree))),
+        tree.tokens if text.output else prompt, **(asked | dict(drafter.carry(text, tree)))
     )

@@ -56,7 +56,7 @@ class Verification:
             return range(result.acceptance.accepted + 1), result.acceptance.token
         if result.probs is not None:
             return verify_strict(tree, result.probs, tree.probs, uniforms, output)
-        if len(tree) == 1 or self.rule == "none":  # the prompt's call may read rows before the last
+        if len(tree) == 1 or self.rule == "none":
             return range(len(tree)), result.picks[-1]
         path = tree.path(result.picks)
         return path, result.picks[path[-1]]

@@ -39,7 +39,9 @@ def _without_kept(call: Call) -> Call:
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
-    most = min(min(call.read, default=len(tokens)), len(tokens) - branches, len(kept))
+    most = min(
+        min((*call.read, *call.hidden), default=len(tokens)), len(tokens) - branches, len(kept)
+    )
     ordered = call.positions is None or call.positions[:most] == tuple(range(most))
     num = next((n for n in range(most) if tokens[n] != kept[n]), max(most, 0))
     if session.length or not ordered or not _is_causal(call, num):
@@ -55,6 +57,7 @@ def _rest(call: Call, fed: int) -> Call:
         mask=None if call.mask is None else call.mask[fed:, fed:],
         positions=None if call.positions is None else call.positions[fed:],
         read=tuple(row - fed for row in call.read),
+        hidden=tuple(row - fed for row in call.hidden),
     )
 
 
@@ -68,7 +71,7 @@ def _is_causal(call: Call, fed: int) -> bool:
 def _feed_head(call: Call) -> Call:
     """Feed a long call except for its last chunk; the fed rows must have a causal mask."""
     tokens, positions = call.tokens, call.positions
-    first_read = min(call.read, default=len(tokens) - 1)
+    first_read = min((*call.read, *call.hidden), default=len(tokens) - 1)
     fed = 0
     while len(tokens) - fed > PREFILL_CHUNK and first_read - fed >= PREFILL_CHUNK:
         chunk = slice(fed, fed + PREFILL_CHUNK)
@@ -79,7 +82,7 @@ def _feed_head(call: Call) -> Call:
             read=(),
             slots=None,
             mask=None,
-            hidden=False,
+            hidden=(),
         )
         call.session.model.forward([head])
         fed += PREFILL_CHUNK

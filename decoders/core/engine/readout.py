@@ -147,12 +147,7 @@ def not_a_number(result: CallResult, vocab_size: int) -> bool:
 
 
 def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
-    values = [
-        # a row inside the prompt that is read for its hidden state picks no token
-        0.0 if r.call.hidden and output < 0 else r.uniforms.at(stream, output)
-        for r in readouts
-        for output in r.outputs
-    ]
+    values = [r.uniforms.at(stream, output) for r in readouts for output in r.outputs]
     return upload(values, device, torch.float64)
 
 

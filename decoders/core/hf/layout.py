@@ -27,8 +27,8 @@ _LENGTH_BUCKET = 128
 class Pass(NamedTuple):
     """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
-    `firsts` are the calls' first flat rows. A graph is given the `entries` ``[B, N]`` that rows are
-    written to in its `planes` ``[B, H, C, D]``.
+    `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
+    A graph writes rows to the `entries` ``[B, N]`` of its `planes` ``[B, H, C, D]``.
     """
 
     calls: Sequence[Call]
@@ -40,6 +40,7 @@ class Pass(NamedTuple):
     packed: tiles.Packed | None = None
     entries: Tensor | None = None
     planes: Sequence[Tensor] = ()
+    hidden: Sequence[int] = ()
 
 
 class Layout:
@@ -115,7 +116,7 @@ class Layout:
         if self.window:
             self._stored[call.session.row, start:stop] = positions[0]
         read = None if len(call.read) == num_rows else read_rows(call)
-        return Pass([call], ids, positions, None, read, [0])
+        return Pass([call], ids, positions, None, read, [0], hidden=call.hidden)
 
     def merged(self, calls: Sequence[Call]) -> Pass:
         """Pad calls to the widest, with one mask for all."""
@@ -127,7 +128,7 @@ class Layout:
         indices = _rows_of(ordered)
         first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
         self.store.scattered(row_index, rows.entries, seen, first)
-        return rows._replace(read=_flat_rows(calls, rows))
+        return _reading(calls, rows)
 
     def framed(self, calls: Sequence[Call]) -> Pass:
         """Lay calls out for a graph: every input is a tensor, and cache rows lie side by side."""
@@ -152,7 +153,7 @@ class Layout:
         filled = self._filled_up(calls)
         rows, _ = self._padded(filled, width, seen)
         planes = self.store.planes_of(filled[0].session.row, len(filled))
-        return rows._replace(read=_flat_rows(calls, rows), planes=planes)
+        return _reading(calls, rows)._replace(planes=planes)
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> tuple[Pass, Tensor]:
         """Return calls as rows of N = `width` that see T = `seen`, and their cache rows ``[B]``."""
@@ -180,26 +181,22 @@ class Layout:
         """Put the rows of all calls behind one another, padded to whole tiles (`tiles`)."""
         packed = tiles.pack(calls, tile)
         padding = packed.num_rows - sum(call.num_rows for call in calls)
-        rows: list[tuple[int, int, int, int]] = []  # id, position, row of the cache, entry
+        cells: list[tuple[int, int, int, int]] = []  # id, position, row of the cache, entry
         for call in calls:
             tokens = (*call.tokens, *[0] * (call.num_rows - len(call.tokens)))
             for number, position in enumerate(call.row_positions()):
                 entry = call.session.length + number
-                rows.append((tokens[number], position, call.session.row, entry))
+                cells.append((tokens[number], position, call.session.row, entry))
         filler = [(0, 0, 0, self.store.scrap)] * padding
-        numbers = upload(list(zip(*rows, *filler, strict=True)), self._device)
+        numbers = upload(list(zip(*cells, *filler, strict=True)), self._device)
         ids, positions, row_index, entries = numbers
-        positions = self._existing(positions, 1 + max(position for _, position, _, _ in rows))
+        positions = self._existing(positions, 1 + max(position for _, position, _, _ in cells))
         if self.window:
             self._stored[row_index, entries] = positions
         self.store.packed(row_index, entries)
         masks = self._tiled_masks(packed, positions.view(-1, tile))
-        read = [
-            first + row
-            for first, call in zip(packed.firsts, calls, strict=True)
-            for row in read_rows(call)
-        ]
-        return Pass(calls, ids[None], positions[None], masks, read, packed.firsts, packed=packed)
+        rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, packed=packed)
+        return _reading(calls, rows)
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
         counts = [counts for block in packed.blocks for counts in block.contexts.values()]
@@ -251,10 +248,12 @@ def _rows_of(calls: Sequence[Call]) -> list[int]:
     return rows
 
 
-def _flat_rows(calls: Sequence[Call], rows: Pass) -> list[int]:
-    """Return the flat rows that calls read, in the order of the calls."""
+def _reading(calls: Sequence[Call], rows: Pass) -> Pass:
+    """Set the flat rows that calls read, and those whose states they ask for, in call order."""
     first_of = dict(zip(map(id, rows.calls), rows.firsts, strict=True))
-    return [first_of[id(call)] + row for call in calls for row in read_rows(call)]
+    read = [first_of[id(call)] + row for call in calls for row in read_rows(call)]
+    hidden = [first_of[id(call)] + row for call in calls for row in call.hidden]
+    return rows._replace(read=read, hidden=hidden)
 
 
 def _widened(ids: Tensor, num_rows: int) -> Tensor:

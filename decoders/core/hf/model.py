@@ -31,7 +31,7 @@ from decoders.core.hf.attention import group_attention, own_attention
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import early_exit, library_copy
 from decoders.core.hf.drafting import DraftRunner
-from decoders.core.hf.layout import Layout, read_rows
+from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
@@ -371,9 +371,9 @@ class HFModel(Model):
             if call.hidden:
                 if hidden is None:
                     raise ValueError(self._no_hidden)
-                states = hidden[first : first + len(call.read)]
+                states = hidden[first : first + len(call.hidden)]
+                first += len(call.hidden)
             call.session.committed(call, states)
-            first += len(read_rows(call))
         self.num_forwards += 1
         return logits
 

@@ -108,8 +108,9 @@ class Runner:
         """Run a pass as a graph."""
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         outputs = graphs(*self._inputs(rows, graphs))
-        logits, *states = (each[: len(rows.read or ())] for each in outputs)
-        return logits, states[0] if states else None
+        logits, *out = outputs
+        states = self._select(out[0], rows.hidden) if out else None
+        return logits[: len(rows.read or ())], states
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
         """Return the work of calls as a graph, until the cache is allocated anew."""
@@ -170,7 +171,7 @@ class Runner:
         chosen = out.index_select(0, inputs["read"])
         if not self._reads_hidden:
             return (chosen.float(),)
-        return self.head(chosen).to(self._device).float(), chosen
+        return self.head(chosen).to(self._device).float(), out
 
     def held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses beside its inputs: a description, and tensors by name."""
@@ -196,9 +197,7 @@ class Runner:
         with tiles.running(self._configs, tile, rows.packed.blocks):
             logits, hidden = self._run_merged(layout, rows._replace(read=whole))
         index = {row: number for number, row in enumerate(whole)}
-        chosen = [index[row] for row in rows.read]
-        states = None if hidden is None else self._select(hidden, chosen)
-        return self._select(logits, chosen), states
+        return self._select(logits, [index[row] for row in rows.read]), hidden
 
     def _logits(
         self, layout: Layout, inputs: Mapping[str, Tensor], rows: Pass, gate: Forward | None = None
@@ -222,11 +221,12 @@ class Runner:
                     return self._logits_of_columns(fed, rows), None
         finally:  # an exit runs the same layers, and has no slots
             self._late_slots.begin(None)
-        chosen = self._select(out.flatten(0, 1), rows.read)
+        out = out.flatten(0, 1)
+        chosen = self._select(out, rows.read)
         if not self._reads_hidden:
             return chosen.float(), None
         logits: Tensor = self.head(chosen).to(self._device)
-        return logits.float(), chosen
+        return logits.float(), self._select(out, rows.hidden)
 
     def _logits_of_columns(self, fed: Mapping[str, Any], rows: Pass) -> Tensor:
         """Run a model that runs its head itself: on all rows of the columns read."""

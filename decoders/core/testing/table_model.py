@@ -154,8 +154,9 @@ class TableModel(Model):
         logits = [self.logits(context) for context in contexts]
         if call.slots is not None:
             logits += [self._predict(call.slots, slot, rows) for slot in call.slots.read]
+        before = [rows.context(row) for row in call.hidden]
         cache.extend(rows.fed)
-        session.committed(call, self._hidden(contexts) if call.hidden else None)
+        session.committed(call, self._hidden(before) if before else None)
         return logits
 
     def _hidden(self, contexts: Sequence[Sequence[int]]) -> Tensor:

@@ -242,14 +242,13 @@ class Session:
                 f"a call of {num_rows} rows after {self.length} tokens exceeds the cache of "
                 f"{self.capacity}; feed {self.room} rows at most (session.room)"
             )
-        if not all(-num_tokens <= row < num_tokens for row in read or ()):
-            raise ValueError(
-                f"a call of {num_tokens} tokens has no rows {tuple(read or ())} to read"
-            )
+        states = () if isinstance(hidden, bool) else tuple(hidden)
+        named = (*(read or ()), *states)
+        if not all(-num_tokens <= row < num_tokens for row in named):
+            raise ValueError(f"a call of {num_tokens} tokens has no rows {named} to read")
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         rows = rows if num_tokens else ()
-        if isinstance(hidden, bool):
-            hidden = rows if hidden else ()
+        states = rows if hidden is True else tuple(row % num_tokens for row in states)
         if output == "acceptance" and len(rows) != len(drafts) + 1:
             raise ValueError(
                 f"{len(rows)} rows are read to verify {len(drafts)} drafts; "
@@ -267,7 +266,7 @@ class Session:
             drafts=tuple(drafts),
             draft_probs=None if draft_probs is None else tuple(draft_probs),
             acceptance_rule=acceptance_rule,
-            hidden=tuple(hidden),
+            hidden=states,
         )
 
     def propose(self, name: str, hidden: Tensor) -> Tensor:

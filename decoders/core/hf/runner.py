@@ -69,7 +69,7 @@ class Runner:
         )
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
-        """Run calls as one pass: float32 logits ``[R, V]``, and what the head read or None."""
+        """Run calls in one pass; return float32 logits ``[R, V]`` and their `hidden` states, or None."""
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
         graphs = self.graphs if self.compiling else None

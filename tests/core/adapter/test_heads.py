@@ -101,6 +101,29 @@ def test_hidden_states_are_what_the_head_reads_alone_and_merged(name: str) -> No
         torch.testing.assert_close(got[1:], states_of(model, [*prompt, 20, 22, 23])[-1:])
 
 
+@pytest.mark.parametrize("way", ["plain", "export", "eager", "tiles"])
+def test_states_of_rows_that_are_not_read(way: str) -> None:
+    compiled: dict[str, Any] = {"compile": True, "backend": way} if way[0] == "e" else {}
+    model = HFModel(fresh("llama"), **compiled)
+    model = model.in_tiles(8) if way == "tiles" else model
+    model.reserve(3, 60)
+    prompts = [[5, 6, 7, 8, 9], [9, 10], [11, 12, 13]]
+    sessions = [model.open() for _ in prompts]
+    (alone, *others), (first, *rest) = sessions, prompts
+    logits = model.forward([alone.call(first, hidden=range(1, 4))])
+    assert logits.shape == (1, VOCAB)
+    assert alone.hidden is not None
+    expected = HFModel(fresh("llama"))
+    torch.testing.assert_close(alone.hidden, states_of(expected, first)[1:4])
+    calls = [one.call(prompt, hidden=[-2]) for one, prompt in zip(others, rest, strict=True)]
+    calls.insert(1, alone.call([3]))
+    assert model.forward(calls).shape == (3, VOCAB)
+    assert alone.hidden is None
+    for session, prompt in zip(others, rest, strict=True):
+        assert session.hidden is not None
+        torch.testing.assert_close(session.hidden, states_of(expected, prompt)[-2:-1])
+
+
 def test_a_long_prompt_gives_the_states_of_its_last_rows() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -108,6 +108,13 @@ def test_one_row_is_always_run_and_rows_that_are_read_are_run() -> None:
     session = model.open()
     forward([session.call(PROMPT, read=())])
     session.keep_text(PROMPT)
+    forward([session.call(PROMPT, hidden=[2, 9])])
+    torch.testing.assert_close(session.hidden, states, atol=1e-5, rtol=1e-5)
+    assert session.rows == 8
+    model.close(session)
+    session = model.open()
+    forward([session.call(PROMPT, read=())])
+    session.keep_text(PROMPT)
     forward([session.call(PROMPT)])
     assert (session.length, session.rows) == (10, 1)
 

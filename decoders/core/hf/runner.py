@@ -69,7 +69,7 @@ class Runner:
         )
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
-        """Run calls in one pass; return logits ``[R, V]`` in float32, and states of `hidden` rows."""
+        """Run calls in one pass; return float32 logits ``[R, V]`` and states of `hidden` rows."""
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
         graphs = self.graphs if self.compiling else None
@@ -142,7 +142,7 @@ class Runner:
         return name, inputs, rows.planes
 
     def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Compute a pass from tensors only, so that a graph can hold it: logits, and all rows' states.
+        """Compute a pass from tensors only, as a graph needs: logits, and the states of all rows.
 
         `name` is the adapter's, or None.
         """

@@ -1,12 +1,12 @@
 """EAGLE (Li et al. 2024, arXiv 2401.15077): a layer on the target's hidden states drafts a tree.
 
-The draft layer is fed what the target said behind every token of the text, joined with the token
-after it, and goes on from its own states: it drafts as a draft model does, one token after another,
-with a cache of its own, and reads the target's head. The likeliest paths are gone on with and the
-likeliest of all drafts make the tree (EAGLE-2, arXiv 2406.16858), which one call verifies; the
-states at the path that stands are what the layer is fed next.
+The draft layer reads the target's hidden state at each position of the text, joined with the token
+picked there. Then it continues from its own states: like a draft model, it drafts one token after
+another and has its own cache, but the target's head computes its logits. The likeliest paths are
+extended, and the likeliest of all drafts form the tree (EAGLE-2, arXiv 2406.16858). One call
+verifies the tree, and the hidden states of the accepted path are the layer's next input.
 
-A draft call is a call of the layer; it is part of the decoder's own time, as heads are.
+A draft call is one run of the layer; its time counts as the decoder's own, as for heads.
 
 Letters: N rows of a tree, D hidden width, V vocabulary, W words that the layer may draft.
 """
@@ -33,14 +33,14 @@ from decoders.core.upload import upload
 @register("eagle")
 @dataclass(frozen=True, kw_only=True)
 class Eagle(DraftAndVerify):
-    """Draft a tree by a trained layer on the target's hidden states, verify it at once. Lossless.
+    """Draft a tree by a trained layer on the target's hidden states; verify it at once. Lossless.
 
     Args:
         nodes: most drafts of a tree.
-        width: most candidates for the token after a row, and rows that are gone on with.
-        depth: drafts one after another at most, each one draft call.
-        verify: `coupled` (the target's own picks, AR's very tokens) or `rejection` (drafts are
-            drawn, and rejected or not: AR's distribution; at temperature 0 it is the same).
+        width: most candidates for the token after a row, and most rows extended at each level.
+        depth: most drafts on a path; each level of the tree costs one draft call.
+        verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
+            drawn, then accepted or rejected: AR's distribution; the same at temperature 0).
         adapter: name of the adapter that holds the layer, see ``--adapter``.
     """
 
@@ -61,13 +61,13 @@ class Eagle(DraftAndVerify):
         self.demand(1 <= self.width <= widest, "width", f"1 to {widest} at depth {self.depth}")
 
     def drafter(self, request: Request) -> Drafter:
-        """Draft from the states behind the text's tokens."""
+        """Draft from the target's hidden states of the text."""
         return _Layer(self, request)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draft:
-    """A candidate, the draft before it (None: the answer's last token), and its path's chance."""
+    """A candidate token, its parent (None: the answer's last token), its path's probability."""
 
     token: int
     before: _Draft | None
@@ -76,7 +76,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Frontier:
-    """Drafts (None: the answer's last token), rows of the layer from `first` on."""
+    """Drafts (None: the answer's last token) in the layer's rows `first`, `first` + 1, …."""
 
     drafts: list[_Draft | None]
     first: int
@@ -85,7 +85,7 @@ class _Frontier:
 
 
 class _Layer(StatesDrafter):
-    """Trees of one answer."""
+    """Drafts the trees of one answer."""
 
     branches = True
 
@@ -97,7 +97,7 @@ class _Layer(StatesDrafter):
         self._draws = not options.verification.by_picks(request.sampling)
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Make a tree behind the last token; drafts are drawn where rejection verifies them."""
+        """Make a tree after the last token; draw its drafts if rejection sampling verifies them."""
         options, tree = self._options, DraftTree(text.last)
         depth = min(options.depth, most)
         if depth < 1:  # the answer's last call
@@ -117,9 +117,9 @@ class _Layer(StatesDrafter):
                 break
             enough = sorted((draft.chance for draft in drafts), reverse=True)[options.nodes - 1 :]
             if not self._draws and enough and enough[0] >= new[0].chance:
-                break  # no draft behind these could be among the likeliest
+                break  # no deeper draft could be among the likeliest
             frontier = self._expanded(frontier, new)
-        # where drafts are drawn, all stay: to choose among them would change their distribution
+        # drawn drafts are all kept: a selection among them would change their distribution
         if not self._draws:
             drafts = sorted(drafts, key=lambda draft: -draft.chance)[: options.nodes]
         rows: dict[_Draft | None, int] = {None: 0}
@@ -131,10 +131,10 @@ class _Layer(StatesDrafter):
     def _candidates(
         self, frontier: _Frontier, drawn_from: dict[_Draft | None, Tensor], output: int
     ) -> list[_Draft]:
-        """Rank what may follow a frontier's rows at an output position.
+        """Rank the candidates for the tokens after a frontier's rows, at an output position.
 
-        Drawn ones are a level's even share of `nodes`: the rows that have them are chosen by what
-        is known before they are drawn.
+        If candidates are drawn, every level has an even share of `nodes`, and the rows to draw from
+        are chosen by probabilities known before the draw.
         """
         options = self._options
         probs, chances, candidates = likeliest_candidates(
@@ -166,7 +166,7 @@ class _Layer(StatesDrafter):
         ]
 
     def _of_vocabulary(self, probs: Tensor) -> Tensor:
-        """Return a distribution ``[W]`` as one over the vocabulary, ``[V]``."""
+        """Expand a distribution ``[W]`` over words to the vocabulary: ``[V]``."""
         if self._words is None:
             return probs
         whole = probs.new_zeros(self._request.target.model.vocab_size)

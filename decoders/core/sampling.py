@@ -1,12 +1,12 @@
-"""Sampling and verification: where a distribution becomes a token.
+"""Sampling and verification: functions that turn distributions into tokens.
 
 * `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
-* `Uniforms`: u = f(seed, hash of the prompt ids, output position), drawn on the host by a
-  counter-based generator (Philox), hence equal on every device and in any order.
-* `pick`: inverse CDF in vocabulary order. Given u it is deterministic, so a decoder that
-  reproduces the target's distributions and looks up the same u emits the very tokens of AR
+* `Uniforms`: u = f(seed, hash of the prompt ids, output position). A counter-based generator
+  (Philox) draws u on the host, so u is the same on every device and in any order.
+* `pick`: inverse CDF in vocabulary order, deterministic for a given u. Therefore a decoder that
+  reproduces the target's distributions and looks up the same u emits exactly the tokens of AR
   sampling.
-* `verify_picks`: accept while the draft is the target's own pick for that u (PTP, arXiv
+* `verify_picks`: accept drafts while they equal the target's own picks for the same u (PTP, arXiv
   2512.21323, the verification of Algorithm 1).
 * `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
 
@@ -27,17 +27,17 @@ from decoders.core.types import Acceptance, Sampling
 
 Stream = Literal["draw", "accept", "recover"]
 _STREAMS: dict[Stream, int] = {"draw": 0, "accept": 1, "recover": 2}
-_BLOCK = 256  # uniforms made at a time
-_TOP = 64  # candidates top-p looks at before it sorts the whole vocabulary
-MOST_VALUES = 2**24  # values of rows that are worked on at once: 128 MiB of float64
+_BLOCK = 256  # uniforms generated at once
+_TOP = 64  # candidates that top-p tries before it sorts the whole vocabulary
+MOST_VALUES = 2**24  # most values processed at once: 128 MiB of float64
 
 
 class Uniforms:
-    """Uniforms in [0, 1) addressed by stream and output position (0 is the first new token).
+    """Uniforms in [0, 1) addressed by stream and output position (0: the first new token).
 
-    ``draw`` feeds `pick`, for AR, drafts and coupled verification alike; ``accept`` feeds the
-    acceptance tests of rejection sampling and ``recover`` the token after the accepted ones, so
-    that neither ever reuses a number that decided something else.
+    ``draw`` feeds `pick`, for AR, drafts and coupled verification. ``accept`` feeds the acceptance
+    tests of rejection sampling, and ``recover`` draws the token after the accepted drafts. Neither
+    of these two streams ever reuses a number that decided something else.
     """
 
     __slots__ = ("_blocks", "_key")
@@ -50,7 +50,7 @@ class Uniforms:
         self._blocks: dict[tuple[int, int, int], list[float]] = {}
 
     def at(self, stream: Stream, position: int, candidate: int = 0) -> float:
-        """Return the uniform of one output position; each of several candidates has its own."""
+        """Return the uniform of an output position, a separate one for each `candidate`."""
         assert position >= 0, f"no uniform belongs to position {position}, inside the prompt"
         block, offset = divmod(position, _BLOCK)
         address = (_STREAMS[stream], block, candidate)
@@ -63,10 +63,10 @@ class Uniforms:
 
 
 def warp(logits: Tensor, sampling: Sampling, *, ask: bool = True) -> Tensor:
-    """Return the distribution ``[R, V]`` float32 that `sampling` makes of logits ``[R, V]``.
+    """Warp logits ``[R, V]`` into float32 distributions ``[R, V]``, as `sampling` specifies.
 
-    It is one-hot at temperature 0. A row of logits that holds NaN or +infinity gives a distribution
-    that holds NaN, of which `pick` picks V. `ask` is `nucleus`'s.
+    Distributions are one-hot at temperature 0. If a row of logits contains NaN or +infinity, its
+    distribution contains NaN, and `pick` returns V for the row. See `nucleus` for `ask`.
     """
     if sampling.greedy:
         best = logits.max(-1)
@@ -77,16 +77,16 @@ def warp(logits: Tensor, sampling: Sampling, *, ask: bool = True) -> Tensor:
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """Return the likeliest tokens ``[R]``; V, which is none, where a row holds NaN or +infinity.
+    """Return the likeliest tokens ``[R]``, or V (no token) for rows with NaN or +infinity.
 
-    So NaN reaches the host in the copy of the tokens themselves: finding it waits for nothing.
+    Thus the copy of the tokens also tells the host about NaN, without another wait.
     """
     best = logits.max(-1)
     return torch.where(best.values < torch.inf, best.indices, logits.shape[-1])
 
 
 def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
-    """The distribution ``[R, V]`` after temperature (one, or a column ``[R, 1]``) and top-k."""
+    """Return distributions ``[R, V]`` after temperature (a number or ``[R, 1]``) and top-k."""
     logits = logits / temperature
     if 0 < top_k < logits.shape[-1]:
         threshold = logits.topk(top_k, dim=-1).values[:, -1:]
@@ -97,9 +97,9 @@ def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
 def nucleus(probs: Tensor, top_p: float | Tensor, *, ask: bool = True) -> Tensor:
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
-    `top_p` is one for all rows, or a column ``[R, 1]``. Only the top 64 are sorted, except in rows
-    whose top 64 hold less: a row's distribution never depends on the other rows, ties included.
-    Whether there are such rows the host has to `ask`; else they are NaN.
+    `top_p` is a number or ``[R, 1]``. A row sorts its top 64 tokens, or all tokens if the top 64
+    have less mass than `top_p`, so that no row depends on other rows, ties included. With `ask` the
+    host waits to learn whether such rows exist; without `ask` these rows become NaN.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
@@ -118,7 +118,7 @@ def nucleus(probs: Tensor, top_p: float | Tensor, *, ask: bool = True) -> Tensor
 
 
 def _cut(probs: Tensor, values: Tensor, ids: Tensor, top_p: float | Tensor) -> Tensor:
-    above = values.cumsum(-1) - values  # the mass strictly above a token
+    above = values.cumsum(-1) - values  # the mass of the tokens ranked before a token
     kept = values * (above < top_p)
     kept /= kept.sum(-1, keepdim=True)
     return torch.zeros_like(probs).scatter_(-1, ids, kept)
@@ -135,16 +135,16 @@ def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
 def pick(probs: Tensor, u: Tensor) -> Tensor:
     """Invert the CDF in vocabulary order: the first token whose cumulative mass exceeds u.
 
-    `probs` are weights ``[R, V]`` (u is scaled by their sum), `u` uniforms ``[R]`` float64. Returns
-    ids ``[R]``, never of zero weight; V, which is no token, where weights are NaN or all zero.
+    `probs` are weights ``[R, V]`` (u is scaled by their sum), `u` are uniforms ``[R]`` float64.
+    Returns ids ``[R]``, never of zero weight, or V (no token) if weights are NaN or all zero.
     """
     return in_parts(_inverted, probs, u)
 
 
 def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Tensor) -> Tensor:
-    """Join the results of `work` on parts of rows ``[R, V]`` and of what lies beside them ``[R]``.
+    """Run `work` on parts of `rows` ``[R, V]`` and of `beside` ``[R]``; concatenate the results.
 
-    No part has many more values than `MOST_VALUES`: memory beside the rows is bounded.
+    No part has many more values than `MOST_VALUES`, which bounds the memory besides the rows.
     """
     count = -(-rows.numel() // MOST_VALUES)
     if count < 2:
@@ -156,13 +156,13 @@ def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Ten
 def _inverted(probs: Tensor, u: Tensor) -> Tensor:
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1]
-    # u * total may round up to total, where no token is left: step just below it
+    # u * total may round up to total, beyond the last token: step just below total
     level = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cdf, level.unsqueeze(-1), right=True).squeeze(-1)
 
 
 def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
-    """Verify K drafts by the target's own K + 1 picks for the same uniforms; else `ValueError`."""
+    """Verify K drafts by K + 1 target picks for the same u; `ValueError` for another number."""
     if len(picks) != len(drafts) + 1:
         raise ValueError(
             f"verify_picks got {len(picks)} picks for {len(drafts)} drafts; it needs one for every "
@@ -186,19 +186,19 @@ def verify_rejection(
 ) -> tuple[Tensor, Tensor]:
     """Verify drafts of B sequences by speculative sampling, which keeps the target's distribution.
 
-    Draft x_i stands with probability min(1, target(x_i) / draft(x_i)); after the first that falls
-    the token is drawn from max(0, target - draft), after all stood from the target (the bonus).
-    `lenience` and `certain` relax the test, and with them the distribution is another.
+    Draft x_i is accepted with probability min(1, target(x_i) / draft(x_i)). After the first
+    rejected draft the next token is drawn from max(0, target - draft); if all are accepted, from
+    the target (the bonus). `lenience` and `certain` relax the test and change the distribution.
 
     Args:
         target_probs: ``[B, K + 1, V]``.
-        draft_probs: ``[B, K, V]``, the distributions the drafts were really drawn from.
+        draft_probs: ``[B, K, V]``, the distributions that the drafts were really drawn from.
         drafts: ``[B, K]`` int64; columns from ``num_drafts`` on are padding.
         num_drafts: ``[B]`` int64.
-        u_accept: ``[B, K]`` float64, one test each.
-        u_recover: ``[B, K + 1]`` float64, by position of the token that follows.
+        u_accept: ``[B, K]`` float64, one for each test.
+        u_recover: ``[B, K + 1]`` float64, one for each possible position of the next token.
         lenience: ``[B, 1]``, factor on draft(x_i) in the test.
-        certain: bool ``[B, K]``, drafts that stand whatever their test says.
+        certain: bool ``[B, K]``, drafts that are accepted regardless of their test.
 
     Returns:
         ``(accepted [B], token [B])`` int64.
@@ -217,11 +217,11 @@ def verify_rejection(
 
     rows = torch.arange(num_sequences, device=drafts.device)
     after = target_probs[rows, accepted]
-    # where nothing was drafted (the bonus, padding) there is nothing to subtract
+    # positions without a draft (the bonus, padding) have nothing to subtract
     fell = (accepted < num_drafts).unsqueeze(-1)
     subtract = draft_probs[rows, accepted.clamp(max=max_drafts - 1)] * fell
     residual = (after - subtract).clamp(min=0)
-    empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, where both distributions agree
+    empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, if both distributions agree
     residual = torch.where(empty, after, residual)
     return accepted, pick(residual, u_recover[rows, accepted])
 
@@ -229,8 +229,8 @@ def verify_rejection(
 def compare_distributions(target_probs: Tensor, draft_probs: Tensor, drafts: Tensor) -> Tensor:
     """Compare the drafts' distributions with the target's: ``[2, B, K]`` float64.
 
-    The first plane is min(1, target(x) / draft(x)) of each draft x, the second the sum over the
-    vocabulary of min(target, draft), its mean. Arguments as in `verify_rejection`.
+    The first plane is min(1, target(x) / draft(x)) of each draft x. The second is its mean, the sum
+    of min(target, draft) over the vocabulary. Arguments as in `verify_rejection`.
     Source: the introspective acceptance rate of I-DLM (arXiv 2604.11035).
     """
     target_probs, at = target_probs[:, :-1], drafts.unsqueeze(-1)

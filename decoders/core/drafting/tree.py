@@ -1,10 +1,10 @@
-"""A tree of drafts in one call: its rows, its mask, its shape, and how it is verified.
+"""A tree of drafts in one call: its rows, mask, shape and verification.
 
-Row 0 is the last token of the answer; every other row continues its parent, sees its ancestors
-alone and stands as far behind the committed text as it is deep.
+Row 0 is the last token of the answer. Every other row continues its parent and sees only itself and
+its ancestors. A row's position is that of row 0 plus the row's depth.
 
 Sources: SpecInfer (arXiv 2305.09781), tree masks and multi-step speculative sampling; drawing
-without replacement: Jeon et al. 2024 (arXiv 2402.14160). Shape: the likeliest paths first, as in
+without replacement: Jeon et al. 2024 (arXiv 2402.14160). Shape: likeliest paths first, as in
 EAGLE-2 (arXiv 2406.16858). Letters: N rows, D depths, V vocabulary.
 """
 
@@ -27,13 +27,13 @@ class DraftTree:
     """The rows of a verifying call, parents before children.
 
     Attributes:
-        tokens: of the rows.
-        parents: row of each row's parent, `masks.ROOT` for row 0.
-        probs: distributions ``[V]`` that a row's drafts were drawn from, by row; drafts of other
-            rows are certain. Read where drafts are verified by rejection.
-        read: rows that the call reads; None: all. Drafts are always among them, and come first.
-        first: tokens that drafting committed: they are final, and part of the text.
-        sources: the drafter of every row, where several drafted; or nothing.
+        tokens: token of each row.
+        parents: parent of each row; `masks.ROOT` for row 0.
+        probs: for each row, the distribution ``[V]`` that the drafts after the row were drawn from;
+            empty: the drafts of a chain are certain. Only rejection sampling uses it.
+        read: rows that the call reads, all drafts first; None: all rows.
+        first: tokens that drafting committed; they are final and part of the text.
+        sources: name of each row's drafter if there are several; or empty.
     """
 
     probs: Mapping[int, Tensor] = {}
@@ -42,13 +42,13 @@ class DraftTree:
     sources: Sequence[str] = ()
 
     def __init__(self, last: int) -> None:
-        """Begin without a draft, behind the `last` token of the answer."""
+        """Begin with the answer's `last` token and without drafts."""
         self.tokens, self.parents = [last], [masks.ROOT]
         self._children: list[dict[int, int]] = [{}]
 
     @classmethod
     def chain(cls, last: int, drafts: Sequence[int]) -> Self:
-        """Make a tree of one path behind the last token."""
+        """Make a tree of one path after the last token."""
         tree = cls(last)
         tree.add(drafts)
         return tree
@@ -58,7 +58,7 @@ class DraftTree:
 
     @property
     def chain_probs(self) -> list[Tensor] | None:
-        """The distributions of a chain's drafts in order; None where they are certain."""
+        """Distributions of a chain's drafts in order; None if the drafts are certain."""
         return [self.probs[row] for row in range(len(self) - 1)] if self.probs else None
 
     @property
@@ -67,27 +67,27 @@ class DraftTree:
         return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
-        """Add a row that continues `parent` and is no draft: nothing follows a path into it."""
+        """Add and return a row after `parent` that is no draft; no accepted path contains it."""
         self.tokens.append(token)
         self.parents.append(parent)
         self._children.append({})
         return len(self.tokens) - 1
 
     def draft(self, token: int, parent: int) -> int:
-        """Return the row of a draft after `parent`, added where it is new."""
+        """Return the row of a draft after `parent`; add the row if it is new."""
         row = self._children[parent].get(token)
         if row is None:
             row = self._children[parent][token] = self.append(token, parent)
         return row
 
     def add(self, continuation: Sequence[int]) -> None:
-        """Add drafts one after another from row 0 on; those that begin alike share rows."""
+        """Add a chain of drafts after row 0; chains with a common prefix share its rows."""
         row = 0
         for token in continuation:
             row = self.draft(token, row)
 
     def children(self, row: int) -> dict[int, int]:
-        """Return rows of the drafts after a row by their tokens, in the order they were made in."""
+        """Return the rows of the drafts after a row by token, in the order they were added."""
         return self._children[row]
 
     @property
@@ -96,28 +96,28 @@ class DraftTree:
         return masks.tree(self.parents)
 
     def positions(self, start: int) -> list[int]:
-        """Return the positions of the rows where row 0 stands at `start`."""
+        """Return the positions of the rows if row 0 is at position `start`."""
         return [start + depth for depth in self.depths]
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Number of rows above each row."""
+        """Number of ancestors of each row."""
         return masks.depths(self.parents)
 
     @property
     def depth(self) -> int:
-        """Drafts on the longest path; rows that are no drafts come after them."""
+        """Number of drafts on the longest path; rows that are no drafts come after all drafts."""
         return max(self.depths[: self.num_drafts + 1])
 
     def path(self, picks: Sequence[int]) -> list[int]:
-        """Return the rows from the first on that the target's picks follow."""
+        """Return the path from row 0 that the target's picks follow."""
         rows = [0]
         while (child := self._children[rows[-1]].get(picks[rows[-1]])) is not None:
             rows.append(child)
         return rows
 
     def below(self, row: int) -> tuple[int, ...]:
-        """Return the tokens of the first drafts that go on after `row`."""
+        """Return the tokens of the first branch after `row`."""
         tokens = []
         while self._children[row]:
             token, row = next(iter(self._children[row].items()))
@@ -126,15 +126,15 @@ class DraftTree:
 
 
 def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple[int, int, int]]:
-    """Shape a tree by its likeliest rows, where candidates depend on the depth alone.
+    """Shape a tree of the likeliest rows, if candidates depend only on the depth.
 
     Args:
-        chances: for each depth the chances of its candidates, descending; a row's chance is the
-            product of those on its path. A candidate without any is left out.
-        most: drafts at most.
+        chances: for each depth, the probabilities of its candidates, descending. A row's
+            probability is the product along its path; candidates of probability 0 are left out.
+        most: most drafts of the tree.
 
     Returns:
-        ``(parent row, depth, candidate)`` of rows 1, 2, …, parents first, the depth counted from 0.
+        ``(parent row, depth, candidate)`` of rows 1, 2, …, parents first; depths count from 0.
     """
     shape: list[tuple[int, int, int]] = []
     # chance (negated), order of entry, chance of the parent, parent row, depth, candidate
@@ -161,14 +161,13 @@ def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple
 def likeliest_candidates(
     logits: Tensor, sampling: Sampling, most: int
 ) -> tuple[Tensor, list[list[float]], list[list[int]]]:
-    """Return a drafter's distributions ``[R, V]``, and each one's likeliest tokens.
+    """Return a drafter's distributions ``[R, V]``, and the likeliest tokens of each.
 
-    At temperature 0 they are not warped: how sure a drafter is of its candidates shapes the tree.
-
-    Returns:
-        The distributions, and of the `most` likeliest tokens the chances and the ids.
+    At temperature 0 the distributions are not warped, because the tree needs its candidates'
+    probabilities. Returns the distributions, then the probabilities and the ids of the `most`
+    likeliest tokens.
     """
-    for ask in (logits.device.type == "cpu", True):  # again, if top-p left rows open
+    for ask in (logits.device.type == "cpu", True):  # again if top-p made rows NaN
         probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, ask=ask)
         best = probs.topk(min(most, probs.shape[-1]), -1)
         chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
@@ -178,7 +177,7 @@ def likeliest_candidates(
 
 
 def draw_candidates(probs: Tensor, most: int, uniforms: Uniforms, output: int) -> list[int]:
-    """Draw up to `most` tokens without replacement from q ``[V]``, each by a uniform of its own."""
+    """Draw up to `most` tokens without replacement from q ``[V]``, each by a separate uniform."""
     left, drawn = probs.double().clone(), []
     for candidate in range(most):
         if not left.sum() > 0:
@@ -199,14 +198,14 @@ def verify_strict(
     uniforms: Uniforms,
     output: int,
 ) -> tuple[list[int], int]:
-    """Verify by recursive rejection: the path that stands, and the token after it.
+    """Verify by recursive rejection: return the accepted path and the token after it.
 
-    The children of a row are tested in their order. Child x stands with probability min(1, p(x) /
-    q(x)); where it falls p becomes max(0, p - q), normalised, and q loses x, as whoever drew the
-    next child had to do without it. Where all fell the token is drawn from what is left of p. The
-    output follows the target's distribution p (``[N, V]``, after every row) exactly if the children
-    of every row were drawn by `draw_candidates` from the q ``[V]`` of that row, and how many a row
-    has was decided by nothing that was drawn at their depth or deeper.
+    The children of a row are tested in order. Child x is accepted with probability min(1, p(x) /
+    q(x)). If x is rejected, p becomes max(0, p - q), normalised, and q loses x, because the next
+    child was drawn without x. If all are rejected, the token is drawn from the remaining p. The
+    output follows the target's distribution p (``[N, V]``, after every row) exactly if
+    `draw_candidates` drew the children of every row from that row's q ``[V]``, and if the number of
+    children does not depend on anything drawn at their depth or deeper.
 
     Sources: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
     """
@@ -221,7 +220,7 @@ def verify_strict(
                 path.append(child)
                 break
             residual = (left - offered).clamp(min=0)
-            if residual.sum() > 0:  # else by rounding alone: both distributions agree
+            if residual.sum() > 0:  # zero only by rounding, if both distributions agree
                 left = residual / residual.sum()
             offered = offered.index_fill(0, upload(token, offered.device), 0.0)
         else:

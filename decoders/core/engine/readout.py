@@ -1,7 +1,7 @@
-"""Read out of a merged call's logits what each sequence asked for, all rows at once.
+"""Turn the logits of merged calls into the results that each call requests, all rows at once.
 
-Rows of one form are warped, picked or verified together, and their integers reach the host in one
-copy. Probabilities and logits stay on the device. Letters: R rows read, V vocabulary.
+Rows of one output form are warped, picked or verified together, and their numbers reach the host in
+one copy. Distributions and logits stay on the device. Letters: R rows read, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from decoders.core.upload import upload
 
 T = TypeVar("T")
 Read = tuple[Tensor, Callable[[list[float]], list[CallResult]]]
-"""Numbers on the device, and what makes results of them once they are on the host, in order."""
+"""Numbers on the device, and a function that makes results, in order, from them on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Rows of one call that are read in one form: its tokens' or its `slots`'.
+    """Rows of one call that are read in one output form: its tokens or, if `slots`, its slots.
 
-    `outputs` are the output positions that they predict (negative inside the prompt).
+    `outputs` are the output positions that the rows predict (negative inside the prompt).
     """
 
     call: Call
@@ -40,7 +40,7 @@ class Readout:
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
-    """Return a call's read tokens, and its read slots if it has any, before it runs."""
+    """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
     positions, shift = call.row_positions(), 1 - prompt_length
     outputs = [positions[row] + shift for row in call.read]
     tokens = Readout(call, uniforms, call.output, outputs)
@@ -55,7 +55,7 @@ Readouts = Sequence[Readout]
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Return the results of merged calls' readouts by their logits ``[sum R, V]``, in order."""
+    """Return the results of readouts, in order, from merged calls' logits ``[sum R, V]``."""
     if any(_barred(readout) for readout in readouts):
         return _read_barred(logits, readouts, sampling)
     return _read_forms(logits, readouts, sampling)
@@ -67,7 +67,7 @@ def _barred(readout: Readout) -> frozenset[int]:
 
 
 def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Bar ids by -inf logits, and report their mass."""
+    """Set the logits of barred ids to -inf, and report the ids' mass."""
     masses: dict[int, tuple[float, ...]] = {}
     parts = list(_split_rows(logits, readouts))
     for number, readout in enumerate(readouts):
@@ -84,7 +84,7 @@ def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequ
 
 
 def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Read all forms; on a GPU again, if top-p left rows open (`nucleus`): they are NaN."""
+    """Read all forms; on a GPU, read them again if top-p made rows NaN (`nucleus`)."""
     ask = sampling.top_p == 1 or logits.device.type == "cpu"
     results = _read_at_once(logits, readouts, sampling, ask)
     if ask or not any(_is_open(result, logits.shape[-1]) for result in results):
@@ -95,7 +95,7 @@ def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Seque
 def _read_at_once(
     logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool
 ) -> Sequence[CallResult]:
-    """Bring the numbers of all forms to the host in one copy."""
+    """Read all forms, and copy their numbers to the host at once."""
     forms = sorted({readout.output for readout in readouts})
     members = [[i for i, each in enumerate(readouts) if each.output == form] for form in forms]
     rows = [logits]
@@ -132,9 +132,9 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
 
 
 def not_a_number(result: CallResult, vocab_size: int) -> bool:
-    """Tell whether NaN or infinite logits are behind a result: tokens are V then, confidences NaN.
+    """Tell whether a result came from NaN or infinite logits: a token is V or a confidence NaN.
 
-    It reads numbers that are on the host anyway. Raw logits are the decoder's to check.
+    The check reads only numbers on the host. Decoders check raw logits themselves.
     """
     if result.acceptance is not None and result.acceptance.token >= vocab_size:
         return True
@@ -158,7 +158,7 @@ def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> Tensor:
 def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
     if sampling.greedy:
         picks = likeliest(logits)
-    else:  # in parts: no distribution is kept
+    else:  # in parts, because no distribution is kept
         uniforms = _uniforms(readouts, "draw", logits.device)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
     return picks, lambda found: [
@@ -179,10 +179,10 @@ def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: 
 
 
 def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
-    """Read tokens ``[R]`` of distributions ``[R, V]`` with confidences."""
+    """Read tokens ``[R]``, and their confidences from distributions ``[R, V]``."""
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    known = tokens.clamp(max=distribution.shape[-1] - 1)  # V stands for NaN, and is no index
+    known = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
     confidences = confidence_of(distribution, known, kinds.pop())
 
     def results(found: list[float]) -> list[CallResult]:
@@ -202,7 +202,7 @@ def _confidence(readout: Readout) -> Confidence:
 
 
 def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
-    """Return how sure distributions ``[R, V]`` are of tokens ``[R]`` (`Slots.confidence`)."""
+    """Return the confidences of tokens ``[R]`` in distributions ``[R, V]`` (`Slots.confidence`)."""
     if kind == "neg_entropy":
         return torch.exp(torch.xlogy(distribution, distribution).sum(-1))
     prob = distribution.gather(-1, tokens[:, None]).squeeze(-1)

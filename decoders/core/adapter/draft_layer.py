@@ -1,10 +1,10 @@
-"""`DraftLayer`: a decoder layer on the last hidden state of a causal LM that drafts its tokens.
+"""`DraftLayer`: a decoder layer on the last hidden states of a causal LM that drafts its tokens.
 
-A row joins the state behind a position with the embedding of the token picked there, and gives the
-model's last state one position on: the model's frozen head reads the next token off it, and the
-layer goes on from it. Source: EAGLE (arXiv 2401.15077), on its own states as EAGLE-3 (2503.01840).
-Norms before products have no weights: those of the products hold them.
-Letters: N rows, D hidden width, H heads, E width of a head, T entries, V vocabulary.
+An input row joins the hidden state at a position with the embedding of the token picked there. The
+output estimates the last hidden state at the next position: the model's frozen head predicts a
+token from it, and the layer continues from it. Source: EAGLE (arXiv 2401.15077), on the layer's own
+states as in EAGLE-3 (2503.01840). Norms before products have no weights: the products absorb them.
+Letters: N rows, R rows read, D hidden width, H heads, E width of a head, C entries, W words.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Inputs = Mapping[str, Tensor]
 Function = Callable[[Tensor], Tensor]
 """A model's embedding or head."""
 Run = Callable[[Any, Inputs, Sequence[Tensor]], Sequence[Tensor]]
-"""Runs a `DraftPass`, itself or a graph of it: given a name, inputs and planes."""
+"""Runs a `DraftPass`, or a graph of it, on a name, inputs and planes."""
 _THETA = 10_000.0
 Turn = tuple[Tensor, Tensor]
-"""Cosines and sines ``[..., 1, N, E]`` that queries and keys are turned by."""
+"""Cosines and sines ``[..., 1, N, E]`` that rotate queries and keys by position."""
 
 
 class Block:
-    """A decoder layer on rows: attention and a gated MLP, each behind a norm without weights."""
+    """A decoder layer: attention and a gated MLP, each after a norm without weights."""
 
     num_heads: int
     attention: nn.Parameter
@@ -43,7 +43,7 @@ class Block:
     feed_out: nn.Parameter
 
     def draw(self, generator: torch.Generator, *, width: int, inner: int, num_heads: int) -> None:
-        """Make fresh weights, of an MLP of width `inner`."""
+        """Draw fresh weights; `inner` is the width of the MLP."""
         self.num_heads = num_heads
         self.attention = spread(generator, 3 * width, width)
         self.attention_out = spread(generator, width, width)
@@ -51,7 +51,7 @@ class Block:
         self.feed_out = spread(generator, width, inner)
 
     def turn(self, positions: Tensor) -> Turn:
-        """Return cosines and sines of positions ``[N]``, or each row's own ``[..., N]``."""
+        """Return cosines and sines of positions ``[N]`` or, in batches, ``[..., N]``."""
         width = self.attention.shape[1] // self.num_heads
         steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
         angles = (positions[..., None].float() / _THETA**steps).unsqueeze(-3)
@@ -61,7 +61,7 @@ class Block:
     def project(self, rows: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values ``[..., H, N, E]`` of rows ``[..., N, D]``.
 
-        `turn` is of the rows' positions.
+        `turn` rotates by the rows' positions.
         """
         projected = F.linear(normed(rows), self.attention)
         split = (*rows.shape[:-1], 3, self.num_heads, rows.shape[-1] // self.num_heads)
@@ -70,24 +70,24 @@ class Block:
         return _rotated(query, cos, sin), _rotated(key, cos, sin), value
 
     def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """Return rows ``[..., N, D]`` behind the layer that attended to ``[..., H, N, E]``."""
+        """Return the output ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
         rows = rows + F.linear(attended.transpose(-3, -2).flatten(-2), self.attention_out)
         gate, up = F.linear(normed(rows), self.feed).chunk(2, -1)
         return rows + F.linear(F.silu(gate) * up, self.feed_out)
 
 
 class Joined(HiddenAdapter):
-    """An adapter that is fed hidden states joined with the tokens picked behind them."""
+    """An adapter whose input rows join hidden states with the tokens picked there."""
 
     join: nn.Parameter
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """Join states and embedded tokens, both ``[..., D]``, as rows ``[..., D]``."""
+        """Join states and embedded tokens, both ``[..., D]``, into rows ``[..., D]``."""
         return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
 
 class DraftLayer(Joined, Block):
-    """The weights: the join, attention, a gated MLP and the last norm."""
+    """The weights of a draft layer: the join, attention, a gated MLP and the last norm."""
 
     variant, sized = "eagle", "feed"
     words: Tensor
@@ -105,16 +105,16 @@ class DraftLayer(Joined, Block):
 
     @classmethod
     def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """Return the widths of the MLP, gate and value, and of the model."""
+        """Return the MLP's width, for gate and value together, and the model's width."""
         return 2 * config.rank, config.width
 
     def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """Return states ``[..., N, D]`` of rows and what they attended to ``[..., H, N, E]``."""
+        """Return states ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
         return normed(self.passed(rows, attended)) * self.scale
 
 
 class ShortHead(nn.Module):
-    """A model's head for frequent words only: a draft layer proposes no others.
+    """A model's head for frequent words only; a draft layer proposes no other words.
 
     Source: FR-Spec (arXiv 2502.14856).
     """
@@ -137,23 +137,23 @@ class ShortHead(nn.Module):
 
 
 class DraftPass:
-    """A pass of an adapter on hidden states: a function of tensors alone that a graph can hold."""
+    """A pass of an adapter on hidden states; it takes only tensors, so that a graph can hold it."""
 
     layers: Any
 
     def __init__(self, layers: HiddenAdapter, embed: Function, head: Function) -> None:
-        """Take an adapter, and the model's own embedding and head."""
+        """Take an adapter, and the model's embedding and head."""
         self.layers, self.embed, self.head = layers, embed, head
 
     def planes(self, capacity: int) -> list[Tensor]:
-        """Return room for a text of `capacity`: keys and values ``[1, H, C, E]`` of each layer."""
+        """Allocate keys and values ``[1, H, C, E]`` of each layer for `capacity` rows of text."""
         config, like = self.layers.config, next(self.layers.parameters())
         room = capacity + max(config.num_slots, MOST_DRAFTS)
         shape = 1, config.num_heads, room, config.width // config.num_heads
         return [like.new_zeros(shape) for _ in range(2 * max(1, config.num_layers))]
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run the pass on the planes, which it writes to."""
+        """Run the pass, which reads and writes the planes."""
         raise NotImplementedError
 
 
@@ -163,7 +163,7 @@ class LayerPass(DraftPass):
     layers: DraftLayer
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See `DraftPass`; inputs are as `DraftCache` lays them out."""
+        """See `DraftPass`; `DraftCache` lays out the inputs."""
         layer, entries, sees = self.layers, inputs["entries"][0], inputs["mask.draft"]
         rows = layer.enter(inputs["states"], self.embed(inputs["ids"]))
         query, *own = layer.project(rows, layer.turn(inputs["positions"][0]))
@@ -175,7 +175,7 @@ class LayerPass(DraftPass):
 
 
 class TextCache:
-    """The keys and values of a text in draft layers, in one sequence."""
+    """The keys and values that draft layers store for the text of one sequence."""
 
     def __init__(
         self,
@@ -190,24 +190,24 @@ class TextCache:
         Args:
             run: runs a forward pass.
             planes: memory for keys and values.
-            bucketed: passes of up to so many rows are padded to a power of two.
-            words: ids of the W words that logits are of; None: the vocabulary.
+            bucketed: passes of up to this many rows are padded to a power of two.
+            words: ids of the W words that logits cover; None: the vocabulary.
         """
         self.words = words
         self._run, self._planes, self._bucketed = run, planes, bucketed
         self._device, self._length = planes[0].device, 0
 
     def _seen(self, entries: int, rows: int) -> int:
-        """Return the entries that a pass of so many rows reads: bucketed, all there are."""
+        """Return the number of entries that a pass reads: if bucketed, all of the planes."""
         return self._planes[0].shape[2] if rows <= self._bucketed else entries
 
     def _padded(self, rows: int) -> int:
-        """Round rows up to a number that a graph serves: 2 or more; bucketed, a power of two."""
+        """Round rows up for a graph: to at least 2; if bucketed, to a power of two from 8 on."""
         bucketed = rows <= self._bucketed
         return graph_size(max(rows, 8 * bucketed), bucketed)
 
     def _text(self, states: Tensor, tokens: Sequence[int], room: int) -> dict[str, Tensor]:
-        """Lay rows out for a pass, filled up with copies of the last; `room`: their number."""
+        """Lay rows out for a pass, padded to `room` rows with copies of the last row."""
         missing = room - len(tokens)
         ids = upload([[*tokens, *[tokens[-1]] * missing]], self._device)
         if missing:
@@ -216,13 +216,13 @@ class TextCache:
 
 
 class DraftCache(TextCache):
-    """The keys and values of a draft layer's text, and of drafts behind it."""
+    """The keys and values of a draft layer's text, and of the drafts after it."""
 
     _parents: Sequence[int] = ()
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text and drop drafts; return logits ``[1, W]`` and state ``[1, D]`` of its end."""
+        """Append text, drop drafts; return logits ``[1, W]`` and state ``[1, D]`` of text's end."""
         self._parents = ()
         start, num_rows = self._length, len(tokens)
         self._length += num_rows
@@ -234,7 +234,7 @@ class DraftCache(TextCache):
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append drafts; return logits ``[N, W]`` and states ``[N, D]``; parent -1: text's end."""
+        """Append drafts (parent -1: text's end); return logits ``[N, W]`` and states ``[N, D]``."""
         first = len(self._parents)
         self._parents = [*self._parents, *parents]
         positions = [self._length + depth for depth in masks.depths(self._parents)[first:]]
@@ -255,7 +255,7 @@ class DraftCache(TextCache):
         num_rows, room, device = len(tokens), self._padded(len(tokens)), self._device
         missing, seen = room - num_rows, self._seen(mask.shape[1], num_rows)
         sees = F.pad(mask, (0, seen - mask.shape[1], 0, missing))
-        sees[num_rows:, 0] = True  # a row that sees nothing is no number
+        sees[num_rows:, 0] = True  # a row that sees nothing would be NaN
         asked = [*read, *[0] * (self._padded(len(read)) - len(read))]
         inputs = self._text(states, tokens, room) | {
             "positions": upload([[*positions, *[0] * missing]], device),
@@ -274,7 +274,7 @@ def write(planes: Sequence[Tensor], entries: Tensor, new: Sequence[Tensor]) -> N
 
 
 def normed(rows: Tensor) -> Tensor:
-    """Return rows of root mean square 1."""
+    """Scale each row to a root mean square of 1."""
     return F.rms_norm(rows, rows.shape[-1:], eps=1e-6)
 
 

@@ -1,11 +1,11 @@
 """`ParallelLayers`: a few decoder layers on the last hidden states draft K tokens in one pass.
 
-A row of text joins the state behind a position with the token picked there (EAGLE, arXiv
-2401.15077); every layer makes keys and values of it and the row itself goes no further (DFlash, see
-docs/decoders/shallow.md). K slots behind the last row run through the layers at once. Slot j
-carries the uniform u of the token j places after the last one known, which the target will pick by
-it, and predicts that token (PTP, arXiv 2512.21323). What was drafted before a slot puts a low-rank
-bias on its logits (DSpark).
+A row of text joins the hidden state at a position with the token picked there (EAGLE, arXiv
+2401.15077). Every layer computes keys and values from this row, and the row is not processed any
+further (DFlash, see docs/decoders/shallow.md). K slots after the last row run through the layers at
+once. Slot j carries the uniform u by which the target will pick the j-th token after the last known
+token, and predicts that token (PTP, arXiv 2512.21323). The token before a slot adds a low-rank bias
+to the slot's logits (DSpark).
 
 Letters: K slots, L layers, N rows, D hidden width, H heads, E width of a head, W words.
 """
@@ -38,7 +38,7 @@ from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a layer's slots, given its number and their queries, keys and values."""
+"""Attention of slots in a layer, given the layer's number and the slots' queries, keys, values."""
 
 
 class _Layer(nn.Module, Block):
@@ -49,13 +49,13 @@ class _Layer(nn.Module, Block):
 
 
 class ParallelLayers(Joined):
-    """The weights: the join, what slots begin as, the layers, the last norm and the bias."""
+    """The weights: the join, the slots' inputs, the layers, the last norm and the bias."""
 
     variant, sized = "shallow", "numbers"
     words: Tensor
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh weights without a bias; `ValueError` for a configuration of another kind."""
+        """Make fresh weights with a zero bias; `ValueError` for a configuration of another kind."""
         super().__init__(config)
         width, dyadic = config.width, config.code == "dyadic"
         generator = torch.Generator().manual_seed(seed)
@@ -66,7 +66,7 @@ class ParallelLayers(Joined):
         self.layers = nn.ModuleList(_Layer(generator, config) for _ in range(config.num_layers))
         self.scale = nn.Parameter(torch.ones(width))
         left = torch.rand(config.num_words + 1, config.bias_rank, generator=generator) - 0.5
-        self.left = nn.Parameter(left)  # the last row: all other tokens'
+        self.left = nn.Parameter(left)  # the last row is for all other tokens
         self.right = nn.Parameter(torch.zeros(config.num_words, config.bias_rank))
         self.register_buffer("words", torch.arange(config.num_words))
         with torch.random.fork_rng(devices=[]):
@@ -87,22 +87,22 @@ class ParallelLayers(Joined):
             raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
 
     def turn(self, positions: Tensor) -> Turn:
-        """See `Block.turn`: all layers turn alike."""
+        """See `Block.turn`; all layers rotate alike."""
         return self._blocks[0].turn(positions)
 
     def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
-        """Return keys and values ``[..., H, N, E]`` of text ``[..., N, D]``, layer by layer."""
+        """Return each layer's keys and values ``[..., H, N, E]`` of text rows ``[..., N, D]``."""
         return [layer.project(rows, turn)[1:] for layer in self._blocks]
 
     def embedded(self, u: Tensor) -> Tensor:
-        """Return uniforms ``[..., K]``, float64 or `NO_UNIFORM`, as vectors ``[..., K, D]``."""
+        """Embed uniforms ``[..., K]`` (float64, may be `NO_UNIFORM`) as vectors ``[..., K, D]``."""
         flat: Tensor = self.embedding(u.flatten(), u.new_empty(0))
         return flat.view(*u.shape, -1)
 
     def slots(self, last: Tensor, embedded: Tensor, temperature: Tensor | float) -> Tensor:
-        """Return slots ``[..., K, D]`` of `embedded` uniforms behind last rows ``[..., D]``.
+        """Return slots ``[..., K, D]`` of `embedded` uniforms after last text rows ``[..., D]``.
 
-        The sampling's `temperature` (0: greedy) is one or ``[..., 1, 1]``.
+        The sampling's `temperature` (0: greedy) is a number or ``[..., 1, 1]``.
         """
         given = F.linear(normed(last), self.start).unsqueeze(-2)
         beside = self.numbers[: embedded.shape[-2]] + temperature * self.warmth
@@ -110,13 +110,13 @@ class ParallelLayers(Joined):
         return slots
 
     def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        """Return what the model's head reads, ``[..., N, D]``, of slots ``[..., N, D]``."""
+        """Map slots ``[..., N, D]`` to inputs ``[..., N, D]`` of the model's head."""
         for number, layer in enumerate(self._blocks):
             slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
         return normed(slots) * self.scale
 
     def index(self, tokens: Tensor) -> Tensor:
-        """Return where tokens stand among the words; W where they do not."""
+        """Return the index of each token among the words; W for other tokens."""
         index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
         return torch.where(self.words[index] == tokens, index, len(self.words))
 
@@ -126,7 +126,7 @@ class ParallelLayers(Joined):
 
 
 class SlotPass(DraftPass):
-    """A pass of slots behind new text: drafts and their chances, float64 ``[2, K]``."""
+    """A pass of slots after new text; returns drafts and probabilities, float64 ``[2, K]``."""
 
     layers: ParallelLayers
     head: ShortHead
@@ -138,7 +138,7 @@ class SlotPass(DraftPass):
         self.levels = layers.embedded(all_levels().to(layers.join.device))
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See `DraftPass`; inputs are as `SlotCache` lays them out."""
+        """See `DraftPass`; `SlotCache` lays out the inputs."""
         layers, ids, last = self.layers, inputs["ids"][0], inputs["last"]
         entries, behind, sees = inputs["positions"][0], inputs["behind"][0], inputs["sees"]
         rows = layers.enter(inputs["states"], self.embed(inputs["ids"]))
@@ -158,22 +158,22 @@ class SlotPass(DraftPass):
 
 
 class SlotCache(TextCache):
-    """The keys and values of a text; slots run behind them and leave nothing."""
+    """The keys and values of a text; those of slots after it are overwritten by later text."""
 
     @torch.inference_mode()
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """Append text and draft behind it: tokens and their chances, one for each uniform.
+        """Append text with states ``[N, D]``; return a draft and its probability per uniform.
 
-        States are ``[N, D]``; at temperature 0 uniforms do not count. The host waits once.
+        At temperature 0 the uniforms are ignored. The host waits once.
         """
         num_rows, num_slots, device = len(tokens), len(uniforms), self._device
         start, stop = self._length, self._length + num_rows
         room, end = self._padded(num_rows), stop + num_slots
         self._length = stop
         levels = [level_of(u if temperature else NO_UNIFORM) for u in uniforms]
-        # rows that fill up write where the slots will
+        # padding rows write to an entry that a slot overwrites
         entries = [*range(start, stop), *[stop] * (room - num_rows)]
         sees = torch.ones(num_slots, self._seen(end, num_rows), dtype=torch.bool).tril_(stop)
         inputs = self._text(states, tokens, room) | {
@@ -190,10 +190,10 @@ class SlotCache(TextCache):
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
-    """Return the likeliest word of each slot behind the one picked before it, and its chance.
+    """Pick each slot's likeliest word, biased by the token before it; return ids, probabilities.
 
-    Logits are ``[K, W]``, without the bias; `before` is the id ``[1]`` of the last token known. Ids
-    and chances are float64 ``[2, K]``.
+    The bias is added to all W words of `logits` ``[K, W]``. `before` is the id ``[1]`` of the last
+    known token. The result is float64 ``[2, K]``.
     """
     picks, values, known = [], [], layers.index(before)
     for row in logits.unbind(0):

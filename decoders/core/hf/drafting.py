@@ -1,4 +1,4 @@
-"""Run attached heads and draft layers, as graphs where a model's calls are."""
+"""Run attached heads and draft layers, as graphs if the model's calls run as graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decoders.core.hf.runner import Runner
 
 
 class DraftRunner:
-    """The passes of an attached adapter, and the caches that texts use one after another."""
+    """Runs the passes of an attached adapter, and lends cache planes to one text after another."""
 
     def __init__(self, work: DraftPass, runner: Runner) -> None:
         """Compile passes as `runner` compiles calls."""
@@ -32,22 +32,22 @@ class DraftRunner:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the planes of texts that are over, and graphs that hold addresses of planes."""
+        """Drop all planes (running texts keep theirs), and graphs that hold their addresses."""
         self._capacity, self._planes, self._free = 0, list[Sequence[Tensor]](), list[int]()
         if self.graphs is not None:
             self.graphs.forget()
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all planes, embedded uniforms, and a head of few words."""
+        """Bytes of all planes, of embedded uniforms, and of a `ShortHead`."""
         levels = [self._work.levels] if isinstance(self._work, SlotPass) else []
         short = [self._work.head.weight] if isinstance(self._work.head, ShortHead) else []
         return sum(each.nbytes for each in [*levels, *short, *itertools.chain(*self._planes)])
 
     def begin(self, capacity: int) -> DraftCache | SlotCache:
-        """Begin a text of at most `capacity` rows, in planes that are free once it is dropped.
+        """Begin a text of at most `capacity` rows; dropping the returned cache frees its planes.
 
-        The first free ones are taken: graphs on a GPU are of their addresses.
+        The first free planes are reused, because a graph on a GPU is bound to their addresses.
         """
         if capacity != self._capacity:
             self.forget()
@@ -64,7 +64,7 @@ class DraftRunner:
         return cache
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Run a pass as a graph, or plainly where it has many rows."""
+        """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
         graphs = self.graphs if self._runner.compiling else None
         if graphs is None or not graphs.serve(inputs["states"].shape[1]):
             return self._work(name, inputs, planes)
@@ -73,5 +73,5 @@ class DraftRunner:
     def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self._work.layers.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
-        about, _ = self._runner.held(None)  # embedding and head are the model's
+        about, _ = self._runner.held(None)  # embedding and head belong to the model
         return f"{text}\n{config}\n{about}", tensors_of(self._work)

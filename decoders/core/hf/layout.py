@@ -1,6 +1,7 @@
 """Lay calls out as rows of one pass: ids, positions, masks, and the cache entries they write.
 
-Letters: B sequences of a pass, N rows (of the widest call), T cache entries seen, C capacity.
+Letters: B sequences of a pass, N rows (of the widest call), T cache entries seen, C capacity, H
+key-value heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from decoders.core.types import Call
 from decoders.core.upload import upload
 
 _LENGTH_BUCKET = 128
-"""CUDA graphs see cache lengths in multiples of this, rows and sequences in powers of two."""
+"""CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
 
 
 class Pass(NamedTuple):
     """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
-    A graph writes rows to the `entries` ``[B, N]`` of its `planes` ``[B, H, C, D]``.
+    A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``.
     """
 
     calls: Sequence[Call]
@@ -44,7 +45,7 @@ class Pass(NamedTuple):
 
 
 class Layout:
-    """A KV cache of B rows, and how calls lie in it."""
+    """A KV cache, and the layout of calls in it."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Layout:
         bucketed: bool = False,
         tile: int | None = None,
     ) -> None:
-        """Allocate the cache; `bucketed` for CUDA graphs, `tile` rows for tiled passes."""
+        """Allocate the cache; `bucketed`: for CUDA graphs; `tile`: rows of a tile, or None."""
         self._device = device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
@@ -83,21 +84,21 @@ class Layout:
         self._stored[row] = self._stored[source]
 
     def gather(self, row: int, sources: Sequence[int], start: int) -> None:
-        """Copy entries `sources` (ascending) of a row from `start` on."""
+        """Copy entries `sources` (ascending) of a row to `start`, `start` + 1, …."""
         self.store.gather(row, sources, start)
         if self.window:
             line = self._stored[row]
             line[start : start + len(sources)] = line[list(sources)]
 
     def fits_views(self, call: Call) -> bool:
-        """Tell whether a lone call can read views: no sliding window reaches its rows."""
+        """Tell whether a single call can read views: no sliding window hides an entry from it."""
         if not self.window:
             return True
         reach = call.session.length + call.num_rows
         return call.positions is None and reach <= self.window
 
     def lone(self, call: Call) -> Pass:
-        """Lay one call out on views of the cache, with no mask or a ready one."""
+        """Lay one call out on views of the cache, with a mask only if one is needed."""
         start, num_rows = call.session.length, call.num_rows
         mask = None
         if num_rows > 1 and (start or call.mask is not None or not self._sdpa):
@@ -119,7 +120,7 @@ class Layout:
         return Pass([call], ids, positions, None, read, [0], hidden=call.hidden)
 
     def merged(self, calls: Sequence[Call]) -> Pass:
-        """Pad calls to the widest, with one mask for all."""
+        """Pad calls to the widest call, with one mask for all calls."""
         ordered = sorted(calls, key=lambda call: call.session.row)
         width = max(call.num_rows for call in ordered)
         seen = max(call.session.length + call.num_rows for call in ordered)
@@ -131,9 +132,9 @@ class Layout:
         return _reading(calls, rows)
 
     def framed(self, calls: Sequence[Call]) -> Pass:
-        """Lay calls out for a graph: every input is a tensor, and cache rows lie side by side."""
+        """Lay calls out for a graph: all inputs are tensors, and the cache rows are consecutive."""
         (call, *others), bucketed = calls, self._bucketed
-        lone_slot = call.slots is not None and call.num_rows == 1  # one row is a graph of its own
+        lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
         if not (others or bucketed or lone_slot) and self.fits_views(call):
             start, row = call.session.length, call.session.row
             stop = start + call.num_rows
@@ -156,7 +157,7 @@ class Layout:
         return _reading(calls, rows)._replace(planes=planes)
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> tuple[Pass, Tensor]:
-        """Return calls as rows of N = `width` that see T = `seen`, and their cache rows ``[B]``."""
+        """Pad calls to N = `width` rows that see T = `seen`; also return cache rows ``[B]``."""
         packed: list[int] = []
         for call in ordered:
             start, num_rows = call.session.length, call.num_rows
@@ -178,10 +179,10 @@ class Layout:
         return Pass(ordered, ids, positions, masks, None, firsts, entries=entries), row_index
 
     def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
-        """Put the rows of all calls behind one another, padded to whole tiles (`tiles`)."""
+        """Concatenate the rows of all calls, padded to whole tiles (`tiles`)."""
         packed = tiles.pack(calls, tile)
         padding = packed.num_rows - sum(call.num_rows for call in calls)
-        cells: list[tuple[int, int, int, int]] = []  # id, position, row of the cache, entry
+        cells: list[tuple[int, int, int, int]] = []  # id, position, cache row, entry
         for call in calls:
             tokens = (*call.tokens, *[0] * (call.num_rows - len(call.tokens)))
             for number, position in enumerate(call.row_positions()):
@@ -211,15 +212,14 @@ class Layout:
         return self.masks.windowed(visible, positions[upload(of_tile, self._device)], stored)
 
     def _existing(self, positions: Tensor, stop: int) -> Tensor:
-        """Clamp positions to the last there is: drafts may overshoot it.
+        """Clamp positions to the model's last position, which drafts may overshoot.
 
-        A table of positions has no row beyond, and changing rope would be a longer text's for all
-        rows.
+        A table of positions ends there, and a rope that depends on length would change all rows.
         """
         return positions if stop <= self._max_length else positions.clamp(max=self._max_length - 1)
 
     def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
-        """Add empty calls of other rows, up to a power of two."""
+        """Add empty calls for the other cache rows, up to a power of two rows."""
         by_row = dict(zip(_rows_of(calls), calls, strict=True))
         rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
         model = calls[0].session.model
@@ -231,7 +231,7 @@ class Layout:
 
 
 def read_rows(call: Call) -> Sequence[int]:
-    """Return the rows of a call whose logits are wanted: read tokens, then read slots."""
+    """Return the rows of a call whose logits are read: tokens, then slots."""
     if call.slots is None:
         return call.read
     return (*call.read, *(len(call.tokens) + slot for slot in call.slots.read))
@@ -242,14 +242,14 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def _rows_of(calls: Sequence[Call]) -> list[int]:
-    """Return the cache rows of calls, which all differ."""
+    """Return the cache rows of calls; all rows must differ."""
     rows = [call.session.row for call in calls]
     assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
     return rows
 
 
 def _reading(calls: Sequence[Call], rows: Pass) -> Pass:
-    """Set the flat rows that calls read, and those whose states they ask for, in call order."""
+    """Set the flat rows whose logits or hidden states the calls need, in call order."""
     first_of = dict(zip(map(id, rows.calls), rows.firsts, strict=True))
     read = [first_of[id(call)] + row for call in calls for row in read_rows(call)]
     hidden = [first_of[id(call)] + row for call in calls for row in call.hidden]

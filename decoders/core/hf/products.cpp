@@ -1,10 +1,10 @@
-// Products of few rows with a weight, which is read once from memory and multiplied with all rows.
+// Products of few rows with a weight, which is read from memory once and multiplied with all rows.
 //
-// * [out, in] (half precision; a head tied to the embedding): four columns side by side, widened to
-//   float32, or in bfloat16 on processors that multiply it (AVX512-BF16).
-// * [in, out] (float32): panels of vectors of columns; the lanes of a sum are never added up.
+// * [out, in] (half precision; a head tied to the embedding): four columns at a time, widened to
+//   float32, or in bfloat16 on processors that multiply bfloat16 (AVX512-BF16).
+// * [in, out] (float32): panels of vectors of columns, which need no sums over lanes.
 //
-// A row's sums do not depend on the rows beside it.
+// A row's sums do not depend on the other rows.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -21,13 +21,13 @@ namespace {
 
 using Wide = at::vec::Vectorized<float>;
 
-constexpr int kColumns = 4;       // weights [in] read side by side
-constexpr int kRows = 6;          // rows beside them: kRows * kColumns sums fit into registers
-constexpr int64_t kGrain = 16;    // columns of a thread at least
-constexpr int64_t kAhead = 8;     // lines of a panel fetched in advance
-constexpr int64_t kLong = 64;     // rows from which float32 columns lose to the library
+constexpr int kColumns = 4;       // columns (weights [in]) read at a time
+constexpr int kRows = 6;          // rows read at a time: kRows * kColumns sums fit into registers
+constexpr int64_t kGrain = 16;    // fewest groups of kColumns columns per thread
+constexpr int64_t kAhead = 8;     // lines of a panel that are prefetched
+constexpr int64_t kLong = 64;     // rows from which the library is faster than float32 columns
 #if defined(CPU_CAPABILITY_AVX512) || defined(__aarch64__)
-constexpr int kSums = 24;         // vectors of sums of a panel, by the number of registers
+constexpr int kSums = 24;         // vectors of sums in a panel, by the number of registers
 #else
 constexpr int kSums = 12;
 #endif
@@ -41,7 +41,7 @@ std::tuple<Wide, Wide> widened(const T* w) {
     return at::vec::convert_to_float<T>(at::vec::Vectorized<T>::loadu(w));
 }
 
-// Sums x[R, width] times w[C, width], rounded once, into out[R, stride].
+// Multiplies x[R, width] by w[C, width] into out[R, stride]; rounds each sum once.
 template <typename T, int R, int C>
 void block(const float* x, const T* w, T* out, int64_t width, int64_t stride) {
   Wide sums[R][C];
@@ -69,7 +69,7 @@ void block(const float* x, const T* w, T* out, int64_t width, int64_t stride) {
 }
 
 #ifdef DECODERS_BFLOAT16_PRODUCTS
-// Adds up four vectors each: their lanes as pairs, then fours, then the quarters of a vector.
+// Returns the sums of four vectors: adds lanes in pairs, then in fours, then quarters of a vector.
 inline __m128 summed(__m512 a, __m512 b, __m512 c, __m512 d) {
   const auto doubles = [](__m512 x) { return _mm512_castps_pd(x); };
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -83,7 +83,7 @@ inline __m128 summed(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-// The same of rows in bfloat16, without widening: twice the products at a time.
+// The same for rows in bfloat16, without widening: twice as many products at a time.
 template <typename T, int R, int C>
 __attribute__((target("avx512bf16,avx512vl"))) void block(
     const at::BFloat16* x, const T* w, T* out, int64_t width, int64_t stride) {
@@ -117,7 +117,7 @@ bool multiplies_bfloat16() {
 }
 #endif
 
-// Calls run<number>(), of 1 to N.
+// Calls run<number>() for a number from 1 to N.
 template <int N, typename F>
 void with_number(int64_t number, const F& run) {
   if (number == N) return run.template operator()<N>();
@@ -147,8 +147,8 @@ void multiply(int64_t rows, const X* x, const T* w, T* out, int64_t width, int64
   });
 }
 
-// Sums x[R, depth] times w[depth, C vectors], into out[R, C vectors], both of rows of `stride`.
-// `lanes` of the last vector are columns.
+// Multiplies x[R, depth] by w[depth, C vectors] into out[R, C vectors]; rows of w and out are
+// `stride` apart. If C is 1, only the first `lanes` of the vector are columns.
 template <int R, int C>
 void panel(const float* x, const float* w, float* out, int64_t depth, int64_t stride, int lanes) {
   Wide sums[R][C];
@@ -173,7 +173,7 @@ void panel(const float* x, const float* w, float* out, int64_t depth, int64_t st
 
 constexpr int most_vectors(int rows) { return std::min(8, kSums / rows); }
 
-// The same of any number of columns.
+// The same for any number of columns (`count`).
 template <int R>
 void strip(
     const float* x, const float* w, float* out, int64_t depth, int64_t stride, int64_t count) {
@@ -193,7 +193,7 @@ void multiply_lines(
   constexpr int64_t size = Wide::size();
   const int64_t vectors = (count + size - 1) / size;
   at::parallel_for(0, vectors, 1, [&](int64_t begin, int64_t end) {
-    // few columns at a time if several blocks of rows read them, from the nearest cache
+    // few columns at a time if several blocks of rows read them, to stay in the nearest cache
     const int64_t step = rows > kRows ? most_vectors(kRows) : end - begin;
     for (int64_t at = begin; at < end; at += step) {
       const int64_t width = std::min(std::min(at + step, end) * size, count) - at * size;
@@ -209,7 +209,7 @@ void multiply_lines(
   });
 }
 
-// x [..., in] times weight [out, in]: by the library's product if there are more rows than `few`.
+// x [..., in] times weight [out, in]; uses the library above `few` rows or for other layouts.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
   const int64_t width = weight.size(1), count = weight.size(0);
   const int64_t rows = x.numel() / std::max<int64_t>(width, 1);

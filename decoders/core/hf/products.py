@@ -1,7 +1,7 @@
-"""Products of few rows with weights, by code of our own, in a CPU's graphs.
+"""Products of few rows with weights, by our own C++ code, in graphs on a CPU.
 
-The libraries' products read weights at half of what some memories and caches give (docs/log.md),
-and some multiply many rows faster. How many rows are few is measured once on a machine.
+The libraries read weights at half the bandwidth of some memories and caches (docs/log.md), but some
+multiply many rows faster. The most rows for our code are measured once per machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _aten = torch.ops.aten
 
 
 def load(library: Path) -> dict[torch.dtype, int]:
-    """Load the code, and return how many rows are few by dtype; both are made once and kept."""
+    """Load the code; return its most rows by dtype. Both are made once and kept on disk."""
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
@@ -57,12 +57,12 @@ def _unfilled(x: Tensor, weight: Tensor, few: int) -> Tensor:
 def _measure_few(dtype: torch.dtype) -> int:
     """Return the number of rows up to which this code is faster than the library's."""
     few = 0
-    weights = torch.ones(_MATRICES, *_SHAPE, dtype=dtype)  # more than a core's cache
-    if dtype == torch.float32:  # as in `gating.laid_out`
+    weights = torch.ones(_MATRICES, *_SHAPE, dtype=dtype)  # larger than a core's cache
+    if dtype == torch.float32:  # stored as in `gating.laid_out`
         weights = weights.mT.contiguous().mT
     for num_rows in ROWS:
         x = torch.ones(num_rows, _SHAPE[1], dtype=dtype)
-        times_s: dict[int, list[float]] = {0: [], num_rows: []}  # by the limit: none are few, all
+        times_s: dict[int, list[float]] = {0: [], num_rows: []}  # by limit; 0: the library
         for _, (limit, own) in product(range(_ROUNDS), times_s.items()):
             start_s = time.perf_counter()
             for weight in weights:
@@ -75,7 +75,7 @@ def _measure_few(dtype: torch.dtype) -> int:
 
 
 def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
-    """Replace products with weights in an exported program; `few` is `load`'s."""
+    """Replace products with weights in an exported program; `few`: see `load`."""
     graph = program.graph
     for node in list(graph.nodes):
         is_linear = node.target == _aten.linear.default

@@ -27,10 +27,10 @@ from decoders.core.upload import upload
 
 
 class Runner:
-    """A module that runs passes; `adapters` are attached to it by name."""
+    """Runs the forward passes of a module; `adapters` are attached by name."""
 
     def __init__(self, module: Any, architecture: Architecture, backend: Backend | None) -> None:
-        """Run calls of few rows as graphs by `backend`; None: none is a graph."""
+        """Run calls of few rows as graphs of a `backend`; None: without graphs."""
         self.head: nn.Module = module.get_output_embeddings()
         self.tokens: nn.Module = module.get_input_embeddings()
         self.gated: GatedModule | None = None
@@ -48,7 +48,7 @@ class Runner:
             self.graphs = Graphs(self._computed, self.held, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
-        """Run the same module in row-invariant numerics, uncompiled; or `ValueError`."""
+        """Return an uncompiled, row-invariant runner of this module; `ValueError` if impossible."""
         configs = tiles.prepare(self._module)
         self._gate()
         twin = copy.copy(self)
@@ -57,7 +57,7 @@ class Runner:
         return twin
 
     def attach(self, name: str, adapter: SlotAdapter, *, merged: bool) -> None:
-        """Make a fitting adapter available to calls whose slots name it."""
+        """Make an adapter, which must fit, available to calls whose slots name it."""
         self._late_slots.open(adapter.config.enter)
         self.adapters[name] = AttachedAdapter(
             adapter,
@@ -105,7 +105,6 @@ class Runner:
         return self._logits(layout, {"inputs_embeds": embedded}, rows, gate)
 
     def _run_graph(self, rows: Pass, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
-        """Run a pass as a graph."""
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         outputs = graphs(*self._inputs(rows, graphs))
         logits, *out = outputs
@@ -113,7 +112,7 @@ class Runner:
         return logits[: len(rows.read or ())], states
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
-        """Return the work of calls as a graph, until the cache is allocated anew."""
+        """Return a function that reruns calls as a graph, until the cache is reallocated."""
         graphs = self.graphs or Graphs(self._computed, self.held, device=self._device)
         rows = layout.framed(calls)
         given, num_read = self._inputs(rows, graphs), len(rows.read or ())
@@ -122,7 +121,7 @@ class Runner:
         return lambda: [each[:num_read] for each in work()]
 
     def _inputs(self, rows: Pass, graphs: Graphs) -> tuple[str | None, Inputs, Sequence[Tensor]]:
-        """Return an adapter's name, inputs of a graph, tensors that are all named, and planes."""
+        """Return the adapter's name (or None), a graph's inputs by name, and its planes."""
         assert rows.entries is not None
         assert rows.read is not None
         masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
@@ -142,9 +141,10 @@ class Runner:
         return name, inputs, rows.planes
 
     def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Compute a pass from tensors only, as a graph needs: logits, and the states of all rows.
+        """Compute a pass from tensors only, so that a graph can capture it.
 
-        `name` is the adapter's, or None.
+        `name` is the adapter's name, or None. Returns logits of the read rows and, if the module
+        shows hidden states, the states of all rows.
         """
         masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
         seen = next(iter(masks.values())).shape[-1]
@@ -174,11 +174,11 @@ class Runner:
         return self.head(chosen).to(self._device).float(), out
 
     def held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
-        """Return what `_computed` uses beside its inputs: a description, and tensors by name."""
+        """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
         adapter = self.adapters.get(name)
         used: dict[str, Any] = {"module": self._module, "gated": self.gated}
         config = None
-        if adapter is not None:  # less its tables of embedded uniforms, one a temperature
+        if adapter is not None:  # without its tables of embedded uniforms, one per warp
             used |= {"weights": adapter.weights, "adapter": adapter.module}
             config = adapter.config
         whole, of = self._module.config, self._module.config.get_text_config()
@@ -219,7 +219,7 @@ class Runner:
                     out = self._output(**fed)
                 else:
                     return self._logits_of_columns(fed, rows), None
-        finally:  # an exit runs the same layers, and has no slots
+        finally:  # an exit runs the same layers without slots
             self._late_slots.begin(None)
         out = out.flatten(0, 1)
         chosen = self._select(out, rows.read)
@@ -229,7 +229,7 @@ class Runner:
         return logits.float(), self._select(out, rows.hidden)
 
     def _logits_of_columns(self, fed: Mapping[str, Any], rows: Pass) -> Tensor:
-        """Run a model that runs its head itself: on all rows of the columns read."""
+        """Run a model that applies its head itself, on all rows of the columns that are read."""
         width = rows.positions.shape[1]
         wanted = range(width) if rows.read is None else rows.read
         columns = sorted({row % width for row in wanted}) or [0]
@@ -242,7 +242,7 @@ class Runner:
     def _output(self, **fed: Any) -> Tensor:
         out = self._body(**fed)
         states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
-        return states.to(self._device)  # where it is, unless parts of the module are placed apart
+        return states.to(self._device)  # a copy only if the module spans several devices
 
     def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
         if rows is None:

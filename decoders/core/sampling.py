@@ -99,7 +99,7 @@ def nucleus(probs: Tensor, top_p: float | Tensor, *, ask: bool = True) -> Tensor
 
     `top_p` is a number or ``[R, 1]``. A row sorts its top 64 tokens, or all tokens if the top 64
     have less mass than `top_p`, so that no row depends on other rows, ties included. With `ask` the
-    host waits to learn whether such rows exist; without `ask` these rows become NaN.
+    host waits to learn whether any row needs all tokens; without `ask` these rows become NaN.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)

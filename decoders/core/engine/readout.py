@@ -134,7 +134,7 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
 def not_a_number(result: CallResult, vocab_size: int) -> bool:
     """Tell whether a result came from NaN or infinite logits: a token is V or a confidence NaN.
 
-    The check reads only numbers on the host. Decoders check raw logits themselves.
+    The check reads only numbers on the host. It is left to decoders to check raw logits.
     """
     if result.acceptance is not None and result.acceptance.token >= vocab_size:
         return True

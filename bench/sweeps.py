@@ -23,7 +23,7 @@ from bench.progress import Progress, duration
 from bench.records.files import only_writer, write_text
 from bench.records.run_folder import read_config
 from bench.records.status import STATUS, read_status
-from bench.report.texts.sweep import Swept, write_sweep
+from bench.report.texts.sweep import write_sweep
 from bench.settings.config import RunConfig
 from bench.settings.sweep import GRIDS, Point, Sweep
 from bench.stats.validity import EXIT_CODES
@@ -106,12 +106,7 @@ def run_sweep(
                 failed[point.name] = reason
             if code == Exit.INTERRUPTED:
                 break
-        paths = _existing(folder)
-        swept = [
-            Swept(name=p.name, values=p.values, path=paths.get(p.name), reason=failed.get(p.name))
-            for p in sweep.points
-        ]
-        left_out = write_sweep(folder, swept, sweep.axes)
+        left_out = write_sweep(folder, sweep, _existing(folder), failed)
         if worst == Exit.INTERRUPTED:
             progress.note("the sweep goes on where it was stopped by the same command")
         return SweepResult(folder=folder, exit_code=int(worst), left_out=tuple(left_out))

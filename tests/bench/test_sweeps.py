@@ -11,8 +11,9 @@ from bench.plan.select import ResolvedRun
 from bench.plan.setup import Setup
 from bench.records.run_folder import load_run
 from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
-from bench.report.texts.sweep import Swept, frame
-from bench.settings.sweep import Sweep, load_sweep
+from bench.report.texts.sweep import frame
+from bench.settings.config import RunConfig
+from bench.settings.sweep import Point, Sweep, load_sweep
 from bench.sweeps import POINTS, plan_lines, run_sweep
 from tests.command_line import bench
 from tests.conftest import RecordedProgress, open_tables
@@ -271,12 +272,14 @@ def test_a_curve_has_a_panel_for_what_else_differs_and_leaves_out_what_is_wrong(
 
 
 def test_time_by_length_shows_ar_with_and_without_its_cache(synthetic_run, tmp_path: Path) -> None:
-    points = []
+    points, runs = [], {}
     for length in (32, 128):
         path = synthetic_run({"spec": 2.0}, name=f"run-{length}")
         values = {"batch_size": 1, "temperature": 0.0, "max_new_tokens": length}
-        points.append(Swept(name=f"p{length}", values=values, path=path))
-    rows = frame(points)
+        name = f"p{length}"
+        points.append(Point(number=1, label="", config=RunConfig(run_name=name), values=values))
+        runs[name] = path
+    rows = frame(points, runs, {})
     nocache = rows[rows["decoder"] == "ar"].assign(decoder="ar@nocache")
     drawn = curve_figure(pd.concat([rows, nocache]), HEADLINES[2], ("max_new_tokens",))
     assert drawn is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell, speed
 from bench.report.together import summary_of
+from bench.settings.sweep import Point, Sweep
 from bench.stats.intervals import LEVEL
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
@@ -26,30 +26,23 @@ SUMMARY = "summary.csv"
 MISSING = "not measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """A point of a sweep: its name, values by axis, and run folder, or why it has none."""
+def frame(
+    points: Sequence[Point], runs: Mapping[str, Path], failed: Mapping[str, str]
+) -> pd.DataFrame:
+    """Return a row per decoder of every point, over all families; one of a point without numbers.
 
-    name: str
-    values: Mapping[str, Any]
-    path: Path | None
-    reason: str | None = None
-
-
-def frame(points: Sequence[Swept]) -> pd.DataFrame:
-    """Return a row per point and decoder, over all families; one row for a point without numbers.
-
-    Columns: ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and the
-    columns of a run's summary.
+    `runs` are the points' folders, `failed` the reasons of points without one, by name. Columns:
+    ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and those of a run's
+    summary.
     """
     made = []
     for point in points:
         own: dict[str, Any] = {"point": point.name, **point.values}
         try:
-            own |= {"verdict": MISSING, "note": portable(point.reason or "")}
+            own |= {"verdict": MISSING, "note": portable(failed.get(point.name, ""))}
             summary = None
-            if point.path is not None:
-                side = load_side(str(point.path), point.path.parent)
+            if (path := runs.get(point.name)) is not None:
+                side = load_side(str(path), path.parent)
                 own |= {"run": side.name, "verdict": side.verdict}
                 own |= {"comparability_key": side.key}
                 summary = summary_of(side)
@@ -74,8 +67,12 @@ def frame(points: Sequence[Swept]) -> pd.DataFrame:
     return table[[*first, *rest]]
 
 
-def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
-    """Write summary.csv, figures/ and sweep.md of a sweep; return the figures left out.
+def write_sweep(
+    folder: Path, sweep: Sweep, runs: Mapping[str, Path], failed: Mapping[str, str]
+) -> list[str]:
+    """Write summary.csv, figures/ and sweep.md of a sweep; return which figures are left out.
+
+    `runs` and `failed` are `frame`'s.
 
     Raises:
         BenchError: the files cannot be written (exit 1).
@@ -83,23 +80,22 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
     from bench.report.figures.canvas import figure_files  # matplotlib: only where it draws
     from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
 
-    rows = frame(points)
+    points, axes = sweep.points, sweep.axes
+    rows = frame(points, runs, failed)
     made = {SUMMARY: csv_bytes(rows.drop(columns="family"))}
-    captions, left_out = [], []
+    num_run = sum(point.name in runs for point in points)
+    done = f"{num_run} of {len(points)} points have a run"
+    lines = ["# A sweep", "", f"{done}, in `points/`. Numbers: [{SUMMARY}]({SUMMARY}).", ""]
+    left_out = []
     for curve in (*HEADLINES, *other_curves(_numeric(points, axes))):
-        drawn = curve_figure(rows, curve, axes)
+        name, drawn = curve.name, curve_figure(rows, curve, axes)
         if drawn is None:
             why = "nothing was measured along it" if curve.axis in axes else "it is no axis"
-            left_out.append(f"{curve.name} ({curve.axis}: {why})")
+            left_out.append(f"{name} ({curve.axis}: {why})")
             continue
-        captions.append((curve.name, curve.caption))
-        figure, data = drawn
-        made |= figure_files(curve.name, (figure, data.drop(columns="family")))
-    done = f"{sum(point.path is not None for point in points)} of {len(points)} points have a run"
-    lines = ["# A sweep", "", f"{done}, in `points/`. Numbers: [{SUMMARY}]({SUMMARY}).", ""]
-    for name, caption in captions:
-        lines += [f"![{name}](figures/{name}.png)", "", caption, f"[Data](figures/data/{name}.csv)"]
-        lines.append("")
+        made |= figure_files(name, (drawn[0], drawn[1].drop(columns="family")))
+        data = f"[Data](figures/data/{name}.csv)"
+        lines += [f"![{name}](figures/{name}.png)", "", curve.caption, data, ""]
     lines += [f"* left out: {markdown(line)}" for line in left_out]
     table = speedups(points, rows)
     lines += ["", table.to_markdown(), "", markdown(table.note)]
@@ -107,8 +103,8 @@ def write_sweep(folder: Path, points: Sequence[Swept], axes: Sequence[str]) -> l
     return left_out
 
 
-def _numeric(points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
-    """Return the axes with several numeric values, without switches and names."""
+def _numeric(points: Sequence[Point], axes: Sequence[str]) -> list[str]:
+    """Return the axes whose values are numbers, no switches and no names."""
     values = {axis: [point.values.get(axis) for point in points] for axis in axes}
     return [
         axis
@@ -118,7 +114,7 @@ def _numeric(points: Sequence[Swept], axes: Sequence[str]) -> list[str]:
     ]
 
 
-def speedups(points: Sequence[Swept], rows: pd.DataFrame) -> Table:
+def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
     """Make the table of speed-ups over ar: a row per point, a column per decoder."""
     decoders = [d for d in dict.fromkeys(rows["decoder"].dropna()) if d != BASELINE]
     known = [column for column in rows.columns if column in COLUMNS]

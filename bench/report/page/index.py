@@ -1,32 +1,166 @@
-"""`bench index`: one page for a folder of runs, with the latest verdict of every branch.
+"""`bench index`: a page for a folder of runs, and its ``history.parquet``.
 
-The page needs no network. Curves show counters and speed-ups over time, and mark changes of their
-level.
+The history has a row for each run and decoder, kept also when the run folder is gone: a folder is
+read into it, and its rows of other runs stay, so that a page grows from a CI that measures one run
+at a time. The page has the latest verdict of every branch, and curves of counters and speed-ups
+with marks where a level changed. It asks nothing of the network.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from bench.errors import UsageError
-from bench.records.files import write_bytes
-from bench.records.frames import parquet_bytes
-from bench.records.plan import BASELINE
-from bench.report.page.history import HISTORY, gather
+from bench.errors import BenchError, InvalidRunError, UsageError
+from bench.records.environment import read_environment
+from bench.records.files import SAMPLES, STORED, write_files
+from bench.records.frames import num_samples, parquet_bytes
+from bench.records.plan import BASELINE, WRONG
+from bench.records.run_folder import lost_plan, read_config
+from bench.records.status import RunStatus, read_status
 from bench.report.page.render import render
 from bench.stats.change_points import change_points
-from bench.stats.validity import VALID
+from bench.stats.summary import ALL
+from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 from bench.text import UNKNOWN, factor
 
+HISTORY = "history.parquet"
+NUMBERS = (
+    *("speedup", "speedup_low", "speedup_high", "tokens_per_call", "acceptance_length"),
+    *("acceptance_rate", "quality", "identical_to_ar"),
+)
+"""Columns of summary.csv that are kept, of family `all`."""
+_FACTS = (
+    *("run", "started_utc", "verdict", "reasons", "branch", "commit", "dirty"),
+    *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee"),
+)
+COLUMNS = (*_FACTS, *NUMBERS)
+_UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "reference", "timeout")
+"""Settings that do not make another series: what is asked, and of what, does."""
 INDEX = "index.html"
 _SHORT = 9
 """Digits of a commit that are shown."""
 _CURVES = (("tokens_per_call", "tokens per call"), ("speedup", "speed-up"))
 _WIDTH, _HEIGHT, _MARGIN = 360, 64, 6
+_MAIN = ("main", "master")
+"""Branches that stand first."""
+
+
+def gather(folder: Path) -> pd.DataFrame:
+    """Return the history file's runs and those in the folder, which go first; oldest first."""
+    now = pd.DataFrame([row for run in run_folders(folder) for row in _rows(run)], columns=COLUMNS)
+    before = read_history(folder / HISTORY)
+    before = before[~before["run"].isin(now["run"])]
+    both = [frame for frame in (before, now) if not frame.empty]
+    joined = pd.concat(both, ignore_index=True) if both else now
+    joined = joined.sort_values(["started_utc", "run"], kind="stable", ignore_index=True)
+    return _typed(joined)
+
+
+def read_history(file: Path) -> pd.DataFrame:
+    """Return the rows of a history file, if there is one (exit 4 where it is damaged)."""
+    if not file.is_file():
+        return pd.DataFrame(columns=list(COLUMNS))
+    try:
+        return _typed(pd.read_parquet(file).reindex(columns=list(COLUMNS)))
+    except (OSError, ValueError, KeyError) as error:
+        line = f"{file} is damaged: {error}; delete it, and what lies beside it is read again"
+        raise InvalidRunError(line) from error
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    numbers = dict.fromkeys(NUMBERS, "float64")
+    texts = dict.fromkeys((name for name in _FACTS if name != "dirty"), "string")
+    return frame.astype(numbers | texts | {"dirty": "boolean"})
+
+
+def _rows(run: Path) -> list[dict[str, Any]]:
+    try:
+        status, env, config = read_status(run), read_environment(run), read_config(run)
+    except BenchError as error:
+        return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
+    facts = {
+        "run": run.name,
+        "started_utc": status.started_utc,
+        "verdict": run_verdict(run, status),
+        "reasons": "; ".join(status.reasons) or None,
+        "branch": status.revision or env.git.branch,
+        "commit": env.git.commit,
+        "dirty": env.git.dirty,
+        "model": config.get("model"),
+        "tasks": config.get("tasks"),
+        "device": env.gpu_name or env.machine.cpu or env.device,
+        "dtype": env.dtype,
+        "key": env.comparability_key,
+        "series": _series_name(config, env.dtype),
+    }
+    summary = _summary(run / "summary.csv")
+    return [facts | row for row in summary] or [facts]
+
+
+def _summary(file: Path) -> list[dict[str, Any]]:
+    try:
+        summary = pd.read_csv(file)
+        overall = summary[summary["family"] == ALL]
+    except (OSError, ValueError, KeyError):
+        return []
+    chosen = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
+    rows: list[dict[str, Any]] = json.loads(chosen.to_json(orient="records"))
+    return rows
+
+
+def _series_name(config: Mapping[str, Any], dtype: str | None) -> str:
+    """Return eight hexadecimal digits of the work and model: one curve's name."""
+    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
+    text = json.dumps([asked, dtype], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def run_verdict(folder: Path, status: RunStatus | None) -> str:
+    """Return a run's verdict by its status and the number of its records, without its plan.
+
+    None stands for a status that cannot be read.
+    """
+    if status is None or lost_plan(folder):
+        return DAMAGED
+    if num_records_of(folder) < (status.num_records or 0):
+        return DAMAGED
+    if status.verdict not in (None, VALID):
+        return str(status.verdict)
+    if status.wrong:
+        return WRONG
+    return VALID if status.complete else INCOMPLETE
+
+
+def run_folders(parent: Path) -> list[Path]:
+    """Return folders under `parent` that hold a run, by name (i.e. by time), but no links."""
+    if not parent.is_dir():
+        return []
+    marks = ("manifest.json", "run.json")
+    return sorted(
+        path
+        for path in parent.iterdir()
+        if path.is_dir()
+        and not path.is_symlink()
+        and any((path / mark).is_file() for mark in marks)
+    )
+
+
+def num_records_of(folder: Path) -> int:
+    """Count records of a run folder, events and a torn last line not counted."""
+    try:
+        with (folder / SAMPLES).open("rb") as file:
+            return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
+    except OSError:
+        return num_samples(folder / STORED)
+
+
+# ---------------------------------------------------------------- the page
 
 
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
@@ -39,41 +173,27 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     if history.empty:
         line = f"{folder} holds no run; bench index takes the parent of run folders"
         raise UsageError(line)
-    write_bytes(folder / HISTORY, parquet_bytes(history))
-    write_bytes(folder / INDEX, page_of(history, folder))
-    return folder / INDEX, history
+    made = {HISTORY: parquet_bytes(history), INDEX: page_of(history, folder)}
+    return write_files(folder, made)[-1], history
 
 
 def page_of(history: pd.DataFrame, folder: Path) -> bytes:
-    """Return the HTML of a history; runs link to their reports in `folder`."""
-    runs = _runs(history)
-    lines = [_line(run, history, folder) for run in reversed(runs)]
-    latest = {str(run["branch"] or UNKNOWN): run for run in runs}
-    branches = [
-        (branch, _line(run, history, folder))
-        for branch, run in sorted(latest.items(), key=_by_name)
-    ]
+    """The HTML of a history; runs link to the reports that lie in `folder`."""
+    runs = map(_known, history.drop_duplicates("run").to_dict("records"))
+    lines = [_line(run, history, folder) for run in runs]
+    latest = {str(line["branch"] or UNKNOWN): line for line in lines}
     return render(
         "index.html.jinja",
         title=f"Runs in {folder.resolve().name}",
-        branches=branches,
-        lines=lines,
+        branches=sorted(latest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
+        lines=lines[::-1],
         series=list(_series(history)),
         headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
     )
 
 
-def _by_name(item: tuple[str, Any]) -> tuple[bool, str]:
-    return item[0] not in ("main", "master"), item[0]
-
-
-def _runs(history: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a row for each run, oldest first; unknown values are None."""
-    first = history.drop_duplicates("run")
-    return [_known(row) for row in first.to_dict("records")]
-
-
 def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a row of the history with None for what is unknown."""
     return {str(key): None if pd.isna(value) else value for key, value in row.items()}
 
 

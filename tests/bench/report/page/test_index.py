@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.page.history import HISTORY, NUMBERS, gather
-from bench.report.page.index import INDEX, write_index
+from bench.report.page.index import HISTORY, INDEX, NUMBERS, gather, write_index
 from bench.stats.change_points import change_points
 from tests.command_line import bench
 

@@ -17,13 +17,20 @@ from string import Template
 from bench.errors import UsageError, did_you_mean
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.paper import facts, table
-from bench.report.paper.caption import caption_of
 from bench.report.paper.citations import bibliography
 from bench.report.paper.facts import Members
-from bench.report.paper.layout import VENUES, Layout, packaged
+from bench.report.paper.layout import COLUMNS, VENUES, Layout, packaged
+from bench.report.paper.table import NEEDED, Grid, eligible
+from bench.report.tables.conclusion import not_slower
+from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.table import interval
 from bench.report.together import NamedRun, decoders_of, differences
-from bench.text import latex
+from bench.stats.summary import ALL
+from bench.stats.summary_row import rows_of
+from bench.stats.validity import VALID
+from bench.text import counted, factor, latex, portable
 
 _OPENING = r"\providecommand{\citep}[1]{\cite{#1}}\begingroup\emergencystretch=4em"
 """Makes citations plain without natbib, which the venues' styles load; lets long names stretch."""
@@ -121,3 +128,114 @@ def _skeleton(venue: str, made: Collection[str]) -> str:
         figures_named=f"; see {word}~{references}" if names else "",
         figures="".join(figure.substitute(name=name, caption=_FIGURES[name]) for name in names),
     )
+
+
+# ---------------------------------------------------------------- the table's caption
+
+
+def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
+    """Return as LaTeX the estimands, the model, and what is bold and what is lossy."""
+    rows = [row for member in members for row in rows_of(member.summary, ALL)]
+    with_interval = made.spread - {*NEEDED}
+    words = [
+        COLUMNS[name].caption + " with its 95\\,\\% interval" * (name in with_interval)
+        for name in made.columns
+    ]
+    bold = ""
+    if layout.bold == "best":
+        of = " of a run" if len(members) > 1 else ""
+        bold = f" Bold: the best{of}"
+        bold += "" if all(map(eligible, rows)) else " of those that guarantee something"
+        bold += ", a time or quality where its interval shows it."
+        if "speedup" in made.columns:
+            bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
+    estimated = f"{_setting(members)}: {'; '.join(words)}.{_primary(members, layout)}"
+    return f"{estimated}{bold}{_floors(members)}{_qualified(members, layout)}"
+
+
+def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
+    """Name the decoders of a run that cannot be told from its fastest."""
+    rows = [row for row in rows_of(member.summary, ALL) if eligible(row) and row.speedup]
+    best = max(rows, key=lambda row: row.speedup or 0.0, default=None)
+    if best is None:
+        return ""
+    others = [row for row in rows if row is not best]
+    tied = not_slower(best, others, member.pairs, member.floor)
+    if not tied:
+        return ""
+    names = ", ".join(latex(layout.labels.get(name, name)) for name in (best.decoder, *tied))
+    of = f" of {latex(member.label)}" if several else ""
+    return f" The fastest {len(tied) + 1}{of} cannot be told apart: {names}."
+
+
+def _primary(members: Sequence[NamedRun], layout: Layout) -> str:
+    """Name the primary comparisons; empty where none was named."""
+    named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
+    cells = ", ".join(
+        latex(layout.labels.get(name, name)) for name in named if name not in ("", "none")
+    )
+    return f" Primary comparison: {cells}; all others are exploratory." if cells else ""
+
+
+def _floors(members: Sequence[NamedRun]) -> str:
+    floors = []
+    for label, floor in ((member.label, member.floor) for member in members):
+        if floor.value is not None:
+            ends = "" if floor.low is None else f" {interval(floor.low, floor.high)}"
+            of = f" ({latex(label)})" if len(members) > 1 else ""
+            floors.append(factor(floor.value, f"{ends}{of}"))
+    return f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
+
+
+def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
+    """Warn of decoders without a guarantee, and of runs that are not VALID."""
+    lossy, wrong = (
+        dict.fromkeys(
+            layout.labels.get(row.decoder, row.decoder)
+            for member in members
+            for row in rows_of(member.summary, ALL)
+            if row.guarantee == kind and row.decoder != BASELINE
+        )
+        for kind in (NO_GUARANTEE, WRONG)
+    )
+    text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
+    if wrong:
+        text += f" {WRONG}, and left out of the figures: {', '.join(wrong)}."
+    for member in members:
+        if member.side.verdict not in (VALID, WRONG):
+            what = f"The run {member.name}" if len(members) > 1 else "The run"
+            text += f" {what} is {member.side.verdict}."
+    return f" {latex(text)}" if text else ""
+
+
+def _setting(members: Sequence[NamedRun]) -> str:
+    """Name the model, prompts, sampling and machine, or that they stand by run."""
+    each = [[model_of(member.side), *_conditions(member)] for member in members]
+    common = [part for part in each[0] if all(part in parts for parts in each)]
+    if len(members) == 1:
+        text = f"Decoders of {common[0]} ({', '.join(common[1:])})"
+    else:
+        own = [
+            f"{member.label}: {', '.join(own)}" if own else member.label
+            for member, parts in zip(members, each, strict=True)
+            for own in [[part for part in parts if part not in (*common, member.label)]]
+        ]
+        all_with = f", all with {', '.join(common)}" if common else ""
+        text = f"Decoders by run{all_with} ({'; '.join(own)})"
+    return latex(portable(text))
+
+
+def _conditions(member: NamedRun) -> list[str]:
+    rows, side = rows_of(member.summary, ALL), member.side
+    config = side.config
+    counts = [
+        counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)
+        for noun in ("prompt", "repeat")
+    ]
+    parts = [
+        f"{word} {config[key]}"
+        for word, key in (("temperature", "temperature"), ("batch size", "batch_size"))
+        if key in config
+    ]
+    dtype = config.get("dtype") or side.env.dtype
+    return [*counts, *parts, *filter(None, [dtype, hardware(side)])]

@@ -52,7 +52,7 @@ def stored() -> Callable[[Path], Path]:
 
     def export(run: Path) -> Path:
         from bench.records.run_folder import load_run
-        from bench.report.exports.reference import reference
+        from bench.report.exports.export import reference
         from bench.report.findings import Findings
 
         (run / "report.md").write_text("")

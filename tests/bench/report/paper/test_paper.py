@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.paper.caption import caption_of
 from bench.report.paper.layout import VENUES, Layout
 from bench.report.paper.table import grid
-from bench.report.paper.write import write_paper
+from bench.report.paper.write import caption_of, write_paper
 from bench.report.together import NamedRun, load_members
 from tests.bench.report.paper.test_table import stored
 

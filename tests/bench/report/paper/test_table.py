@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.paper.caption import caption_of
 from bench.report.paper.layout import COLUMNS, VENUES, Layout, parse_layout
 from bench.report.paper.table import grid, latex, width_of
+from bench.report.paper.write import caption_of
 from bench.report.together import NamedRun, load_members
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side

@@ -157,10 +157,10 @@ def export(
 
 
 def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:
-    """Return the files of a run to keep in a repository: it is read from them as the run itself is.
+    """Return a run's files to keep in a repository, which are read like the run itself.
 
-    Its answers are ``samples.parquet``; texts of prompts, traces and pages are left out, and
-    figures but for those asked for by name. The same run gives the same bytes.
+    Answers are in ``samples.parquet``. Texts of prompts, traces, pages and all but the named
+    `figures` are left out. The same run gives the same bytes.
 
     Raises:
         UsageError: the report is not written yet, or has no such figure.

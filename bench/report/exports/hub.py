@@ -1,14 +1,14 @@
-"""A run for the Hugging Face hub: `bench export --to hub`, a dataset, and ``--to eval-results``.
+"""Exports for the Hugging Face hub: `bench export --to hub` and ``--to eval-results``.
 
-A dataset is a folder ready to upload. The front matter of its card, ``README.md``, names the
-tables, so that the hub's viewer and `datasets.load_dataset` find them
-(https://huggingface.co/docs/hub/datasets-cards). Neither prompts nor answers are in it as texts or
-ids: a run does not know whose they are.
+A dataset is a folder ready to upload. Its card, ``README.md``, names the tables in its front matter,
+so that the hub's viewer and `datasets.load_dataset` find them
+(https://huggingface.co/docs/hub/datasets-cards). It has no texts or ids of prompts and answers,
+because a run does not know who owns them.
 
-Results are quality as YAML in ``.eval_results/`` of the model's repository
-(https://huggingface.co/docs/hub/eval-results). An entry names a dataset of the hub that is
-registered as a benchmark, a task of its ``eval.yaml``, and one value. Several values for one task
-stand in files of their own, with notes: a file per decoder.
+Results are YAML files in ``.eval_results/`` of the model's repository
+(https://huggingface.co/docs/hub/eval-results). An entry names a registered benchmark of the hub, a
+task of its ``eval.yaml``, and one value; several values for one task must be in separate files with
+notes, so there is one file per decoder.
 """
 
 from __future__ import annotations
@@ -157,11 +157,11 @@ def eval_results(
 ) -> dict[str, bytes]:
     """Return a file per decoder whose answers were scored.
 
-    `benchmarks` are ``FAMILY=OWNER/DATASET[#TASK]``, `source` (``OWNER/NAME``) is the dataset to
+    `benchmarks` are ``FAMILY=OWNER/DATASET[#TASK]``; `source` (``OWNER/NAME``) is the dataset to
     link to.
 
     Raises:
-        BenchError: no or bad `benchmarks` (exit 2); no family has a quality (5).
+        BenchError: `benchmarks` are missing or malformed (exit 2), or no family has a quality (5).
     """
     rows = [row for row in rows_of(without_wrong(findings.summary), None) if row.family != ALL]
     chosen = _parse(benchmarks, list(dict.fromkeys(row.family for row in rows)))
@@ -204,7 +204,7 @@ def _entry(
 
 
 def _notes(findings: Findings, row: SummaryRow) -> str:
-    """Say in one line how it was decoded and measured, and how fast that is."""
+    """Describe in one line the decoder, the measurement, and the speed-up."""
     run, config = findings.run, findings.run.config
     whole = next(r for r in rows_of(findings.summary, ALL) if r.decoder == row.decoder)
     parts = [

@@ -1,9 +1,9 @@
-"""`bench index`: a page for a folder of runs, and its ``history.parquet``.
+"""`bench index`: one page for a folder of runs, and its ``history.parquet``.
 
-The history has a row for each run and decoder, kept also when the run folder is gone: a folder is
-read into it, and its rows of other runs stay, so that a page grows from a CI that measures one run
-at a time. The page has the latest verdict of every branch, and curves of counters and speed-ups
-with marks where a level changed. It asks nothing of the network.
+The history has a row per run and decoder, kept even if the run folder is deleted: runs of the folder
+are added and rows of other runs stay, so a dashboard can grow from a CI that measures one run at a
+time. The page shows the latest verdict of every branch, and curves of counters and speed-ups with
+marks where their level changed. It needs no network.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ NUMBERS = (
     *("speedup", "speedup_low", "speedup_high", "tokens_per_call", "acceptance_length"),
     *("acceptance_rate", "quality", "identical_to_ar"),
 )
-"""Columns of summary.csv that are kept, of family `all`."""
+"""Columns kept from summary.csv, for the family `all`."""
 _FACTS = (
     *("run", "started_utc", "verdict", "reasons", "branch", "commit", "dirty"),
     *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee"),
 )
 COLUMNS = (*_FACTS, *NUMBERS)
 _UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "reference", "timeout")
-"""Settings that do not make another series: what is asked, and of what, does."""
+"""Settings that do not start another series; other work or another model does."""
 INDEX = "index.html"
 _SHORT = 9
 """Digits of a commit that are shown."""
 _CURVES = (("tokens_per_call", "tokens per call"), ("speedup", "speed-up"))
 _WIDTH, _HEIGHT, _MARGIN = 360, 64, 6
 _MAIN = ("main", "master")
-"""Branches that stand first."""
+"""Branches listed first."""
 
 
 def gather(folder: Path) -> pd.DataFrame:
-    """Return the history file's runs and those in the folder, which go first; oldest first."""
+    """Return the runs of the history file and of the folder (which wins), oldest first."""
     now = pd.DataFrame([row for run in run_folders(folder) for row in _rows(run)], columns=COLUMNS)
     before = read_history(folder / HISTORY)
     before = before[~before["run"].isin(now["run"])]
@@ -63,7 +63,7 @@ def gather(folder: Path) -> pd.DataFrame:
 
 
 def read_history(file: Path) -> pd.DataFrame:
-    """Return the rows of a history file, if there is one (exit 4 where it is damaged)."""
+    """Return the rows of a history file, if there is one (exit 4 if it is damaged)."""
     if not file.is_file():
         return pd.DataFrame(columns=list(COLUMNS))
     try:
@@ -115,16 +115,16 @@ def _summary(file: Path) -> list[dict[str, Any]]:
 
 
 def _series_name(config: Mapping[str, Any], dtype: str | None) -> str:
-    """Return eight hexadecimal digits of the work and model: one curve's name."""
+    """Return eight hexadecimal digits that identify work and model, and so one curve."""
     asked = {key: value for key, value in config.items() if key not in _UNLIKE}
     text = json.dumps([asked, dtype], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def run_verdict(folder: Path, status: RunStatus | None) -> str:
-    """Return a run's verdict by its status and the number of its records, without its plan.
+    """Return a run's verdict from its status and number of records, without its plan.
 
-    None stands for a status that cannot be read.
+    `status` is None if it cannot be read.
     """
     if status is None or lost_plan(folder):
         return DAMAGED
@@ -138,7 +138,7 @@ def run_verdict(folder: Path, status: RunStatus | None) -> str:
 
 
 def run_folders(parent: Path) -> list[Path]:
-    """Return folders under `parent` that hold a run, by name (i.e. by time), but no links."""
+    """Return the run folders under `parent`, sorted by name (i.e. by time), without links."""
     if not parent.is_dir():
         return []
     marks = ("manifest.json", "run.json")
@@ -152,7 +152,7 @@ def run_folders(parent: Path) -> list[Path]:
 
 
 def num_records_of(folder: Path) -> int:
-    """Count records of a run folder, events and a torn last line not counted."""
+    """Count the records of a run folder, without events and a truncated last line."""
     try:
         with (folder / SAMPLES).open("rb") as file:
             return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
@@ -178,7 +178,7 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
 
 
 def page_of(history: pd.DataFrame, folder: Path) -> bytes:
-    """The HTML of a history; runs link to the reports that lie in `folder`."""
+    """Return the HTML of a history; runs link to their reports in `folder`."""
     runs = map(_known, history.drop_duplicates("run").to_dict("records"))
     lines = [_line(run, history, folder) for run in runs]
     latest = {str(line["branch"] or UNKNOWN): line for line in lines}

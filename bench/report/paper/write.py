@@ -134,7 +134,7 @@ def _skeleton(venue: str, made: Collection[str]) -> str:
 
 
 def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
-    """Return as LaTeX the estimands, the model, and what is bold and what is lossy."""
+    """Return the caption as LaTeX: estimands, model, what is bold, and what is lossy."""
     rows = [row for member in members for row in rows_of(member.summary, ALL)]
     with_interval = made.spread - {*NEEDED}
     words = [
@@ -154,7 +154,7 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
 
 
 def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
-    """Name the decoders of a run that cannot be told from its fastest."""
+    """Name the decoders of a run that cannot be told apart from the fastest."""
     rows = [row for row in rows_of(member.summary, ALL) if eligible(row) and row.speedup]
     best = max(rows, key=lambda row: row.speedup or 0.0, default=None)
     if best is None:
@@ -169,7 +169,7 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
 
 
 def _primary(members: Sequence[NamedRun], layout: Layout) -> str:
-    """Name the primary comparisons; empty where none was named."""
+    """Name the primary comparisons; empty if there are none."""
     named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
     cells = ", ".join(
         latex(layout.labels.get(name, name)) for name in named if name not in ("", "none")
@@ -209,7 +209,7 @@ def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
 
 
 def _setting(members: Sequence[NamedRun]) -> str:
-    """Name the model, prompts, sampling and machine, or that they stand by run."""
+    """Name the model, prompts, sampling and machine; by run where the runs differ."""
     each = [[model_of(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
     if len(members) == 1:

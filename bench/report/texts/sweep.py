@@ -29,11 +29,11 @@ MISSING = "not measured"
 def frame(
     points: Sequence[Point], runs: Mapping[str, Path], failed: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Return a row per decoder of every point, over all families; one of a point without numbers.
+    """Return a row per point and decoder, over all families; one row for a point without numbers.
 
-    `runs` are the points' folders, `failed` the reasons of points without one, by name. Columns:
-    ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and those of a run's
-    summary.
+    `runs` maps points to run folders, `failed` points without one to the reason. Columns:
+    ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and the columns of a
+    run's summary.
     """
     made = []
     for point in points:
@@ -70,9 +70,9 @@ def frame(
 def write_sweep(
     folder: Path, sweep: Sweep, runs: Mapping[str, Path], failed: Mapping[str, str]
 ) -> list[str]:
-    """Write summary.csv, figures/ and sweep.md of a sweep; return which figures are left out.
+    """Write summary.csv, figures/ and sweep.md of a sweep; return the figures left out.
 
-    `runs` and `failed` are `frame`'s.
+    `runs` and `failed` are as in `frame`.
 
     Raises:
         BenchError: the files cannot be written (exit 1).
@@ -104,7 +104,7 @@ def write_sweep(
 
 
 def _numeric(points: Sequence[Point], axes: Sequence[str]) -> list[str]:
-    """Return the axes whose values are numbers, no switches and no names."""
+    """Return the axes with several numeric values, without switches and names."""
     values = {axis: [point.values.get(axis) for point in points] for axis in axes}
     return [
         axis

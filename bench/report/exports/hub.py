@@ -1,6 +1,6 @@
 """Exports for the Hugging Face hub: `bench export --to hub` and ``--to eval-results``.
 
-A dataset is a folder ready to upload. Its card, ``README.md``, names the tables in its front matter,
+A dataset is a folder ready to upload. The front matter of its card, ``README.md``, names the tables
 so that the hub's viewer and `datasets.load_dataset` find them
 (https://huggingface.co/docs/hub/datasets-cards). It has no texts or ids of prompts and answers,
 because a run does not know who owns them.

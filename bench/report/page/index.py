@@ -1,8 +1,8 @@
 """`bench index`: one page for a folder of runs, and its ``history.parquet``.
 
-The history has a row per run and decoder, kept even if the run folder is deleted: runs of the folder
-are added and rows of other runs stay, so a dashboard can grow from a CI that measures one run at a
-time. The page shows the latest verdict of every branch, and curves of counters and speed-ups with
+The history has a row per run and decoder, kept even if the run folder is deleted. Runs of the
+folder are added and rows of other runs stay, so a dashboard can grow from a CI that measures one
+run at a time. The page shows the latest verdict of every branch, and curves of counters and speed-ups with
 marks where their level changed. It needs no network.
 """
 

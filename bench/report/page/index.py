@@ -2,8 +2,8 @@
 
 The history has a row per run and decoder, kept even if the run folder is deleted. Runs of the
 folder are added and rows of other runs stay, so a dashboard can grow from a CI that measures one
-run at a time. The page shows the latest verdict of every branch, and curves of counters and speed-ups with
-marks where their level changed. It needs no network.
+run at a time. The page shows the latest verdict of every branch, and curves of counters and
+speed-ups with marks where their level changed. It needs no network.
 """
 
 from __future__ import annotations

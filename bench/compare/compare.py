@@ -102,10 +102,10 @@ def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         made = _compared(cell, pair, gate)
     notes = list(made.notes)
     if cell in pair.base.wrong:
-        line = f"base is {WRONG} here: it claims to be lossless and is not, so it proves nothing"
+        line = f"base is {WRONG}: it claims to be lossless and is not, so it proves nothing"
         notes.insert(0, line)
     if cell in pair.head.wrong:
-        line = f"head is {WRONG} here: it claims to be lossless, but its tokens differ from ar's"
+        line = f"head is {WRONG}: it claims to be lossless but differs from ar beyond near-ties"
         made = replace(made, verdict=Regression.wrong)
         notes.insert(0, line)
     return replace(made, notes=tuple(notes))

@@ -26,7 +26,7 @@ _OF_SOME = ("num_heads", "num_words", "exit_layer", "num_layers", "bias_rank")
 _ATTENTIVE = ("eagle", "shallow")
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
-_WITH_TOKENS = "0 for refine (its passes have no base row to begin from), anchored and standalone"
+_WITH_TOKENS = "0 for refine (its passes have no base row to start from), anchored and standalone"
 
 
 @dataclass(frozen=True, kw_only=True)

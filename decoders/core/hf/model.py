@@ -199,7 +199,7 @@ class HFModel(Model):
             merged = self.device.type == "cpu" and small and self.tile is None
         if merged and self._quantized is not None:
             raise ValueError(
-                f"weights of {self._quantized} take no merged adapter; attach it with merged=False"
+                f"{self._quantized} weights take no merged adapter; attach it with merged=False"
             )
         self._runner.attach(name, adapter, merged=merged)
 
@@ -224,8 +224,8 @@ class HFModel(Model):
     @property
     def _no_hidden(self) -> str:
         return (
-            f"{type(self.module).__name__} does more with its last hidden state than its head, "
-            "and shows none; use a decoder without heads"
+            f"{type(self.module).__name__} computes its logits by more than its head, so "
+            "its hidden states are not used; use a decoder without heads"
         )
 
     @torch.inference_mode()

@@ -88,7 +88,7 @@ class ShardedModel(HFModel):
 
     name: str
     _ranks: Ranks
-    cut = ("cut over processes", "--tensor-parallel")
+    cut = ("split over processes", "--tensor-parallel")
 
     @classmethod
     def load_part(

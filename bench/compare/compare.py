@@ -129,7 +129,7 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         return _not_comparable(cell, *notes, note, **numbers)
     measures = (*_hard(cell, joined, of_ar, pair, gate), *_time(joined, of_ar, pair, gate))
     if len(joined.base) < joined.num_base:
-        notes.append("only answers that both sides have are compared")
+        notes.append("only answers that both sides have count")
     if len(_batch_sizes(joined)) > 1:
         notes.append("time is not judged: the batch sizes differ")
     return CellRegression(

@@ -115,7 +115,7 @@ class Process:
         opened = self.ask("open", config=dict(config))
         version = opened.get("protocol", 1)
         if version != PROTOCOL:
-            line = f"{self.name} speaks version {version} of the exchange between the sides, this "
+            line = f"{self.name} speaks version {version} of the protocol between the sides, this "
             line += f"bench version {PROTOCOL}; run `bench ab` from another checkout, or compare "
             raise UnavailableError(line + "revisions of one version")
         if Path(opened["root"]).resolve() != self.tree.resolve():

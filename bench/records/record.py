@@ -324,7 +324,7 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
         broken.append("a step verified drafts and emitted nothing, not even the target's token")
     fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
     if any(len(ids) > n for ids, n in zip(steps.rejected, fallen, strict=False)):
-        broken.append("a step rejected more tokens than it drafted without accepting them")
+        broken.append("a step rejected more tokens than it drafted minus those accepted")
     sources = [len(p) for p in steps.source]
     if sources and sources != list(steps.accepted):
         broken.append("a step names drafters, but not one per accepted draft")

@@ -106,7 +106,7 @@ class AdapterConfig:
         of_dyadic = self.conditioned or self.embedding_hidden
         anchored = self.anchored and self.variant == "o-ptp"
         no_late = self.variant == "refine" or self.anchored or self.standalone
-        parts = f"a number that cuts the width of {self.width} into even parts"
+        parts = f"a number that divides the width of {self.width} into even parts"
         rules = [
             (self.variant in VARIANTS, "variant", ", ".join(VARIANTS)),
             (self.code in CODES, "code", ", ".join(CODES)),

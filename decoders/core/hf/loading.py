@@ -110,7 +110,7 @@ def _check_heads(source: str, shards: int) -> None:
     if num_heads % shards or shared % shards:
         raise ValueError(
             f"model {source!r}: its {num_heads} attention heads over {shared} key-value heads "
-            f"cannot be cut into {shards} equal parts; use a number that divides both"
+            f"cannot be split into {shards} equal parts; use a number that divides both"
         )
 
 

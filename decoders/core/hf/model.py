@@ -100,7 +100,7 @@ class HFModel(Model):
         self._library: Any = None
         if grouped is None:
             grouped = quantized is None
-        assert not (grouped and quantized), "packed weights do not stand side by side"
+        assert not (grouped and quantized), "packed weights cannot be grouped"
         if grouped or quantized is not None:
             group_attention(module)
         self._runner = Runner(module, self.architecture, backend=backend if compile else None)
@@ -225,7 +225,7 @@ class HFModel(Model):
     def _no_hidden(self) -> str:
         return (
             f"{type(self.module).__name__} computes its logits by more than its head, so "
-            "its hidden states are not used; use a decoder without heads"
+            "its hidden states cannot be read; use a decoder without heads"
         )
 
     @torch.inference_mode()

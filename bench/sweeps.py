@@ -70,7 +70,7 @@ def plan_lines(
         return [f"{line}; no estimate: {error.message}"]
     work = [_work(run.config) for run in decided]
     seconds = one_s * sum(work[i] for i in missing) / work[missing[0]]
-    return [f"{line}; about {duration(seconds)}, were every decoder as fast as ar ({basis})"]
+    return [f"{line}; about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
 
 
 def _work(config: RunConfig) -> float:

@@ -63,7 +63,7 @@ class Transformers(SelfDriven):
         }
         self.demand_read("kind", reads)
         for option in ("k", "n", "exit_layer"):
-            self.demand(getattr(self, option) >= 0, option, "0 (the usual) or above")
+            self.demand(getattr(self, option) >= 0, option, "0 (default) or above")
         self.demand(0 <= self.confidence <= 1, "confidence", "from 0 (off) to 1")
         object.__setattr__(self, "k", self.k or _DRAFTED.get(self.kind, 0))
         object.__setattr__(self, "n", self.n or (_MATCHED if self.kind == "lookup" else 0))
@@ -149,8 +149,8 @@ class Transformers(SelfDriven):
         layer = self.exit_layer or getattr(config, "exit_layer", 0)
         if not layer:
             raise ValueError(
-                f"{self.name}:kind=early-exit needs a model with a trained exit layer, and this "
-                "one's config.json names none (exit_layer); where it has one, give its number: "
+                f"{self.name}:kind=early-exit needs a model with a trained exit layer, but this "
+                "model's config.json names none (exit_layer); if it has one, give its number: "
                 f"exit_layer=1 to {most}"
             )
         if layer > most:

@@ -22,7 +22,7 @@ from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import build, parse_spec, register
 from decoders.core.types import MOST_DRAFTS, Call, CallResult
 
-_PART = "a decoder that drafts by itself: exit, eagle, jacobi, lookup, medusa, spec or one of yours"
+_PART = "a decoder that drafts by itself: exit, eagle, jacobi, lookup, medusa, spec or your own"
 
 
 @register("hybrid")
@@ -50,9 +50,9 @@ class Hybrid(DraftAndVerify):
         self.demand_read("how", {"match": ("least",)})
         for option, part in zip(("first", "then"), self.parts, strict=True):
             self.demand(isinstance(part, DraftAndVerify) and part.combines, option, _PART)
-        self.demand(self.first != self.then, "then", f"another one than first={self.first}")
+        self.demand(self.first != self.then, "then", f"a decoder other than first={self.first}")
         models = [{"draft", "exit"} & {*part.needs, *part.variants} for part in self.parts]
-        self.demand(not all(models), "then", "one without a draft model, as `first` has one")
+        self.demand(not all(models), "then", "a decoder without a draft model, as `first` has one")
 
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:

@@ -57,7 +57,7 @@ class Medusa(DraftAndVerify):
     def __post_init__(self) -> None:
         self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
         self.demand(self.width >= 1, "width", "1 or above")
-        self.demand(self.heads >= 0, "heads", "0 (all there are) or above")
+        self.demand(self.heads >= 0, "heads", "0 (all heads) or above")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the state that predicted the last token."""

@@ -41,7 +41,7 @@ class Shallow(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(0 <= self.slots <= MOST_DRAFTS, "slots", f"0 (all there are) to {MOST_DRAFTS}")
+        self.demand(0 <= self.slots <= MOST_DRAFTS, "slots", f"0 (all slots) to {MOST_DRAFTS}")
         self.demand(0 <= self.stop < 1, "stop", "0 or above, below 1")
 
     def drafter(self, request: Request) -> Drafter:

@@ -68,7 +68,7 @@ def load_specbench(path: Path | None = None) -> Reading:
             check_question(row)
         except ValueError as error:
             raise ValueError(
-                f"{table.where} {number} is no Spec-Bench question ({error}); it needs "
+                f"{table.where} {number} is not a Spec-Bench question ({error}); it needs "
                 "question_id, category and turns (for other files leave specbench= out)"
             ) from error
     return conversations(with_qa_answers(table, file.parent), "specbench", {})

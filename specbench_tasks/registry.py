@@ -110,7 +110,7 @@ def load_tasks(
         for family in dict.fromkeys((*usual, *present))
     }
     if limit is not None and limit > len(conversations):
-        notes += (f"--limit {limit} is more than there are: all {len(conversations)} are taken",)
+        notes += (f"--limit {limit} exceeds the source: all {len(conversations)} are used",)
     if limit is None:
         limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
     wanted = _DEFAULT_QUALITY_LIMIT if quality_limit is None else quality_limit
@@ -131,7 +131,7 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
         _TaskInfo("zoo", FAMILIES, whole, "embedded, the default", "Apache-2.0"),
         *(_TaskInfo(name, (name,), each, "embedded", "Apache-2.0") for name in _NAMED),
         _TaskInfo("specbench[=PATH]", FAMILIES, NUM_QUESTIONS, *specbench),
-        *(_TaskInfo(n, (), None, "a file of yours", "the file's") for n in ("PATH", "jsonl=PATH")),
+        *(_TaskInfo(n, (), None, "your own file", "the file's") for n in ("PATH", "jsonl=PATH")),
         _TaskInfo("hf=ID", (), None, "huggingface.co/datasets", "the dataset's"),
     )
 

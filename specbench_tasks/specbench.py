@@ -100,11 +100,11 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
             entries = json.loads(file.read_text(encoding="utf-8"))
             given = {str(number): list(entry["answer"]) for number, entry in entries.items()}
             if not all(isinstance(text, str) for texts in given.values() for text in texts):
-                raise TypeError("an answer that is no text")
+                raise TypeError("an answer is not text")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{file} gives no gold answers ({error}); it must be JSON such as "
-                '{"321": {"answer": ["…", "…"]}}, or lie elsewhere'
+                '{"321": {"answer": ["…", "…"]}}, or be in another folder'
             ) from error
         answers |= given
     return answers

@@ -89,7 +89,7 @@ def _items(path: Path, text: str) -> Iterator[tuple[int, Row]]:
     try:
         yield from enumerate(json.loads(text), start=1)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} begins as a JSON list and is none: {error}") from error
+        raise ValueError(f"{path} begins like a JSON list but is not one: {error}") from error
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:

@@ -294,7 +294,7 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         "--max-new-tokens", 4, "-o", tmp_path / "r", "--progress", "plain",
     )  # fmt: skip
     assert ended.code == 0, ended.err
-    assert "1 of 2 prompts have a reference and no family, so they are not scored" in ended.err
+    assert "1 of 2 prompts have a reference but no family, so they are not scored" in ended.err
     summary = pd.read_csv(tmp_path / "r" / "latest" / "summary.csv")
     assert list(summary["family"]) == ["other", "all"]
     assert list(summary["prompts"]) == [2, 2]
@@ -342,7 +342,7 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("--split", "dev"), 2, "--split: it must be 'tune' or 'test' (got 'dev')"),
         (("--device", "mps"), 2, "is not supported"),
         (("--dtype", "int4"), 2, "dtype"),
-        (("--max-new-tokens", "5000"), 2, "context is 1024 tokens, and answers of 5000 leave none"),
+        (("--max-new-tokens", "5000"), 2, "context is 1024 tokens, so answers of 5000 leave none"),
     ],
 )
 def test_bad_input_is_one_line_and_a_documented_code(

@@ -165,7 +165,7 @@ def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made
     module = model.module
     if not model.architecture.reads_hidden:
         raise ValueError(
-            f"{type(module).__name__} does more with its last hidden state than its head; heads "
+            f"{type(module).__name__} computes its logits by more than its head; heads "
             "cannot be trained for it"
         )
     num_words, width = module.get_output_embeddings().weight.shape

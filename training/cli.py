@@ -15,15 +15,15 @@ import typer
 from bench.cli.options import RESULTS, Given, Progressing, gathering
 from bench.errors import UsageError
 
-train = typer.Typer(help="Train what the benchmark runs on.", no_args_is_help=True)
-imports = typer.Typer(help="Turn checkpoints of others into adapters.", no_args_is_help=True)
+train = typer.Typer(help="Train models and adapters.", no_args_is_help=True)
+imports = typer.Typer(help="Convert published checkpoints to adapters.", no_args_is_help=True)
 
-_NumSteps = Annotated[int | None, typer.Option(help="Steps. [default: the recipe's]")]
+_NumSteps = Annotated[int | None, typer.Option(help="Training steps. [default: the recipe's]")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="TABLE.KEY=VALUE of the recipe, e.g. adapter.rank=32; repeat."),
+    typer.Option("--set", help="TABLE.KEY=VALUE of the recipe, e.g. adapter.rank=32; repeatable."),
 ]
-_Restart = Annotated[bool, typer.Option("--restart", help="Do not resume.")]
+_Restart = Annotated[bool, typer.Option("--restart", help="Start again; do not resume.")]
 _NewFolder = Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 
@@ -39,7 +39,7 @@ _OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
     "model": _option(str | None, None, text="Folder or hub id. [default: the zoo's target]"),
     "data": _option(str | None, None, text="on-policy, text=PATH or dataset=ID."),
     "on_policy": _option(
-        bool, False, "--on-policy", text="Learn completions sampled from the model itself."
+        bool, False, "--on-policy", text="Train on completions sampled from the model itself."
     ),
     "output": _option(
         *(Path | None, None, "--output", "-o"),
@@ -103,7 +103,7 @@ _adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.
 def train_idlm(
     objective: Annotated[
         Literal["refine", "isd"],
-        typer.Option(help="refine: for nar and idlm:mode=refine; isd: for mode=isd."),
+        typer.Option(help="refine: for nar and idlm; isd: for isd."),
     ],
     given: Given,
 ) -> None:
@@ -116,7 +116,8 @@ _adapter_verb(
     "eagle", "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
 )
 _adapter_verb(
-    "drafter", "Train layers that draft at once, by u (resumable); see docs/decoders/shallow.md."
+    "drafter",
+    "Train layers that draft in one pass (resumable); see docs/decoders/shallow.md.",
 )
 _adapter_verb("exit", "Train an early exit of a model (resumable); see docs/decoders/exit.md.")
 
@@ -241,7 +242,7 @@ def train_curve(
     for growth in grown:
         value, low, high = growth.at(10 * growth.seen[-1])
         typer.echo(
-            f"{growth.name}, {growth.kind}: {growth.values[-1]:.2f} stand after "
+            f"{growth.name}, {growth.kind}: {growth.values[-1]:.2f} accepted after "
             f"{growth.seen[-1] / 1e6:.2f} million; ten times as many give {growth.line.slope:+.2f} "
             f"(standard error {growth.line.stderr:.2f}): {value:.2f} [{low:.2f}, {high:.2f}]"
         )
@@ -261,7 +262,7 @@ def import_ptp(
     ],
     output: _NewFolder,
     config: Annotated[
-        Path | None, typer.Option(help="train.yaml. [default: the one beside the checkpoint]")
+        Path | None, typer.Option(help="train.yaml. [default: next to the checkpoint]")
     ] = None,
 ) -> None:
     """Turn a checkpoint of the PTP authors into an adapter, without needing the base model."""
@@ -276,8 +277,8 @@ def import_idlm(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of I-DLM-8B, or of a LoRA of it.")],
     output: _NewFolder,
     base: Annotated[Path | None, typer.Option(help="Folder of the LoRA's base model.")] = None,
-    stride: Annotated[int, typer.Option(help="N that it was trained for.")] = 4,
-    mask_id: Annotated[int, typer.Option(help="Token whose embedding is the mask.")] = 151_669,
+    stride: Annotated[int, typer.Option(help="N of its training.")] = 4,
+    mask_id: Annotated[int, typer.Option(help="Id of the mask token.")] = 151_669,
 ) -> None:
     """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into an adapter."""
     from training.importers import idlm
@@ -289,7 +290,7 @@ def import_idlm(
 @imports.command("peft")
 def import_peft(
     folder: Annotated[
-        Path, typer.Argument(help="What `bench export --to peft` wrote, or PEFT saved since.")
+        Path, typer.Argument(help="Folder from `bench export --to peft`, or saved by PEFT.")
     ],
     output: _NewFolder,
 ) -> None:

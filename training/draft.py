@@ -205,7 +205,7 @@ class DraftJob:
             "rows": len(rows),
         }
         record = {"held_out": held, "parameters": sum(p.numel() for p in self.trained.parameters())}
-        line = f"of {_MOST_DRAFTS} drafts {held['drafts_that_stand']:.2f} stand, "
+        line = f"{held['drafts_that_stand']:.2f} of {_MOST_DRAFTS} drafts accepted, "
         line += f"agreement {held['agreement']:.3f}, loss {held['loss']:.3f}"
         self.reporter.evaluation(progress, line, record)
         self._best.offer(progress.step, self._stood, self.trained)
@@ -260,9 +260,7 @@ def fresh_draft(target: Any, table: DraftTable) -> Any:
         weights = open_checkpoint(table.initial, "AutoModelForCausalLM").state_dict()
         sizes = {name: weight.shape for name, weight in draft.state_dict().items()}
         if {name: weight.shape for name, weight in weights.items()} != sizes:
-            raise ValueError(
-                f"recipe: draft.initial {table.initial} has other sizes than [draft] says"
-            )
+            raise ValueError(f"recipe: draft.initial {table.initial} has other sizes than [draft]")
         draft.load_state_dict(weights)
         return draft
     words = target.get_input_embeddings().weight.detach().float()

@@ -144,8 +144,8 @@ def plot_growth(grown: Sequence[Growth], output: Path) -> None:
         positive = [max(0.0, value) for value in low]
         axes.fill_between(ahead, positive, high, color=color, alpha=0.12, linewidth=0)
     axes.set_xscale("log")
-    axes.set_xlabel("tokens or slots seen (dotted: ten times on)")
-    axes.set_ylabel("leading proposals that stand")
+    axes.set_xlabel("tokens or slots seen (dotted: extrapolated tenfold)")
+    axes.set_ylabel("leading accepted proposals")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=8, loc="upper left")
     _save(figure, output)

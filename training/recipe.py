@@ -133,7 +133,7 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if base is None:
         return tables
     if not isinstance(base, str):
-        raise ValueError(f"recipe {path} extends {base!r}; give the name of a recipe beside it")
+        raise ValueError(f"recipe {path} extends {base!r}; give a recipe in the same folder")
     above = (*above, path.name)
     if base in above:
         raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")

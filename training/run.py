@@ -169,7 +169,7 @@ def _device_of(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"{name!r} is no device; use cpu or cuda") from error
+        raise ValueError(f"{name!r} is not a device; use cpu or cuda") from error
 
 
 def located(name: str, locate: Locate) -> str:

@@ -37,7 +37,7 @@ def checkout(revision: str) -> Iterator[Path]:
         yield folder.resolve()
         return
     if git_state(ROOT).commit is None:  # a git repository around ROOT does not count
-        line = f"{revision!r} is no folder of a checkout, and a revision needs a bench that runs "
+        line = f"{revision!r} is not a checkout folder, and a revision needs a bench that runs "
         raise UnavailableError(line + "from a git checkout: give a folder")
     with TemporaryDirectory(prefix="bench-ab-") as scratch:
         tree = Path(scratch) / "tree"
@@ -103,7 +103,7 @@ class Process:
             line = ""
         if not line:
             code = self._process.wait()
-            line = f"the process of {self.name} ended ({code}) in {do}; what it said stands above"
+            line = f"the process of {self.name} ended ({code}) in {do}; its output is above"
             raise BenchError(line)
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
@@ -115,7 +115,7 @@ class Process:
         opened = self.ask("open", config=dict(config))
         version = opened.get("protocol", 1)
         if version != PROTOCOL:
-            line = f"{self.name} speaks version {version} of the exchange between the sides, this "
+            line = f"{self.name} speaks version {version} of the protocol between the sides, this "
             line += f"bench version {PROTOCOL}; run `bench ab` from another checkout, or compare "
             raise UnavailableError(line + "revisions of one version")
         if Path(opened["root"]).resolve() != self.tree.resolve():

@@ -113,12 +113,12 @@ def others(cores: float | None) -> Check:
     """Advise against load by other processes."""
     seen = "unknown" if cores is None else f"{cores:.2f} cores used by other processes"
     busy = (cores or 0) > MAX_OTHER_CORES
-    return Check("other load", seen, "stop what else runs, or take counters only" if busy else None)
+    return Check("other load", seen, "stop other programs, or use only counters" if busy else None)
 
 
 def throttling(reason: str | None) -> Check:
     """Advise cooling if the processor was slowed down."""
-    advice = reason and "let it cool down; look after its fans"
+    advice = reason and "let it cool down; check its fans"
     return Check("throttling", reason or "none seen", advice)
 
 
@@ -126,18 +126,18 @@ def memory(available: int, total: int) -> Check:
     """Advise against swapping."""
     seen = f"{available / 1e9:.1f} of {total / 1e9:.1f} GB free"
     short = available < _LOW_MEMORY * total
-    return Check("memory", seen, "free some: swapping ruins every time" if short else None)
+    return Check("memory", seen, "free some: swapping distorts all times" if short else None)
 
 
 def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> list[Check]:
     """Check clocks, slow-down reasons and other users of the GPU."""
     clocks = f"{facts.get('sm_clock_mhz')} of at most {facts.get('sm_clock_max_mhz')} MHz"
-    cooler = reason and "let it cool down, or lower the power of what else runs"
+    cooler = reason and "let it cool down, or lower the load of other programs"
     users = "unknown" if num_others is None else f"{num_others} other processes"
     return [
         Check("GPU", f"{facts.get('name')}, {clocks}, {facts.get('temperature_c')} °C"),
         Check("GPU clocks", reason or "not slowed down", cooler),
-        Check("GPU users", users, "measure alone on a GPU" if num_others else None),
+        Check("GPU users", users, "measure on a GPU without other users" if num_others else None),
     ]
 
 
@@ -274,7 +274,7 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
     lines = [
         f"ar against itself: {floor.value:.3f}x{interval}; one pair scatters by "
         f"{noise.pair_sd:.1%} ({noise.num_pairs} pairs)",
-        "margin that an unchanged decoder passes (80 %), by prompts and repeats:",
+        "margin that an unchanged decoder passes with probability 80 %, by prompts and repeats:",
     ]
     for prompts, row in itertools.groupby(noise.supports, lambda support: support.prompts):
         margins = "   ".join(f"x{s.repeats}: {s.margin:.1%}" for s in row)
@@ -282,5 +282,5 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
     wanted = noise.wanted(margin)
     advice = f"for a margin of {margin:.0%}: "
     if wanted is None:
-        return [*lines, advice + "too noisy; gate counters only, or quieten the machine"]
+        return [*lines, advice + "too noisy; gate only counters, or quieten the machine"]
     return [*lines, advice + f"--limit {wanted.prompts} --repeats {wanted.repeats}"]

@@ -90,7 +90,7 @@ def _tasks(given: str) -> str:
 def _decoders(given: Mapping[str, Options], note: Note) -> dict[str, Options]:
     cells = {_cell(cell, note): options for cell, options in given.items()}
     if len(cells) < len(given):
-        raise UsageError(f"two of {', '.join(given)} are one; give one a label")
+        raise UsageError(f"two of {', '.join(given)} are the same; give one a label")
     return cells
 
 

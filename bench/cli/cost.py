@@ -34,23 +34,23 @@ def cost(
             "with a config.json."
         ),
     ] = None,
-    rows: Annotated[str, typer.Option(help="Rows of a sequence.")] = "1,2,4,8,16,32,64,128,256",
-    sequences: Annotated[str, typer.Option(help="Sequences at once.")] = "1,4,16,64",
+    rows: Annotated[str, typer.Option(help="Rows per sequence.")] = "1,2,4,8,16,32,64,128,256",
+    sequences: Annotated[str, typer.Option(help="Sequences per call.")] = "1,4,16,64",
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
-    rounds: Annotated[int, typer.Option(help="Visits of every cell; six make an interval.")] = 7,
+    rounds: Annotated[int, typer.Option(help="Measurements per cell; an interval needs six.")] = 7,
     longest: Annotated[
-        float, typer.Option(help="Seconds; slower calls, and all larger ones, are left out.")
+        float, typer.Option(help="Seconds per call; slower calls and all larger ones are skipped.")
     ] = 1.0,
     replay: Annotated[
         bool, typer.Option(help="Also time one call as a graph, without the Python around it.")
     ] = True,
     run: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Draw its decoders; find their best k."),
+        typer.Option(metavar="RUN", help="Also plot this run's decoders and find their best k."),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where to; one that was stopped goes on. [default: results/cost-MODEL…]"),
+        typer.Option(help="Output folder; resumes a stopped one. [default: results/cost-MODEL…]"),
     ] = None,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
@@ -82,7 +82,7 @@ def cost(
         points, why = points_of(shown_run, measured)
         best = {} if why else best_drafts(Findings(shown_run), measured)
         lines += [why] if why else []
-        lines += [f"{name}: {k} drafts a step would be best" for name, k in best.items()]
+        lines += [f"{name}: {k} drafts per step would be best" for name, k in best.items()]
         write_choices(made, best)
     write_cost(measured, points)
     typer.echo("\n".join(lines))
@@ -94,14 +94,14 @@ def cost(
 @app.command(rich_help_panel=PANEL)
 def project(
     run: options.RunName,
-    cost: Annotated[Path, typer.Option(help="A folder that `bench cost` wrote.")],
-    draft_cost: Annotated[Path | None, typer.Option(help="The same of the draft model.")] = None,
+    cost: Annotated[Path, typer.Option(help="Folder written by `bench cost`.")],
+    draft_cost: Annotated[Path | None, typer.Option(help="The draft model's folder.")] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="A real run of that model and machine: the error."),
+        typer.Option(metavar="RUN", help="Real run of that model and machine, to show the error."),
     ] = None,
-    sequences: Annotated[int, typer.Option(help="Answers decoded at once, in step.")] = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write it to a file.")] = None,
+    sequences: Annotated[int, typer.Option(help="Answers decoded at once, in lockstep.")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write JSON to a file.")] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Project a run's acceptance onto the cost curve of another model or machine."""
@@ -145,6 +145,6 @@ def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float)
 def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and 0 < int(word) <= _MOST for word in words):
-        line = f"{name} {text!r} is no list of whole numbers from 1 to {_MOST}, e.g. 1,8,64"
+        line = f"{name} {text!r} is not a list of whole numbers from 1 to {_MOST}, e.g. 1,8,64"
         raise UsageError(line)
     return tuple(sorted(always | {int(word) for word in words}))

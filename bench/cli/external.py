@@ -21,24 +21,25 @@ app = typer.Typer()
 @app.command(rich_help_panel=PANEL)
 def external(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A greedy run, or `latest`.")],
-    engine: Annotated[Literal["llamacpp", "vllm"], typer.Option(help="Whose extra is installed.")],
+    engine: Annotated[Literal["llamacpp", "vllm"], typer.Option(help="Engine; needs its extra.")],
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", help="File.gguf; of vllm a folder or hub id. [default: the run's]"
+            "--model", "-m", help="A .gguf file; for vllm a folder or hub id. [default: the run's]"
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-L", help="Prompts, the run's first. [default: all]")
+        int | None,
+        typer.Option("--limit", "-L", help="Prompts, from the first. [default: all]"),
     ] = None,
-    num_drafts: Annotated[int, typer.Option("--drafts", help="Tokens a lookup proposes.")] = 10,
-    ngram: Annotated[int, typer.Option(help="Tokens a lookup matches at most.")] = 2,
+    num_drafts: Annotated[int, typer.Option("--drafts", help="Tokens to propose by lookup.")] = 10,
+    ngram: Annotated[int, typer.Option(help="Most tokens to match.")] = 2,
     speculative: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Of vllm: one more speculative_config.")
+        str | None, typer.Option(metavar="JSON", help="vllm: an additional speculative_config.")
     ] = None,
     read: Annotated[
         Path | None,
-        typer.Option(help="Of vllm: a server's responses with its metrics, instead of running it."),
+        typer.Option(help="vllm: read a server's responses with metrics instead of running it."),
     ] = None,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
@@ -68,7 +69,7 @@ def external(
     if table is not None:
         options.print_table(table.headings, ([cell.text for cell in row] for row in table.rows))
         typer.echo(table.note)
-    typer.echo(f"into the report: bench report {run}")
+    typer.echo(f"to add it to the report: bench report {run}")
     if failures:
         raise BenchError(f"{failures} answer(s) failed; {run_dir / 'external.jsonl'} says why")
 
@@ -88,6 +89,6 @@ def _engine(name: str, num_drafts: int, ngram: int, speculative: str | None) -> 
         config = ()
     if config is not None and not isinstance(config, dict):
         example = '{"method": "eagle3", "model": "FOLDER", "num_speculative_tokens": 3}'
-        line = f"--speculative {speculative!r} is no JSON object, e.g. {example}"
+        line = f"--speculative {speculative!r} is not a JSON object, e.g. {example}"
         raise UsageError(line)
     return Vllm(num_drafts, ngram, config)

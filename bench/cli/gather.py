@@ -17,10 +17,10 @@ app = typer.Typer()
 @app.command(rich_help_panel=PANEL)
 def pool(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Runs of one job, or folders of them.")
+        list[str], typer.Argument(metavar="RUN...", help="Runs of one job, or their folders.")
     ],
     folder: Annotated[
-        Path | None, typer.Option(help="[default: a folder of runs; of several OUTPUT/together]")
+        Path | None, typer.Option(help="[default: the folder given, else OUTPUT/together]")
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
@@ -41,7 +41,7 @@ def merge(
     from bench.workers.merge import merge as join
 
     if len(runs) < 2:
-        raise UsageError(f"bench merge takes two runs or more, and was given {runs[0]}")
+        raise UsageError(f"bench merge needs two or more runs; got only {runs[0]}")
     folder, notes = join([find_run(run, output) for run in runs], output)
     write_report(folder)
     code = print_run(folder)

@@ -206,7 +206,7 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
         "what it is": lambda f: f["about"],
         "weights": lambda f: f"{f['parameters'] / 1e6:.0f}M",
         "licence": lambda f: f["licence"],
-        "here": lambda f: "yes" if f["folder"] else f"bench fetch {f['model']}",
+        "installed": lambda f: "yes" if f["folder"] else f"bench fetch {f['model']}",
         "from": lambda f: f"{f['package']} or {f['hub_id']}",
     },
     "tasks": {

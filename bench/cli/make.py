@@ -17,7 +17,7 @@ PANEL = "Make models and adapters"
 
 @app.command(rich_help_panel=PANEL)
 def fetch(
-    name: Annotated[str, typer.Argument(help="As `bench ls models` lists it.")],
+    name: Annotated[str, typer.Argument(help="A name from `bench ls models`.")],
     progress: options.Progressing = "auto",
 ) -> None:
     """Check and convert a named model's installed weights once, for `--model NAME`."""
@@ -30,8 +30,8 @@ def fetch(
 
 @app.command(rich_help_panel=PANEL)
 def new_decoder(
-    name: Annotated[str, typer.Argument(help="Of the file; small letters, digits and _.")],
-    folder: Annotated[Path, typer.Option(help="Where to write.")] = Path(),
+    name: Annotated[str, typer.Argument(help="File name: lowercase letters, digits and _.")],
+    folder: Annotated[Path, typer.Option(help="Output folder.")] = Path(),
 ) -> None:
     """Write a working decoder, and its test, as a starting point for your own."""
     from bench.plan.new_decoder import new_decoder as write
@@ -44,9 +44,9 @@ def new_decoder(
 
 @app.command(rich_help_panel=PANEL)
 def clean(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print number and size.")] = False,
 ) -> None:
-    """Remove all compiled graphs (`bench ls graphs`); later runs compile theirs again."""
+    """Remove all compiled graphs (`bench ls graphs`); later runs compile them again."""
     from decoders.core.hf.checkpoint import graphs_folder
 
     folder = graphs_folder()

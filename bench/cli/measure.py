@@ -34,7 +34,7 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the plan and an ETA.",
+            help="Only print the plan and an ETA.",
             rich_help_panel=options.RESULT_PANEL,
         ),
     ] = False,
@@ -45,13 +45,13 @@ def run(
     sessions: Annotated[
         int,
         typer.Option(
-            help="Fresh processes that measure it, and their pool.", rich_help_panel=_SPACED
+            help="Number of fresh processes to measure in and pool.", rich_help_panel=_SPACED
         ),
     ] = 1,
     every: Annotated[
         float,
         typer.Option(
-            metavar="MINUTES", help="From one's begin to the next's.", rich_help_panel=_SPACED
+            metavar="MINUTES", help="Time between the starts of sessions.", rich_help_panel=_SPACED
         ),
     ] = 0,
     progress: options.Progressing = "auto",
@@ -69,7 +69,7 @@ def run(
             return
         if sessions != 1 or every:
             if part is not None or spread != ALONE:
-                raise UsageError("--sessions measures by itself: leave out --part and --workers")
+                raise UsageError("--sessions does not go with --part or --workers: leave these out")
             from bench.sessions import plan_sessions
 
             _measure_sessions(plan_sessions(chosen, sessions, every, output), progress)
@@ -113,10 +113,10 @@ def resume(
     *("self_check", "timeout", "overlong", "config"),
     limit=options.option(int, "Conversations. [default: zoo 24]", "--limit", "-L"),
     numerics=options.option(
-        str, "invariant: no margins; or fast. [default: invariant in half precision]"
+        str, "invariant (no margins) or fast. [default: invariant in half precision]"
     ),
-    temperature=options.option(float, "Of the sampled checks. [default: 0.8]"),
-    seed=options.option(int, "Of answers and draws. [default: 0]"),
+    temperature=options.option(float, "Temperature of sampled checks. [default: 0.8]"),
+    seed=options.option(int, "Seed of answers and draws. [default: 0]"),
 )
 def verify(
     given: options.Given,
@@ -126,8 +126,8 @@ def verify(
             "--distribution", help="Also test the distribution of answers on the model itself."
         ),
     ] = False,
-    draws: Annotated[int, typer.Option(help="Answers drawn in every distribution test.")] = 5000,
-    json: Annotated[Path | None, typer.Option(help="Write everything found to a file.")] = None,
+    draws: Annotated[int, typer.Option(help="Answers drawn per distribution test.")] = 5000,
+    json: Annotated[Path | None, typer.Option(help="Write all findings to a file.")] = None,
     progress: options.Progressing = "auto",
 ) -> None:
     """Test whether decoders are lossless as they claim: equality with AR, and distribution."""
@@ -148,23 +148,23 @@ def verify(
 @options.configured(
     *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
     *(*options.NUMERICS, "self_check", "timeout", "config"),
-    limit=options.option(int, "Documents of each task. [default: all]", "--limit", "-L"),
+    limit=options.option(int, "Documents per task. [default: all]", "--limit", "-L"),
     max_new_tokens=options.option(int, "[default: the task's]"),
     temperature=options.option(float, "0: greedy. [default: the task's]"),
     top_p=options.option(float, "1 is off. [default: the task's]"),
     top_k=options.option(int, "0 is off. [default: the task's]"),
-    seed=options.option(int, "Of answers. [default: 0]"),
-    batch_size=options.option(int, "[default: as many as are usual here]"),
+    seed=options.option(int, "Seed of answers. [default: 0]"),
+    batch_size=options.option(int, "Sequences per batch. [default: by device and model]"),
 )
 def evaluate(
     given: options.Given,
-    tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's, comma-separated.")],
-    decoder: Annotated[str, typer.Option(help="NAME[@LABEL][:option=value]…, one.")] = "ar",
+    tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval tasks, comma-separated.")],
+    decoder: Annotated[str, typer.Option(help="One NAME[@LABEL][:option=value]…")] = "ar",
     num_fewshot: Annotated[
-        int | None, typer.Option(help="Examples before each. [default: the task's]")
+        int | None, typer.Option(help="Examples before a document. [default: the task's]")
     ] = None,
-    include: Annotated[Path | None, typer.Option(help="Folder of task files of yours.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Without the chat template.")] = False,
+    include: Annotated[Path | None, typer.Option(help="Folder of your own task files.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Apply no chat template.")] = False,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
 ) -> None:
@@ -204,10 +204,10 @@ def sweep(
     ],
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where to; one that was stopped goes on. [default: OUTPUT/sweep-NAME-…]"),
+        typer.Option(help="Output folder; resumes a stopped one. [default: OUTPUT/sweep-NAME-…]"),
     ] = None,
     output: options.Output = options.RESULTS,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and an ETA.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print plan and ETA.")] = False,
     progress: options.Progressing = "auto",
 ) -> None:
     """Measure a grid of runs over options, batch size, temperature, prompt and output length."""
@@ -222,7 +222,7 @@ def sweep(
             return
         ended = sweeps.run_sweep(asked, made, shown)
     for line in ended.left_out:
-        typer.echo(f"left out: {line}")
+        typer.echo(f"skipped: {line}")
     typer.echo(f"{made / 'sweep.md'}  {made / 'summary.csv'}  {made / 'figures'}")
     raise typer.Exit(ended.exit_code)
 

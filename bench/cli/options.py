@@ -38,10 +38,10 @@ Progressing = Annotated[
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Executing = Annotated[
-    Kind, typer.Option("--executor", help="Who starts the workers.", rich_help_panel=_SPREAD)
+    Kind, typer.Option("--executor", help="What starts the workers.", rich_help_panel=_SPREAD)
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", help="Blocks measured at once.", rich_help_panel=_SPREAD)
+    int, typer.Option("--workers", help="Number of parallel workers.", rich_help_panel=_SPREAD)
 ]
 Executors = Annotated[
     list[str] | None,
@@ -51,12 +51,12 @@ Executors = Annotated[
 ]
 Part = Annotated[
     str | None,
-    typer.Option(help="I/N: measure a part; `bench merge` joins them.", rich_help_panel=_SPREAD),
+    typer.Option(help="I/N: measure one part; `bench merge` joins parts.", rich_help_panel=_SPREAD),
 ]
 
 
 Published = Annotated[
-    str | None, typer.Option(help="Published numbers beside ours, e.g. specbench-a100-7b.")
+    str | None, typer.Option(help="Also show published numbers, e.g. specbench-a100-7b.")
 ]
 
 
@@ -70,7 +70,7 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
         "decoders": option(
             str, "NAME[@LABEL][:option=value]…, comma-separated.", "--decoders", "-d"
         ),
-        "primary": option(str, "Decoder not exploratory, or none. [default: the first named]"),
+        "primary": option(str, "Decoder that is not exploratory, or none. [default: the first]"),
         "model": option(str, "Folder, file.gguf, hub id or name. [default: zoo]", "--model", "-m"),
         "draft": option(str, "Draft model. [default: the zoo's, for the zoo]"),
         "adapter": option(list[str], "NAME=PATH; repeatable."),
@@ -79,18 +79,18 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
             "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
             *("--tasks", "-t"),
         ),
-        "config": option(Path, "TOML; options given here win.", "--config", "-c"),
+        "config": option(Path, "TOML file; options given here override it.", "--config", "-c"),
     },
     "How much is measured": {
         "split": option(str, "tune (to choose options by) or test (to report). [default: both]"),
         "limit": option(int, "Conversations to time. [default: zoo 24]", "--limit", "-L"),
         "quality_limit": option(int, "Held-out prompts per family to score. [default: 40, zoo 20]"),
-        "phase_limit": option(int, "Prompts run again with instrumentation. [default: 6]"),
+        "phase_limit": option(int, "Prompts to run again with instrumentation. [default: 6]"),
         "repeats": option(int, "[default: 3]"),
-        "batch_size": option(int, "Sequences at once. [default: 1]"),
-        "fixed_length": option(bool, "Ignore EOS: every answer is as long.", "--fixed-length"),
-        "timeout": option(float, "Seconds an answer may take. [default: 300, and 5 a token]"),
-        "overlong": option(str, "Prompts past the context: skip or truncate."),
+        "batch_size": option(int, "Sequences per batch. [default: 1]"),
+        "fixed_length": option(bool, "Ignore EOS: all answers are equally long.", "--fixed-length"),
+        "timeout": option(float, "Most seconds per answer. [default: 300, and 5 per token]"),
+        "overlong": option(str, "Prompts longer than the context: skip or truncate."),
         "prompt_tokens": option(int, "Pad (with other prompts) or cut every prompt to N tokens."),
     },
     "Sampling": {
@@ -103,39 +103,39 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
     "Precision and devices": {
         "dtype": option(
             str,
-            "[default: bfloat16 on CUDA, and above 50M weights on a CPU that has it; else float32]",
+            "[default: bfloat16 on CUDA, and above 50M weights on CPUs with it; else float32]",
         ),
-        "device": option(str, "cpu, cuda, cuda:1. [default: cuda if there is one]"),
+        "device": option(str, "cpu, cuda, cuda:1. [default: cuda if available]"),
         "threads": option(int, "CPU threads. [default: cores]"),
-        "attention": option(str, "sdpa or eager. [default: what it has]"),
+        "attention": option(str, "sdpa or eager. [default: what the model has]"),
         "compile": option(
             bool,
-            "Run calls as graphs: machine code, on a GPU CUDA graphs. [default: on a CPU that can]",
+            "Compile calls, on a GPU to CUDA graphs. [default: on a CPU, where possible]",
             "--compile/--no-compile",
         ),
-        "quantize": option(str, "Weights of int8 or int4 on a CPU. [default: as they are]"),
+        "quantize": option(str, "Pack weights to int8 or int4, on a CPU. [default: not packed]"),
         "numerics": option(
-            str, "invariant: a row's bits depend on its own text alone. [default: fast]"
+            str, "invariant: a row's bits depend only on its own text. [default: fast]"
         ),
-        "tile": option(int, "Rows of a product then: 8, 16 or 32. [default: measured]"),
+        "tile": option(int, "Rows per product if invariant: 8, 16 or 32. [default: measured]"),
         "reuse_prefix": option(
-            bool, "Later turns begin with the cache that the turn before left.", "--reuse-prefix"
+            bool, "Later turns reuse the KV cache of the turn before.", "--reuse-prefix"
         ),
         "tensor_parallel": option(
-            int, "Processes of torchrun that hold the models together (docs/cluster.md)."
+            int, "Number of torchrun processes that share the models (docs/cluster.md)."
         ),
         "device_map": option(
             str, "Place the target's layers on several devices: auto, or a .json file."
         ),
         "self_check": option(
             bool,
-            "Compare models with transformers' own forward first. [default: self-check]",
+            "First compare models with transformers' own forward pass. [default: self-check]",
             "--self-check/--no-self-check",
         ),
     },
     RESULT_PANEL: {
-        "cost": option(str, "Folder of `bench cost`: for options that are auto, and ar's limit."),
-        "protocol": option(str, "specbench: its questions, template and counting."),
+        "cost": option(str, "`bench cost` folder, for options set to auto and for ar's limit."),
+        "protocol": option(str, "specbench: Spec-Bench's questions, template and counting."),
         "reference": Published,
         "run_name": option(str, "Part of the run folder's name."),
     },

@@ -26,11 +26,11 @@ _Venue = Literal["icml", "acl", "neurips", "iclr", "tmlr", "arxiv"]
 def report(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="A run folder, or `latest`; several for one table."),
+        typer.Argument(metavar="RUN...", help="A run folder, or `latest`; several give one table."),
     ],
     reference: options.Published = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Of several runs. [default: OUTPUT/together]")
+        Path | None, typer.Option(help="For several runs. [default: OUTPUT/together]")
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
@@ -49,7 +49,7 @@ def _report_one(names: list[str], reference: str | None, folder: Path | None, ou
     from bench.report.write import print_findings, write_report
 
     if folder is not None:
-        line = "--folder is for the report of several runs; that of one lies in the run's own"
+        line = "--folder is for a report of several runs; one run's report is in its own folder"
         raise UsageError(line)
     run_folder = find_run(names[0], output)
     code = print_findings(write_report(run_folder, reference), options.console())
@@ -64,7 +64,7 @@ def _report_together(
     from bench.report.together import load_members
 
     if reference is not None:
-        line = "--reference stands beneath the rows of one run: bench report RUN --reference NAME"
+        line = "--reference is for a report of one run: bench report RUN --reference NAME"
         raise UsageError(line)
     folder, members = folder or output / TOGETHER, load_members(names, output)
     write_joint(members, folder)
@@ -77,7 +77,7 @@ def _report_together(
 def show(
     run_dir: options.RunName,
     prompt: Annotated[str | None, typer.Option(help="CONVERSATION#TURN. [default: a few]")] = None,
-    decoders: Annotated[str | None, typer.Option("--decoders", "-d", help="Cells.")] = None,
+    decoders: Annotated[str | None, typer.Option("--decoders", "-d", help="Cells to show.")] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Print answers with the tokens of each step coloured."""
@@ -109,28 +109,28 @@ def explain(
 @app.command(rich_help_panel=PANEL)
 @options.configured(
     project=options.option(
-        str, "Of mlflow, trackio: experiment, project. [default: decoding-bench]"
+        str, "mlflow, trackio: experiment or project. [default: decoding-bench]"
     ),
     repo=options.option(
         str,
-        "A dataset of the Hugging Face hub: hub uploads to it, eval-results link to it.",
+        "Hugging Face dataset that hub uploads to and eval-results link to.",
         metavar="OWNER/NAME",
     ),
-    licence=options.option(str, "Of hub: the card's licence.", "--license", metavar="ID"),
+    licence=options.option(str, "hub: the card's licence.", "--license", metavar="ID"),
     benchmarks=options.option(
         list[str],
-        "Of eval-results: the hub's benchmark of a family. Repeatable.",
+        "eval-results: the hub's benchmark for a family. Repeatable.",
         "--benchmark",
         metavar="FAMILY=OWNER/DATASET#TASK",
     ),
     figures=options.option(
-        list[str], "Of reference: a figure to keep. Repeatable.", "--figure", metavar="NAME"
+        list[str], "reference: a figure to keep. Repeatable.", "--figure", metavar="NAME"
     ),
 )
 def export(
     run_dir: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="A run folder, or `latest`; of peft an adapter's."),
+        typer.Argument(metavar="RUN", help="A run or `latest`; for peft an adapter folder."),
     ],
     to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
@@ -175,20 +175,20 @@ def paper(
         list[str],
         typer.Argument(metavar="RUN...", help="Run folders, `latest`, or stored references."),
     ],
-    venue: Annotated[_Venue, typer.Option(help="Whose columns and checklist.")] = "icml",
+    venue: Annotated[_Venue, typer.Option(help="Sets column width and checklist.")] = "icml",
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="DECODER=TEXT", help="What to call a decoder. Repeatable."),
+        typer.Option(metavar="DECODER=TEXT", help="Name to print for a decoder. Repeatable."),
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(help="Numbers of the table, by their names in summary.csv, comma-separated."),
+        typer.Option(help="Columns of the table, as named in summary.csv, comma-separated."),
     ] = None,
     bold: Annotated[
-        Literal["best", "none"], typer.Option(help="What is bold in a column.")
+        Literal["best", "none"], typer.Option(help="Number to print bold in a column.")
     ] = "best",
     folder: Annotated[
-        Path | None, typer.Option(help="[default: RUN/paper; of several OUTPUT/together/paper]")
+        Path | None, typer.Option(help="[default: RUN/paper; for several OUTPUT/together/paper]")
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
@@ -232,10 +232,10 @@ def show_prompts(
         str | None, typer.Option("--tasks", "-t", help="As for `run`. [default: zoo]")
     ] = None,
     split: Annotated[str | None, typer.Option(help="As for `run`.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Chooses the subset. [default: 0]")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations shown.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the subset. [default: 0]")] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML, e.g. to name columns.")
+        Path | None, typer.Option("--config", "-c", help="TOML file, e.g. to name columns.")
     ] = None,
 ) -> None:
     """Print the prompts of a run, with their references, without running it."""

@@ -24,9 +24,9 @@ _GateFile = Annotated[
     Path | None, typer.Option("--gate", help="TOML of tolerances and margins. [default: built in]")
 ]
 Strict = Annotated[
-    bool, typer.Option("--fail-inconclusive", help="Inconclusive ends with 4, by default with 0.")
+    bool, typer.Option("--fail-inconclusive", help="If inconclusive, exit with 4, not 0.")
 ]
-Markdown = Annotated[Path | None, typer.Option(help="Write the table for a pull request.")]
+Markdown = Annotated[Path | None, typer.Option(help="Write a table for a pull request.")]
 _JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
 _Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
 
@@ -60,14 +60,14 @@ def compare(
     *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
     quality_limit=options.option(
-        int, "Prompts per family to score. [default: 8; with --config as run]"
+        int, "Prompts per family to score. [default: 8; with --config as for run]"
     ),
-    repeats=options.option(int, "Every two in fresh processes. [default: 6]"),
+    repeats=options.option(int, "Two at a time in fresh processes. [default: 6]"),
 )
 def ab(
-    base: Annotated[str, typer.Option(help="Git revision or folder of a checkout.")],
+    base: Annotated[str, typer.Option(help="Git revision, or folder of a checkout.")],
     given: options.Given,
-    head: Annotated[str, typer.Option(help="Likewise; the working tree as it is.")] = ".",
+    head: Annotated[str, typer.Option(help="Likewise; default: the working tree.")] = ".",
     gate: _GateFile = None,
     fail_inconclusive: Strict = False,
     markdown: Markdown = None,
@@ -98,8 +98,8 @@ def doctor(
     aa: Annotated[
         bool, typer.Option("--aa", help="Also measure ar against itself on the zoo.")
     ] = False,
-    margin: Annotated[float, typer.Option(help="The margin wanted, 0.03 is 3 %.")] = 0.03,
-    strict: Annotated[bool, typer.Option("--strict", help="End with 4 on any advice.")] = False,
+    margin: Annotated[float, typer.Option(help="Margin to resolve; 0.03 is 3 %.")] = 0.03,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 on any advice.")] = False,
     as_json: options.JsonFlag = False,
 ) -> None:
     """Check whether this machine is fit to measure on, and how small a difference it can show."""

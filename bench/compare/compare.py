@@ -27,7 +27,7 @@ from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, drifted, from_here
 def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
     """Compare two loaded sides."""
     pair = RunPair(base, head)
-    apart = "one kind of machine" if pair.same_machine else "elsewhere"
+    apart = "one kind of machine" if pair.same_machine else "different machines"
     return Comparison(
         base=base.name,
         head=head.name,
@@ -35,7 +35,7 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         head_code=head.code,
         gate=gate,
         cells=tuple(_judged(cell, pair, gate) for cell in {**base.cells, **head.cells}),
-        how="measured interleaved" if pair.interleaved else f"measured apart, {apart}",
+        how="measured interleaved" if pair.interleaved else f"measured separately, {apart}",
         margin=_margin(pair, gate) if pair.same_machine else None,
         unlike=tuple(pair.unlike),
         changes=tuple(pair.changes()),
@@ -72,7 +72,7 @@ def _invalid(side: RunSnapshot) -> str | None:
 def _unjudged(pair: RunPair) -> list[str]:
     rounded = filter(None, map(pair.rounded, sorted(pair.held_to_ar - {BASELINE})))
     lines = [
-        f"identical_to_ar is measured and not judged in {dtype}, where equality "
+        f"identical_to_ar is measured but not judged in {dtype}, where equality "
         "proves nothing: `bench verify` judges it"
         for dtype in dict.fromkeys(rounded)
     ]
@@ -102,10 +102,10 @@ def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         made = _compared(cell, pair, gate)
     notes = list(made.notes)
     if cell in pair.base.wrong:
-        line = f"base is {WRONG} here: it claims to be lossless and is not, and is no measure"
+        line = f"base is {WRONG}: it claims to be lossless and is not, so it proves nothing"
         notes.insert(0, line)
     if cell in pair.head.wrong:
-        line = f"head is {WRONG} here: it claims to be lossless and left ar's tokens, no near-ties"
+        line = f"head is {WRONG}: it claims to be lossless but differs from ar beyond near-ties"
         made = replace(made, verdict=Regression.wrong)
         notes.insert(0, line)
     return replace(made, notes=tuple(notes))
@@ -122,14 +122,14 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     numbers["options"] = tuple(pair.option_changes(cell))
     notes = []
     if cell in pair.held_to_ar - pair.head.same_as_ar:
-        notes.append("head does not claim ar's tokens; base does, and head is held to that")
+        notes.append("base claims ar's tokens, head does not; head is judged by that claim")
     if not joined.base or joined.coverage < gate.verdict.min_coverage:
         asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
-        note = f"too few of base's prompts (by their hashes) were asked in head: {asked or 'none'}"
+        note = f"head answered too few of base's prompts (by hash): {asked or 'none'}"
         return _not_comparable(cell, *notes, note, **numbers)
     measures = (*_hard(cell, joined, of_ar, pair, gate), *_time(joined, of_ar, pair, gate))
     if len(joined.base) < joined.num_base:
-        notes.append("only answers that both sides gave count")
+        notes.append("only answers that both sides have count")
     if len(_batch_sizes(joined)) > 1:
         notes.append("time is not judged: the batch sizes differ")
     return CellRegression(
@@ -180,7 +180,7 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
     least = measure.tolerance + max(filter(drifted, drifts), default=0.0)
     explained = not pair.interleaved and measure.low is not None and measure.low <= least
     if measure.verdict is Regression.regressed and explained:
-        note = "slower by no more than the machine's speed drifted in a run; `bench ab` can tell"
+        note = "slower by no more than the machine's speed drifted in a run; use `bench ab`"
         measure = replace(measure, verdict=Regression.inconclusive, note=note)
     if joined.base[0].decoder == BASELINE:
         return [measure]

@@ -169,7 +169,7 @@ def judge_time(
         verdict, note = Regression.inconclusive, "too few conversations for an interval"
     elif low > margin:
         verdict = Regression.regressed if gate.time.fail else Regression.inconclusive
-        note = "" if gate.time.fail else "slower; the gate only tells"
+        note = "" if gate.time.fail else "slower; the gate only reports it"
     elif high < 1 / (1 + margin) - 1:
         verdict = Regression.improved
     elif high <= margin:
@@ -190,6 +190,6 @@ def more_needed(ratio: Estimate, margin: float) -> str:
     half_width = math.log(ratio.high / ratio.value)
     distance = abs(math.log1p(margin) + math.log(ratio.value))
     if half_width > _MOST_TIMES**0.5 * distance:
-        return f"more than {_MOST_TIMES} times the prompts would be needed to tell"
+        return f"more than {_MOST_TIMES} times as many prompts would be needed to decide"
     wanted = math.ceil(ratio.clusters * (half_width / distance) ** 2)
-    return f"needs about {wanted - ratio.clusters} more conversations to tell"
+    return f"needs about {wanted - ratio.clusters} more conversations to decide"

@@ -80,7 +80,7 @@ class RunPair:
             for key in (*_DISTRIBUTION, *_WORK, *(["seed"] if base.get("temperature") else []))
             if key in base and key in head and base[key] != head[key]
         ]
-        return [*lines, *(f"the target model is another one{why}" for why in self._other_target())]
+        return [*lines, *(f"the target models differ{why}" for why in self._other_target())]
 
     def _other_target(self) -> list[str]:
         """Say why the targets are different models: by weights, else by name and shape.
@@ -90,7 +90,7 @@ class RunPair:
         facts = [side.env.models.target or {} for side in self.sides.values()]
         widths = [known.get("quantized") or "not packed" for known in facts]
         if all(facts) and widths[0] != widths[1]:
-            return [f": its weights are {widths[0]} in base and {widths[1]} in head"]
+            return [f": weights are {widths[0]} in base and {widths[1]} in head"]
         hashes = [known.get("weights_sha256") for known in facts]
         if all(hashes):
             return [""] if hashes[0] != hashes[1] else []

@@ -74,7 +74,7 @@ def to_markdown(comparison: Comparison) -> str:
     lines += [f"* {markdown(line)}" for line in _remarks(comparison)]
     warnings = counted(len(comparison.warnings), "warning")
     lines += _folded(f"{warnings} of the runs", comparison.warnings)
-    lines += _folded("What else differs", comparison.changes)
+    lines += _folded("Other differences", comparison.changes)
     return "\n".join(lines) + "\n"
 
 
@@ -218,7 +218,7 @@ def _note(comparison: Comparison) -> str:
     if comparison.margin is not None:
         text += (
             f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
-            f"regressed where the whole interval lies beyond +{comparison.margin:.0%}. Time over "
+            f"regressed if the whole interval lies beyond +{comparison.margin:.0%}. Time over "
             "ar: the same in units of ar's time on each side, so that a load that slowed a whole "
             "run down cancels; it is not judged."
         )

@@ -67,7 +67,7 @@ class _LlamaArm:
     def answer(self, ids: Sequence[int], budget: int) -> Answer:
         size = int(self._model.n_vocab())
         if max(ids) >= size:
-            raise ValueError(f"the run's prompt has id {max(ids)}, this model has {size} ids")
+            raise ValueError(f"the prompt has id {max(ids)}, but this model has {size} tokens")
         self._model.reset()
         self._calls, self._fed = 0, []
         tokens: list[int] = []

@@ -47,7 +47,7 @@ def measure_external(
     number = next_session(read_external(run_dir))
     session = _Session(run_dir, number, engine, engine.module().__version__, request)
     if not run.status.complete:
-        progress.note("the run is not complete: if it goes on now, both take each other's cores")
+        progress.note("the run is incomplete: if it is still running, both compete for cores")
     modes = list(engine.modes)
     progress.start(engine.name, len(prompts) * len(modes))
     groups = [modes] if engine.together else [[mode] for mode in modes]
@@ -128,8 +128,8 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
     """Return the run's settings; the stop ids are the tokens that ended ar's answers."""
     temperature = run.config.get("temperature", 0)
     if temperature != 0:
-        line = f"{run.path} samples at temperature {temperature}; another engine draws otherwise"
-        advice = "take a greedy run: bench run --temperature 0"
+        line = f"{run.path} samples at temperature {temperature}; other engines draw other tokens"
+        advice = "use a greedy run: bench run --temperature 0"
         raise UnavailableError(f"{line}: {advice}")
     ends = frozenset(
         record.tokens[-1]
@@ -155,5 +155,5 @@ def _own_model(run: Run, engine: str) -> str:
     if file is not None and file.suffix.lower() == ".gguf":
         return str(file)
     kind = "a folder or hub id" if engine == "vllm" else "a .gguf file"
-    line = f"the run's model {source!r} is nothing that {engine} reads"
-    raise UsageError(f"{line}: give it {kind} of the same model with --model")
+    line = f"{engine} cannot read the run's model {source!r}"
+    raise UsageError(f"{line}: give {kind} of the same model with --model")

@@ -111,7 +111,7 @@ def read_responses(file: Path, session: int) -> list[ExternalAnswer]:
         return [_read(line, file.stem, session) for line in lines]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         advice = "a server started with --per-request-spec-decode-metrics summary writes them"
-        line = f"no JSON lines with sound metrics.speculative_decoding ({error!r}); {advice}"
+        line = f"no JSON lines with valid metrics.speculative_decoding ({error!r}); {advice}"
         raise UsageError(f"--read {file}: {line}") from error
 
 

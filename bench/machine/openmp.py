@@ -34,5 +34,5 @@ def spinning() -> tuple[str, str | None]:
         return f"{WAIT_POLICY}={policy}", advice if policy.lower() == "passive" else None
     if count is not None:
         return f"{SPIN_COUNT}={count}", None
-    advice = f"export {SPIN_COUNT}={_SHORT_SPIN}: spinning threads slow calls beside other load"
+    advice = f"export {SPIN_COUNT}={_SHORT_SPIN}: spinning threads slow calls under other load"
     return "spin for as long as the OpenMP runtime lets them", advice

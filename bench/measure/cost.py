@@ -106,10 +106,10 @@ def _begin(subject: Subject, folder: Path) -> None:
         return
     planned = [(f.work, f.grid, f.name, dict(f.target)) for f in (before, subject.facts)]
     if planned[0] != planned[1]:
-        line = f"{folder} holds a measurement of another model or grid; give another --folder"
+        line = f"{folder} has a measurement of another model or grid; give another --folder"
         raise UsageError(line)
     if read_environment(folder).comparability_key != subject.env.comparability_key:
-        line = f"{folder} was begun on another machine or setup; give another --folder"
+        line = f"{folder} was started on another machine or setup; give another --folder"
         raise UnavailableError(line)
 
 

@@ -24,7 +24,7 @@ from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import num_packed, packed_bytes
 
-_SMALLER = "take a smaller --dtype (bfloat16) or shape, or another --device"
+_SMALLER = "use a smaller --dtype (bfloat16) or shape, or another --device"
 
 
 def open_subject(
@@ -52,7 +52,7 @@ def open_subject(
     work = work_of(model)
     room = _free_bytes(device)
     on_gpu = model.device.type == "cuda"
-    no_replay = (None if on_gpu else missing_compiler()) if replay else "not asked for"
+    no_replay = (None if on_gpu else missing_compiler()) if replay else "not requested"
     smallest = CostCell(rows=1, sequences=1, context=grid.contexts[0])
     return Subject(
         model=model,

@@ -85,7 +85,7 @@ def evaluate(
     harness = optional("lm_eval", "eval", "bench eval")
     cells = list(config.decoders or {})
     if len(cells) != 1:
-        line = f"--decoder names {len(cells)} decoders; name one, and evaluate them one by one"
+        line = f"--decoder names {len(cells)} decoders; evaluate them one at a time"
         raise UsageError(line)
     cell = cells[0]
     tasks = _known_tasks(request)
@@ -125,9 +125,9 @@ def evaluate(
         )
     facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
     _store(folder, results, facts)
-    notes = [] if not model.num_cut else [f"{model.num_cut} prompts lost their beginning to fit"]
+    notes = [] if not model.num_cut else [f"{model.num_cut} prompts were left-truncated to fit"]
     if cell != BASELINE and setup.arms[cell].cell.guarantee == "none":
-        notes.append(f"{cell} guarantees nothing: these are its scores, not the model's")
+        notes.append(f"{cell} is not lossless: these are its scores, not the model's")
     return Evaluation(results=results, folder=folder, notes=notes)
 
 

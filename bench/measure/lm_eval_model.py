@@ -78,7 +78,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         arm = self._arm
         most = self._setup.models.target.max_length - sampling.max_new_tokens
         if most < 1:
-            self._refuse(f"max_gen_toks {sampling.max_new_tokens} leave no room for a prompt")
+            self._refuse(f"max_gen_toks {sampling.max_new_tokens} leaves no room for a prompt")
         indices = list(requests)
         prompts = [self._fitting(self._encode(requests[i].args[0]), most) for i in indices]
 
@@ -113,7 +113,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         for name, value in given.items():
             if name not in _ALLOWED and _NEUTRAL.get(name, object()) != value:
                 allowed = ", ".join(_ALLOWED)
-                self._refuse(f"it asks for {name}={value!r}; decoders know {allowed}")
+                self._refuse(f"it asks for {name}={value!r}; decoders support {allowed}")
         until = given.get("until") or ()
         strings = tuple([until] if isinstance(until, str) else until)
         temperature = given.get("temperature")

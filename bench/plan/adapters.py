@@ -63,7 +63,7 @@ def adapter_folder(name: str, source: str) -> Path:
     if is_shelf(source):
         line = f"the embedded adapter is missing ({source}/{name}); {how_to_get(name)}"
     else:
-        line = f"adapter {name!r}: there is no folder {source!r}; give one that holds adapter.json"
+        line = f"adapter {name!r}: there is no folder {source!r}; give one with adapter.json"
     raise UnavailableError(line)
 
 
@@ -73,7 +73,7 @@ def how_to_get(name: str, decoder: Decoder | None = None) -> str:
     if decoder is None or not decoder.variants:
         return advice
     command = _TRAINERS[decoder.variants[0]]
-    return f"{advice}, or train one of the {decoder.adapter_of} with `{command}`"
+    return f"{advice}, or train one for the {decoder.adapter_of} with `{command}`"
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:

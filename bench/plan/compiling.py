@@ -48,20 +48,20 @@ def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Opened], not
                 return opener(run.with_values(compile=True))
         except NoGraphError as error:
             why = str(error)
-        note(f"calls run eagerly, at up to four times the time of compiled ones: {why}")
+        note(f"calls run eagerly, which may take four times as long as compiled: {why}")
     try:
         return opener(run.with_values(compile=bool(asked)))
     except NoGraphError as error:
-        raise UnavailableError(f"{error}; take --no-compile") from error
+        raise UnavailableError(f"{error}; use --no-compile") from error
 
 
 def _eager_because(run: ResolvedRun) -> str | None:
     config = run.config
     reasons = (
-        (uses_tiles(run), "row-invariant numerics have no graphs yet"),
-        (config.tensor_parallel > 1, "there are no graphs under --tensor-parallel"),
-        (config.device_map is not None, "there are no graphs under --device-map"),
-        (config.quantize is not None, f"graphs of {config.quantize} weights need --compile"),
+        (uses_tiles(run), "row-invariant numerics cannot be compiled yet"),
+        (config.tensor_parallel > 1, "--tensor-parallel cannot be compiled"),
+        (config.device_map is not None, "--device-map cannot be compiled"),
+        (config.quantize is not None, f"{config.quantize} weights compile only with --compile"),
     )
     why = next((why for holds, why in reasons if holds), None)
     if why is None and open_device(config.device).type != "cuda":  # CUDA captures calls

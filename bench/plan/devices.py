@@ -27,12 +27,12 @@ def open_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
-        raise UsageError(f"{name!r} is no device; use cpu, cuda or cuda:N") from error
+        raise UsageError(f"{name!r} is not a device; use cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device {name!r} is not supported; use cpu or cuda")
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
-        line = f"device {name!r} is not there: {num_gpus} CUDA devices found; use --device cpu"
+        line = f"device {name!r} is missing: {num_gpus} CUDA devices found; use --device cpu"
         raise UnavailableError(line)
     return device
 
@@ -44,7 +44,7 @@ def check_devices(config: RunConfig) -> None:
     for option, value in (("--device-map", config.device_map), ("--tensor-parallel", cut)):
         for other in (name for name in given if given[name] and name != option):
             if value:
-                raise UsageError(f"{other} does not go with {option}; leave one of them out")
+                raise UsageError(f"{other} cannot be combined with {option}; leave one of them out")
 
 
 def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
@@ -57,8 +57,8 @@ def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
     ranks = Ranks.of_environment()
     if ranks.count != num:
         raise UsageError(
-            f"--tensor-parallel {num} needs as many processes and there are {ranks.count}; start "
-            f"it as `torchrun --nproc-per-node {num} -m bench …`"
+            f"--tensor-parallel {num} needs {num} processes, not {ranks.count}; start it as "
+            f"`torchrun --nproc-per-node {num} -m bench …`"
         )
     return ranks.join(device)
 
@@ -70,13 +70,13 @@ def device_map(given: str) -> str | dict[str, str | int]:
     try:
         placed = json.loads(Path(given).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
-        line = f"--device-map {given}: {error.strerror}; give a name or a file that is there"
+        line = f"--device-map {given}: {error.strerror}; give a name or an existing file"
         raise UsageError(line) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--device-map {given} is no JSON ({error}); write {_EXAMPLE}") from error
+        raise UsageError(f"--device-map {given} is not JSON ({error}); write {_EXAMPLE}") from error
     kinds = {type(device) for device in placed.values()} if isinstance(placed, dict) else {None}
     if not placed or not kinds <= {str, int}:
-        raise UsageError(f"--device-map {given} names no places of parts; write {_EXAMPLE}")
+        raise UsageError(f"--device-map {given} maps no parts to devices; write {_EXAMPLE}")
     return dict(placed)
 
 

@@ -52,10 +52,10 @@ def check_identity(
     changed = [f"the {part}" for part in began if now.get(part) != began[part]]
     changed += [f"prompt {p.prompt}" for p in plan.prompts if asked.get(p.prompt) != p.hash]
     if changed:
-        line = f"cannot resume: {changed[0]} is not the one the run began with; start a new run"
+        line = f"cannot resume: {changed[0]} has changed since the run began; start a new run"
         raise UnavailableError(line)
     if env.comparability_key != setup.environment().comparability_key:
-        line = "cannot resume: this machine, or its setup (threads, torch, device), is another one"
+        line = "cannot resume: the machine or its setup (threads, torch, device) has changed"
         raise UnavailableError(f"{line}; start a new run")
 
 

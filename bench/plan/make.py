@@ -85,8 +85,8 @@ def tokenise(
     config, context = setup.config, setup.models.target.max_length
     if config.max_new_tokens >= context:
         raise UsageError(
-            f"the model's context is {context} tokens, and answers of {config.max_new_tokens} "
-            f"leave none for a prompt: lower --max-new-tokens, to {context - 1} at most",
+            f"the model's context is {context} tokens, so answers of {config.max_new_tokens} "
+            f"leave none for a prompt: lower --max-new-tokens to {context - 1} or less",
         )
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
 
@@ -98,7 +98,7 @@ def tokenise(
     if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= longest:
         raise UsageError(
             f"--prompt-tokens {config.prompt_tokens}: with answers of {config.max_new_tokens} "
-            f"tokens the model's context of {context} takes 2 to {longest}",
+            f"tokens the model's context of {context} has room for 2 to {longest}",
         )
     try:
         prompts, skipped = PromptEncoder(
@@ -117,7 +117,7 @@ def tokenise(
 
 def _unscored(prompts: Sequence[Prompt]) -> list[str]:
     num = sum(prompt.family == OTHER and prompt.reference is not None for prompt in prompts)
-    line = f"{num} of {len(prompts)} prompts have a reference and no family, so they are not scored"
+    line = f"{num} of {len(prompts)} prompts have a reference but no family, so they are not scored"
     return [f"{line}: name the family, in a column or in [columns] of the config file"] * (num > 0)
 
 
@@ -184,7 +184,7 @@ def part_of(plan: Plan, text: str) -> Plan:
     )
     blocks = plan.blocks[which - 1 :: of]
     if not blocks:
-        raise UsageError(f"--part {text} holds nothing: the plan has {len(plan.blocks)} blocks")
+        raise UsageError(f"--part {text} is empty: the plan has {len(plan.blocks)} blocks")
     parts = (f"{which}/{of}",)
     return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
@@ -219,7 +219,7 @@ def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) 
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
     seconds, basis = estimate(setup, plan, timed)
-    line = f"about {duration(seconds)}, were every decoder as fast as ar ({basis})"
+    line = f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"
     return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), line]
 
 
@@ -272,7 +272,7 @@ def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]
     timing_s = plan.num_answers * answer_s / min(at_once, 4)
     quality_s = num_scored * answer_s / min(batch_size(setup), 4)
     basis = (
-        f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens an "
+        f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens per "
         f"answer on {len(probes)} prompts"
     )
     return timing_s + quality_s, basis

@@ -85,7 +85,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     file = package_file(model)
     if file is None:
         raise UnavailableError(
-            f"model {name!r} is not here: `{model.install}` brings its weights "
+            f"model {name!r} is not installed: `{model.install}` installs its weights "
             f"({model.num_bytes / 1e6:.0f} MB), or load {model.hub_id} from the hub",
         )
     return _converted(file, progress, model)
@@ -103,7 +103,7 @@ def _converted(
     sha256 = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
     if model is not None and sha256 != model.sha256:
         raise UnavailableError(
-            f"{file.name} of {model.package} is not the file that is known: its SHA-256 is "
+            f"{file.name} of {model.package} is not the expected file: its SHA-256 is "
             f"{sha256[:12]}…, expected {model.sha256[:12]}…; install it again with "
             f"`{model.install} --force-reinstall`",
         )

@@ -48,7 +48,7 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     """Write ``NAME.py`` and ``test_NAME.py``; return them and the class's name (`UsageError`)."""
     _check_name(name)
     if not folder.is_dir():
-        raise UsageError(f"--folder {folder}: there is no such folder; make it first")
+        raise UsageError(f"--folder {folder}: there is no such folder; create it first")
     class_name = "".join(part.capitalize() for part in name.split("_"))
     source = Path(starter.__file__).read_text(encoding="utf-8")
     texts = {
@@ -57,7 +57,7 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     }
     files = [folder / file for file in texts]
     if there := [file for file in files if file.exists()]:
-        line = f"{there[0]} is there already and is not overwritten; take another NAME or --folder"
+        line = f"{there[0]} exists and is not overwritten; use another NAME or --folder"
         raise UsageError(line)
     for file, text in zip(files, texts.values(), strict=True):
         write_text(file, text)
@@ -66,11 +66,11 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.startswith("test_"):
-        line = f"{name!r} names no decoder; use small letters, digits and _, such as my_decoder"
+        line = f"{name!r} is not allowed; use lowercase letters, digits and _, such as my_decoder"
         raise UsageError(line)
     if name in names():
-        line = f"there is a decoder {name!r} already; take another name (bench ls decoders)"
+        line = f"a decoder {name!r} exists already; use another name (bench ls decoders)"
         raise UsageError(line)
     if name in _TAKEN or name in sys.stdlib_module_names:
-        line = f"{name}.py would stand in front of the module {name!r}; take another name"
+        line = f"{name}.py would shadow the module {name!r}; use another name"
         raise UsageError(line)

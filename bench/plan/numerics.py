@@ -34,17 +34,17 @@ def uses_tiles(run: ResolvedRun) -> bool:
     config = run.config
     if "invariant" not in (config.numerics, *map(run.numerics, run.decoders)):
         if config.tile is not None:
-            line = f"--tile {config.tile} is of row-invariant numerics; add --numerics invariant"
+            line = f"--tile {config.tile} is for row-invariant numerics; add --numerics invariant"
             raise UsageError(line)
         return False
     refusals = (
-        (config.compile, "--compile", "makes a graph of every shape, and each may round otherwise"),
-        (config.tensor_parallel > 1, "--tensor-parallel", "adds up parts of products"),
-        (config.attention == "eager", "--attention eager", "is not the attention of tiles"),
+        (config.compile, "--compile", "compiles a graph per shape, and each may round differently"),
+        (config.tensor_parallel > 1, "--tensor-parallel", "adds partial products"),
+        (config.attention == "eager", "--attention eager", "does not attend in tiles"),
     )
     for given, option, why in refusals:
         if given:
-            raise UsageError(f"{option} {why}: leave it out, or take --numerics fast")
+            raise UsageError(f"{option} {why}: leave it out, or use --numerics fast")
     return True
 
 
@@ -52,7 +52,7 @@ def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
     """Refuse a self-driven decoder in tiles (`UsageError`): the calls of its loop are not ours."""
     if numerics == "invariant" and isinstance(decoder, SelfDriven):
         raise UsageError(
-            f"decoder {cell!r} runs a loop of its own, whose calls have any number of rows: it has "
+            f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it has "
             "no row-invariant numerics; give it numerics=fast, or leave it out",
         )
 
@@ -69,7 +69,7 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
     if failed is not None:
         raise UnavailableError(
             f"rows of {type(failed.module).__name__} in {failed.facts['dtype']} are not computed "
-            f"alike in tiles of {tile} rows here; try another --tile, or --numerics fast",
+            f"identically in tiles of {tile} rows here; try another --tile, or --numerics fast",
         )
     whole = made[0]
     assert whole is not None

@@ -84,8 +84,8 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         if cell == BASELINE and ("numerics" in options or decoder != type(decoder)()):
             given_options = ":".join(f"{key}={value}" for key, value in options.items())
             raise UsageError(
-                f"the baseline {cell!r} takes no option: all speed-ups are over it as it is; "
-                f"measure that beside it, under a label: {cell}@LABEL:{given_options}",
+                f"the baseline {cell!r} takes no options, as all speed-ups refer to it; "
+                f"measure them under a label as well: {cell}@LABEL:{given_options}",
             )
         if lacks := _unmet_need(decoder, draft, adapters):
             if config.decoders is not None:
@@ -94,7 +94,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
             continue
         for key, value in options.items():
             if value and (today := decoder.renamed.get(key, {}).get(value)):
-                note(f"{cell}: {key}={value} is called {key}={today} today")
+                note(f"{cell}: {key}={value} is now called {key}={today}")
         filled = options_of(decoder, options).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
         decoders[cell] = decoder
@@ -146,8 +146,8 @@ def _measured(cell: str, name: str, cost: Cost | None, batch_size: int) -> str:
     number = chosen.get(cell, chosen.get(decoder))
     if number is None:
         raise UsageError(
-            f"{cell}: {name}=auto is not known in {cost.path}; `bench cost --run RUN` finds it of "
-            f"a run with {decoder} in it"
+            f"{cell}: {cost.path} has no {name} for auto; `bench cost --run RUN` finds it from "
+            f"a run with {decoder}"
         )
     return str(number)
 

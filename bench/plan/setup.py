@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from decoders.core.hf.model import HFModel
 
-_SMALLER = "take a smaller --dtype (bfloat16) or model, or another --device"
+_SMALLER = "use a smaller --dtype (bfloat16) or model, or another --device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
     try:
         return self_check(model)
     except ValueError as error:
-        line = f"{role} refused: {error} (--no-self-check measures it all the same)"
+        line = f"{role} refused: {error} (--no-self-check measures it anyway)"
         raise UnavailableError(line) from error
 
 
@@ -246,7 +246,7 @@ def assemble(
         seed=config.seed,
     )
     if config.reuse_prefix and config.batch_size > 1:
-        line = "--reuse-prefix answers one prompt at a time; leave it out, or --batch-size"
+        line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
         raise UsageError(line)
     by_numerics = {"fast": models, "invariant": invariant or models}
     return Setup(
@@ -264,8 +264,8 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
     config, decoder, options = run.config, run.decoders[cell], run.given(cell)
     if config.reuse_prefix and isinstance(decoder, SelfDriven):
         raise UsageError(
-            f"decoder {cell!r} runs a loop with a cache of its own, which keeps nothing of the "
-            "turn before; leave it out, or --reuse-prefix"
+            f"decoder {cell!r} runs its own loop and cache, which keep nothing of the turn before; "
+            "leave out the decoder or --reuse-prefix"
         )
     numerics = run.numerics(cell)
     check_decoder(cell, decoder, numerics)

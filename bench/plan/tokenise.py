@@ -127,9 +127,9 @@ class PromptEncoder:
         )
         if self.vocab_size is not None and max(ids) >= self.vocab_size:
             raise ValueError(
-                f"prompt {prompt.name} has token id {max(ids)}, and the model knows "
-                f"{self.vocab_size:,} tokens: its folder holds the tokenizer of another model, or "
-                "one that was extended without the model; give both as they were trained together"
+                f"prompt {prompt.name} has token id {max(ids)}, but the model has "
+                f"{self.vocab_size:,} tokens: its folder has another model's tokenizer, or one "
+                "that was extended without the model; use model and tokenizer of one training"
             )
         if before is None or num_cut or before.num_cut:
             return prompt
@@ -206,7 +206,7 @@ def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> li
     total = len(prompts) + len(skipped)
     lines = []
     if cut := [prompt.num_cut for prompt in prompts if prompt.num_cut]:
-        lost = f"{len(cut)} of {total} prompts lost their beginning to fit"
+        lost = f"{len(cut)} of {total} prompts were cut at the beginning to fit"
         lines.append(f"{lost} (up to {max(cut)} tokens cut)")
     if skipped:
         families = Counter(item.family for item in skipped)

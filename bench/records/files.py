@@ -50,8 +50,8 @@ def lines_of(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             if parsed is None:
                 damaged = damaged or number
             elif damaged:
-                line = f"{path} line {damaged} is damaged, and whole lines follow it"
-                advice = "delete it and all below it, and `bench resume` measures these again"
+                line = f"{path} line {damaged} is damaged, and intact lines follow it"
+                advice = "delete it and all lines below; `bench resume` measures them again"
                 raise InvalidRunError(f"{line}: {advice}")
             else:
                 yield parsed, len(chunk)
@@ -79,13 +79,13 @@ def only_writer(folder: Path) -> Iterator[None]:
     try:
         held = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise UsageError(f"{folder} is no run folder: {error.strerror}") from error
+        raise UsageError(f"{folder} is not a run folder: {error.strerror}") from error
     try:
         if fcntl is not None:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                line = f"another process is writing to {folder}; wait for its end, or stop it"
+                line = f"another process is writing to {folder}; wait until it ends, or stop it"
                 raise UnavailableError(line) from error
             except OSError:  # a file system without locks
                 pass
@@ -286,5 +286,5 @@ def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:
     """Return the error of a failed write (full disk, read-only folder, file in the way)."""
     reason = getattr(error, "strerror", None) or str(error)
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-    advice = "free some space" if full else "choose a folder that can be written to"
+    advice = "free some space" if full else "choose a writable folder"
     return BenchError(f"cannot write {path}: {reason}; {advice}")

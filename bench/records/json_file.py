@@ -39,7 +39,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError, OSError) as error:
         raise InvalidRunError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise InvalidRunError(f"{path} is damaged: it holds no JSON object")
+        raise InvalidRunError(f"{path} is damaged: it is not a JSON object")
     check_schema(path, data)
     return data
 

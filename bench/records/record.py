@@ -319,25 +319,25 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
     if any(a > d for a, d in zip(steps.accepted, steps.depths, strict=True)):
         broken.append("a step accepted more tokens than it drafted in a row")
     if any(depth > d for depth, d in zip(steps.depths, steps.drafted, strict=True)):
-        broken.append("a step drafted more tokens in a row than it drafted")
+        broken.append("a step drafted more tokens in a row than in total")
     if 0 in (n for n, d in zip(steps.emitted[1:], steps.drafted[1:], strict=True) if d):
         broken.append("a step verified drafts and emitted nothing, not even the target's token")
     fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
     if any(len(ids) > n for ids, n in zip(steps.rejected, fallen, strict=False)):
-        broken.append("a step rejected more tokens than it drafted and did not accept")
+        broken.append("a step rejected more tokens than it drafted minus those accepted")
     sources = [len(p) for p in steps.source]
     if sources and sources != list(steps.accepted):
-        broken.append("a step names the drafters of other drafts than those that stood")
+        broken.append("a step names drafters, but not one per accepted draft")
     if any(number >= len(record.drafters) for p in steps.source for number in p):
         broken.append("a step's drafter has no name")
     told = [(len(p), n) for p, n in zip(steps.decided, steps.emitted, strict=False) if p]
     if any(passes != num for passes, num in told):
-        broken.append("a step says of other tokens than it emitted which pass decided them")
+        broken.append("a step names deciding passes, but not one per emitted token")
     if any(after < before for before, after in itertools.pairwise(steps.ended_s)):
-        broken.append("a step ended before the one before it")
+        broken.append("a step ended before the previous one")
     counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted, *steps.depth)
     if any(number < 0 for number in counts):
-        broken.append("a step counts below 0")
+        broken.append("a step has a count below 0")
     if len(tokens) > max_new_tokens:
         broken.append(f"{len(tokens)} tokens exceed the budget of {max_new_tokens}")
     if record.decoder in ("ar", "ar@aa") and sum(steps.target_calls) != len(tokens):

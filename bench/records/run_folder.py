@@ -76,10 +76,10 @@ def load_run(run_dir: Path | str) -> Run:
         )
     if plan is None and (path / STATUS).is_file():
         refuse_summary(path)
-        line = f"{path} was stopped before anything was planned; begin it: bench resume {path}"
+        line = f"{path} was stopped before anything was planned; start it: bench resume {path}"
         raise UsageError(line)
     if plan is None:
-        raise UsageError(f"{path} is no run folder: it has no {MANIFEST}")
+        raise UsageError(f"{path} is not a run folder: it has no {MANIFEST}")
     records, events = _read_samples(path)
     return Run(
         path=path,
@@ -111,8 +111,8 @@ def refuse_summary(path: Path) -> None:
     """Raise `UsageError` if a folder without a plan keeps the summary of a finished run."""
     if (path / "summary.csv").is_file() or read_status(path).complete:
         raise UsageError(
-            f"{path} has a summary and neither plan nor answers, without which no run is read: "
-            "store the run anew (bench export RUN --to reference), or measure it again: "
+            f"{path} has a summary but neither plan nor answers, so it cannot be read: "
+            "store the run again (bench export RUN --to reference), or measure it again: "
             f"bench run --config {path / CONFIG}"
         )
 
@@ -208,7 +208,7 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
         raise cannot_write(parent, error) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-    raise BenchError(f"{parent} holds a thousand runs called {stem}; clear it up")
+    raise BenchError(f"{parent} has a thousand runs called {stem}; remove some")
 
 
 def point_latest(run_dir: Path) -> None:

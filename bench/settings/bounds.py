@@ -60,13 +60,13 @@ def _cores(threads: int) -> int:
 def _placement(given: str) -> str:
     if given not in PLACEMENTS and not given.endswith(".json"):
         known = ", ".join(PLACEMENTS)
-        raise ValueError(f"{given!r} is none of {known}, nor a .json file of places")
+        raise ValueError(f"{given!r} is neither one of {known} nor a .json file")
     return given
 
 
 def _file_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r:.60} may hold letters, digits and . _ + @ - alone")
+        raise ValueError(f"{name!r:.60} may hold only letters, digits and . _ + @ -")
     if len(name) > MOST_NAME:
         raise ValueError(f"it has {len(name)} characters; at most {MOST_NAME} are allowed")
     return name

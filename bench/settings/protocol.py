@@ -72,7 +72,7 @@ def departures(config: Mapping[str, Any], num_turns: int) -> list[str]:
     if not str(config.get("tasks", "")).startswith("specbench"):
         lines.append("the tasks are not Spec-Bench's questions")
     if num_turns != NUM_TURNS:
-        lines.append(f"{num_turns} turns were asked, not {NUM_TURNS}")
+        lines.append(f"{num_turns} turns were timed, not {NUM_TURNS}")
     if config.get("overlong") == "truncate":
-        lines.append("prompts past the context lost their beginning")
+        lines.append("prompts longer than the context were cut at the beginning")
     return lines

@@ -48,5 +48,5 @@ def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> Worker
             raise UsageError(f"--executor-option {text!r} is not KEY=VALUE")
         table[key] = value
     if kind == "local" and table:
-        raise UsageError(f"--executor local has no options, and was given {', '.join(table)}")
+        raise UsageError(f"--executor local takes no options, but got {', '.join(table)}")
     return WorkerConfig(kind=kind, workers=workers, options=table)

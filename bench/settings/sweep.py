@@ -113,7 +113,7 @@ def _combinations(
         else:
             known = [name for name in RunConfig.model_fields if name not in _NO_AXIS]
             hint = did_you_mean(key, known)
-            raise UsageError(f"{key!r} is no axis of a sweep; {hint}, or [{GRIDS}.DECODER]")
+            raise UsageError(f"{key!r} is not an axis of a sweep; {hint}, or [{GRIDS}.DECODER]")
     for axis in varied:
         axes.setdefault(axis)
     for chosen in itertools.product(*varied.values()):

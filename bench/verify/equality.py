@@ -116,10 +116,10 @@ class EqualityCheck:
             outcome = "measured"
             if self.parted:
                 tokens = median(divergence.num_equal for _, divergence in self.parted)
-                words += f"; parted after {tokens:g} tokens (median)"
+                words += f"; first difference after {tokens:g} tokens (median)"
         elif self._above(floor):
             outcome = "open"
-            words += f"; {num_parted} near-ties, AR in another shape has {len(floor.parted)}"
+            words += f"; {num_parted} near-ties, but {len(floor.parted)} of AR in another shape"
         else:
             words += f"; {num_parted} near-ties" if num_parted else ""
             rarest = 1 / (1 - (1 - POWER) ** (1 / max(1, self.num_tokens)))

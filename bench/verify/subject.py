@@ -79,9 +79,7 @@ class SelfDraft:
     def finding(self) -> Finding:
         """Judge the control: `open` for rejected drafts, since the output may still be right."""
         tested, share = self.accepted + self.rejected, MOST_REJECTED[self.precision]
-        words = (
-            f"{self.accepted} of {tested} drafts are accepted where the target drafts for itself"
-        )
+        words = f"{self.accepted} of {tested} drafts accepted with the target as own draft model"
         outcome: CheckOutcome = "passed"
         power = ""
         if self.errors or not tested:
@@ -89,7 +87,7 @@ class SelfDraft:
             words += f"; {failed(self.errors)}" if self.errors else ""
         elif self.rejected > (max(1, share * tested) if share else 0):
             outcome = "open"
-            words += ": draft and target are not treated alike"
+            words += ": draft model and target are treated differently"
         else:
             power = f"one rejection in {1 / (1 - (1 - POWER) ** (1 / tested)):,.0f}"
         data = {"accepted": self.accepted, "rejected": self.rejected, "errors": self.errors}

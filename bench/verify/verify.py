@@ -83,7 +83,7 @@ def verify(
             work.distributions()
     except KeyboardInterrupt:
         interrupted = True
-        progress.note("interrupted; what was found stands below")
+        progress.note("interrupted; the findings so far follow")
     finally:
         progress.close()
     return work.report(interrupted)
@@ -206,10 +206,10 @@ class _Work:
             f"{self._precision}: a difference from ar is a near-tie where the two logits are less "
             f"than {margin:g} apart, or u less than {edge:.2g} from the token's share of the CDF."
             if margin
-            else "Row-invariant numerics: any difference from ar is wrong, however near a tie.",
-            f"What would be caught is caught with probability {POWER:g}: a wrong token in so many, "
-            "or a distribution at that total-variation distance, whatever its direction.",
-            f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of examinations.",
+            else "Row-invariant numerics: any difference from ar is wrong, even a near-tie.",
+            f"'would catch' is what is caught with probability {POWER:g}: one wrong token in so "
+            "many, or a distribution at that total-variation distance in any direction.",
+            f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of all verifications.",
         ]
 
     def _facts(self) -> Mapping[str, object]:

@@ -128,8 +128,8 @@ class JobQueue:
         self._deaths[fault] += 1
         if self._deaths[fault] >= _DEATHS * (self._num_workers if member.job is None else 1):
             what = "before they began" if member.job is None else f"during {fault}"
-            line = f"{self._deaths[fault]} workers died {what}, {worker} the last"
-            raise BenchError(f"{line}; look at its machine's memory and log")
+            line = f"{self._deaths[fault]} workers died {what}, most recently {worker}"
+            raise BenchError(f"{line}; check its machine's memory and log")
         if member.job is not None:
             self._queue.appendleft(member.job)
         self._start()

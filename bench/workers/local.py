@@ -81,9 +81,9 @@ class LocalExecutor(Links):
         have = len(cores()) or os.cpu_count() or 1
         self.threads = threads or max(1, have // num_workers)
         if (need := num_workers * self.threads) > have:
-            line = f"--workers {num_workers} of {self.threads} thread(s) each need {need}"
+            line = f"--workers {num_workers} with {self.threads} thread(s) each need {need}"
             most = max(1, have // self.threads)
-            raise UsageError(f"{line} cores, here are {have}; at most --workers {most}")
+            raise UsageError(f"{line} cores, but there are {have}; use at most --workers {most}")
 
     def start(self, worker: str) -> None:
         """Begin a process."""

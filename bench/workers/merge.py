@@ -76,12 +76,12 @@ class _Merged:
             twice = len(timed & blocks) + len(quality & scored)
             if twice:
                 both = f"{len(timed & blocks)} blocks and {len(quality & scored)} scored answers"
-                merged.notes.append(f"{both} of {run.path.name} are in an earlier run: that counts")
+                merged.notes.append(f"{both} of {run.path.name} repeat an earlier run: ignored")
             merged._take(run, f"p{number}", timed - blocks, quality - scored)
             blocks |= timed
             scored |= quality
         if len({r.machine for r in merged.records}) > 1:
-            merged.notes.append("measured on different machines: times hold within each only")
+            merged.notes.append("measured on different machines: compare times only within one")
         merged.notes += _missing_parts(merged.plan)
         return merged
 
@@ -122,8 +122,8 @@ def _refuse_other(first: Run, run: Run) -> None:
         why = f"dtypes are {first.env.dtype} and {run.env.dtype}"
     else:
         return
-    line = f"{run.path.name} is of another plan than {first.path.name} ({why})"
-    advice = "merge takes parts of one: `bench run --part I/N` of the same command"
+    line = f"{run.path.name} has another plan than {first.path.name} ({why})"
+    advice = "merge joins parts of one plan: `bench run --part I/N` of the same command"
     raise UnavailableError(f"{line}; {advice}")
 
 
@@ -152,7 +152,7 @@ def _missing_parts(plan: Plan) -> list[str]:
     of = int(plan.parts[0].partition("/")[2])
     all_parts = [f"{number}/{of}" for number in range(1, of + 1)]
     missing = [part for part in all_parts if part not in plan.parts]
-    return [f"parts {', '.join(missing)} are missing: this is a part itself"] if missing else []
+    return [f"parts {', '.join(missing)} are missing: this run is also a part"] if missing else []
 
 
 # ---------------------------------------------------------------- writing

@@ -187,7 +187,7 @@ def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]
         return ()
     have = sorted(cores)
     if threads > len(have):
-        line = f"a worker of {threads} threads is on a node of {len(have)} cores; lower --threads"
+        line = f"a worker needs {threads} cores and its node has {len(have)}; lower --threads"
         raise UsageError(line)
     first = slot % (len(have) // threads) * threads
     return tuple(have[first : first + threads])

@@ -144,12 +144,12 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     now = identity_of(setup)
     for what, then in opening.identity.items():
         if now.get(what) != then:
-            line = f"the {what} on node {node()} is not the one of this run"
-            raise UnavailableError(f"{line}; give all nodes the same checkout and models")
+            line = f"the {what} on node {node()} differs from this run's"
+            raise UnavailableError(f"{line}; use the same checkout and models on all nodes")
     env = setup.environment()
     env = replace(env, machine=replace(env.machine, affinity=num_cores))
     if opening.key is not None and comparability_key(env) != opening.key:
-        line = f"node {node()} is another machine than the one the run was planned on"
+        line = f"node {node()} differs from the machine that planned the run"
         advice = "measure a part there (`bench run --part I/N`) and join the parts: `bench merge`"
         raise UnavailableError(f"{line}; {advice}")
 

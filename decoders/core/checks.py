@@ -126,13 +126,13 @@ def check_steps_concatenate(decoder: Decoder) -> None:
             behind = len(step.tokens) - step.num_leading - step.accepted
             assert behind >= 0, f"{where}: accepted but not emitted: {step}"
             assert not step.drafted or behind <= 1, (
-                f"{where}: {behind} tokens are neither drafts that stood nor the one behind them; "
-                f"tell those in front as Emit.num_leading, or make two steps: {step}"
+                f"{where}: {behind} tokens are neither accepted drafts nor the one after them; "
+                f"count tokens before them in Emit.num_leading, or make two steps: {step}"
             )
             fallen = step.drafted - step.accepted
             count = len(step.rejected)
             assert count in (0, fallen) or (step.longest < step.drafted and count < fallen), (
-                f"{where}: {fallen} drafts fell: {step}"
+                f"{where}: {fallen} drafts were rejected: {step}"
             )
             count = len(step.decided)
             assert count in (0, len(step.tokens)), f"{where}: passes of {count} tokens: {step}"

@@ -89,7 +89,7 @@ class Model(ABC):
 
     def close(self, session: Session) -> None:
         """Release a session's row and move the last row there: open sessions use rows 0..n-1."""
-        assert self._owns(session), "closing a session that is not open here"
+        assert self._owns(session), "closing a session that is not open"
         last = self._open.pop()
         if last is not session:
             self._move_row(last.row, session.row, last.length)
@@ -295,8 +295,8 @@ class Session:
         if not 0 <= length <= self.length:
             raise ValueError(
                 f"truncate({length}) of a session that holds {self.length} tokens; give 0 to "
-                f"{self.length}: a token is there once a call fed it, drafts included, and the "
-                "token that a call picked is not"
+                f"{self.length}: it holds the tokens that calls fed, drafts included, but "
+                "not the token that a call picked"
             )
         self.length = length
 

@@ -49,7 +49,7 @@ def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
 def parse_spec(text: str) -> DecoderSpec:
     """Parse ``NAME[@LABEL][:option=value]…`` or ``path.py:Class[…]…``."""
     if not text.isprintable():
-        raise ValueError(f"{text!r} is no decoder: it holds control characters")
+        raise ValueError(f"{text!r} is not a decoder: it has control characters")
     parts = text.strip().split(":")
     head = parts.pop(0)
     if head.endswith(".py"):
@@ -58,12 +58,12 @@ def parse_spec(text: str) -> DecoderSpec:
         head = f"{head}:{parts.pop(0)}"
     name, _, label = head.partition("@")
     if not name or ("@" in head and not label):
-        raise ValueError(f"{text!r} is no decoder; write NAME[@LABEL][:option=value]…")
+        raise ValueError(f"{text!r} is not a decoder; write NAME[@LABEL][:option=value]…")
     options = {}
     for part in parts:
         key, equals, value = part.partition("=")
         if not (key and equals):
-            raise ValueError(f"{part!r} in {text!r} is no option; write option=value")
+            raise ValueError(f"{part!r} in {text!r} is not an option; write option=value")
         if key in options:
             raise ValueError(f"{text!r} gives option {key!r} twice; leave one of them out")
         options[key] = value
@@ -136,7 +136,7 @@ def _check_interface(cls: type[Decoder], name: str) -> None:
         advice = "update decoding-bench" if cls.interface > INTERFACE else page
         raise ValueError(
             f"decoder {name!r} was written for version {cls.interface} of the decoder interface; "
-            f"this one knows {OLDEST_INTERFACE} to {INTERFACE}: {advice}"
+            f"this bench knows {OLDEST_INTERFACE} to {INTERFACE}: {advice}"
         )
 
 

@@ -37,7 +37,7 @@ def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     assert {cell.rows for cell in cost.curve.points} == {1, 2, 4}
     assert {cell.sequences for cell in cost.curve.points} == {1, 2}
     assert (folder / "figures" / "call_time.svg").is_file()
-    assert "no replay: not asked for" in first.out
+    assert "no replay: not requested" in first.out
     lines = (folder / CALLS).read_bytes()
     assert bench(*command).code == 0
     assert (folder / CALLS).read_bytes() == lines

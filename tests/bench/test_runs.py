@@ -426,10 +426,10 @@ def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     ("file", "change", "said"),
     [
         ("manifest.json", lambda m: m["identity"].update(code="x"), "the code is not"),
-        ("manifest.json", lambda m: m["identity"].update(target="x"), "the target is not"),
-        ("manifest.json", lambda m: m["prompts"][0].update(hash="x"), "is not the one the run"),
+        ("manifest.json", lambda m: m["identity"].update(target="x"), "the target has changed"),
+        ("manifest.json", lambda m: m["prompts"][0].update(hash="x"), "has changed since the run"),
         ("manifest.json", lambda m: m.update(schema=0), "has schema 0"),
-        ("env.json", lambda e: e.update(comparability_key="x"), "this machine, or its setup"),
+        ("env.json", lambda e: e.update(comparability_key="x"), "the machine or its setup"),
     ],
 )
 def test_a_run_does_not_go_on_as_something_else(
@@ -536,7 +536,7 @@ def test_a_dry_run_of_a_file_says_how_it_is_read_and_shows_its_first_prompt(
     lines = dry_run(small(tasks=str(file), limit=9, quality_limit=0), shown, opener)
     assert f"{file} is read as ShareGPT: 1 conversation (other 1)" in shown.notes
     assert "fields that are not read: lang" in shown.notes
-    assert "--limit 9 is more than there are: all 1 are taken" in shown.notes
+    assert "--limit 9 exceeds the source: all 1 are used" in shown.notes
     start = lines.index("the first prompt, talks-00000#1 (other, 3 tokens):")
     assert lines[start + 1].endswith("Hi")
 
@@ -552,7 +552,7 @@ def test_a_summary_without_plan_and_answers_is_neither_read_nor_resumed_as_a_run
     for name in ("config.toml", "env.json", left):
         shutil.copy(ROOT / "results" / "reference" / "h100-zoo" / name, kept)
     before = sorted(kept.rglob("*"))
-    said = "a summary and neither plan nor answers.* store the run anew"
+    said = "a summary but neither plan nor answers.* store the run again"
     with pytest.raises(BenchError, match=said) as read:
         load_run(kept)
     with pytest.raises(BenchError, match=said) as resumed:

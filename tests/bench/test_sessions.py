@@ -112,7 +112,7 @@ def test_sessions_are_spread_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (("--sessions", 0), "2 or more"),
         (("--sessions", 2, "--every", -1), "0 minutes or more"),
         (("--every", 5), "2 or more"),
-        (("--sessions", 2, "--part", "1/2"), "leave out --part"),
+        (("--sessions", 2, "--part", "1/2"), "with --part or --workers"),
         (("--sessions", 2, "-d", "nobody"), "nobody"),
     ],
 )

@@ -94,7 +94,7 @@ def test_several_grids_have_decoders_of_their_own_and_no_point_twice(tmp_path: P
     [
         ("", "no [sweep] table"),
         ("[sweep]\n", "no [sweep] table"),
-        ("[sweep]\nbatchsize = [1]\n", "'batchsize' is no axis of a sweep; did you mean"),
+        ("[sweep]\nbatchsize = [1]\n", "'batchsize' is not an axis of a sweep; did you mean"),
         ("[sweep]\nbatch_size = []\n", "'batch_size' of the sweep is empty"),
         ("[sweep]\nbatch_size = [1, 0]\n", "batch_size"),
         ("[sweep]\nspecs.k = [1]\n", "no decoder 'specs'"),
@@ -221,7 +221,7 @@ def test_prompt_length_is_an_axis_with_a_figure(tmp_path: Path) -> None:
     progress = RecordedProgress()
     failed = run_sweep(too_long, tmp_path / "long", progress, open_tables)
     assert failed.exit_code == Exit.USAGE
-    assert "takes 2 to 244" in progress.notes[-1]
+    assert "has room for 2 to 244" in progress.notes[-1]
 
 
 @pytest.mark.usefixtures("quick")

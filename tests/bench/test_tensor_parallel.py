@@ -99,7 +99,7 @@ def test_a_run_that_was_stopped_goes_on_in_two_processes(models: Path, tmp_path:
 @pytest.mark.parametrize(
     ("count", "options", "told"),
     [
-        (3, ("--tensor-parallel", 3), "cannot be cut into 3 equal parts"),
+        (3, ("--tensor-parallel", 3), "cannot be split into 3 equal parts"),
         (2, ("--tensor-parallel", 2, "--compile"), "--compile does not go with"),
         (
             2,

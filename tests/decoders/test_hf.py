@@ -336,7 +336,7 @@ def test_a_model_that_names_its_exit_layer_needs_no_option() -> None:
         (":k=3", "'k' of decoder 'hf' is 3, but it belongs to kind=assisted or kind=lookup"),
         (":kind=lookup:custom=x.py", "belongs to kind=generate, not to kind=lookup"),
         (":kind=lookup:confidence=0.5", "belongs to kind=assisted or kind=early-exit"),
-        (":kind=assisted:k=-1", "'k' of decoder 'hf' is -1; it must be 0 (the usual) or above"),
+        (":kind=assisted:k=-1", "'k' of decoder 'hf' is -1; it must be 0 (default) or above"),
         (":kind=assisted:confidence=2", "it must be from 0 (off) to 1"),
         (":kind=beam", "allowed: generate, assisted, lookup, early-exit"),
     ],
@@ -356,7 +356,7 @@ def test_assisted_generation_without_a_draft_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ("", r"trained exit layer, and this one's config\.json names none \(exit_layer\)"),
+        ("", r"trained exit layer, but this model's config\.json names none \(exit_layer\)"),
         (":exit_layer=2", r"exit_layer=2: the model has 2 layers; the first 1 to 1 of them"),
     ],
 )

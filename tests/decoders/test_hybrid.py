@@ -214,8 +214,8 @@ def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"source": ((0,),)}, "a step names the drafters of other drafts than those that stood"),
-        ({"depth": (9,)}, "a step drafted more tokens in a row than it drafted"),
+        ({"source": ((0,),)}, "a step names drafters, but not one per accepted draft"),
+        ({"depth": (9,)}, "a step drafted more tokens in a row than in total"),
         ({"depth": (0,)}, "a step accepted more tokens than it drafted in a row"),
     ],
 )

@@ -121,7 +121,7 @@ def test_spec_bench_is_split_as_it_always_was() -> None:
 def test_a_limit_above_what_there_is_takes_everything_once_and_says_so() -> None:
     tasks = load_tasks("qa", limit=1_000_000_000)
     assert len(ids(tasks)) == len(set(ids(tasks))) == 120
-    assert tasks.notes == ("--limit 1000000000 is more than there are: all 120 are taken",)
+    assert tasks.notes == ("--limit 1000000000 exceeds the source: all 120 are used",)
     assert load_tasks("qa", limit=120).notes == ()
 
 

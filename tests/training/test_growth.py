@@ -45,7 +45,7 @@ def test_the_command_draws_and_says_what_ten_times_more_gives(tmp_path: Path) ->
     done = bench("train", "curve", folder, "-o", tmp_path / "curve.png")
     assert done.code == 0, done.err
     assert done.out.splitlines()[0] == (
-        "isd, greedy: 0.75 stand after 10.00 million; ten times as many give +0.25 "
+        "isd, greedy: 0.75 accepted after 10.00 million; ten times as many give +0.25 "
         "(standard error 0.00): 1.00 [1.00, 1.00]"
     )
     assert (tmp_path / "curve.png").stat().st_size > 5000

@@ -137,7 +137,7 @@ class Student:
         biases, caps, masks by index), the student would train on states that no decoder produces.
         """
         name, rest = type(self.module).__name__, expected[:, _CHECKED_CONTEXT:]
-        line = f"{name} trains no adapter of slots: its attention is not plain"
+        line = f"{name} cannot train an adapter of slots: its attention is not plain"
         try:
             gap = self._stood_in(ids, _CHECKED_CONTEXT) - torch.cat([expected, rest], 1)
         except Exception as error:

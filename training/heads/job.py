@@ -235,7 +235,7 @@ class HeldOut(Report):
         """Return one line for the terminal."""
         shown = " ".join(f"{value:.2f}" for value in self.accuracy)
         return (
-            f"leading right of {len(self.accuracy)}: {self.leading:.2f}, among {_CANDIDATES} "
+            f"leading correct of {len(self.accuracy)}: {self.leading:.2f}, among {_CANDIDATES} "
             f"candidates {self.leading_among:.2f}; accuracy by head {shown}"
         )
 

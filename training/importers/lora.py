@@ -54,7 +54,7 @@ class Parts:
         """Add the factors that PEFT saved; unknown weights, or no factors, raise `ValueError`."""
         for key, value in weights:
             if (match := PEFT_KEY.fullmatch(key)) is None:
-                raise ValueError(f"{key}: a weight that is not known here")
+                raise ValueError(f"{key}: unknown weight")
             self.put_factor(match, value)
         if not self.low:
             raise ValueError(f"{str(folder)!r} holds no LoRA weight")

@@ -82,8 +82,8 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     check_plain(settings, PEFT_CONFIG)
     if not settings.get("alora_invocation_tokens"):
         raise ValueError(
-            f"{PEFT_CONFIG} has no alora_invocation_tokens: it is a LoRA of all tokens, where ours "
-            "is one of slots alone"
+            f"{PEFT_CONFIG} has no alora_invocation_tokens: it is a LoRA of all tokens, but ours "
+            "is one of slots only"
         )
     alpha = settings.get("lora_alpha")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:

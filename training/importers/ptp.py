@@ -101,7 +101,7 @@ def _sort_weights(state: Mapping[str, Any]) -> Parts:
         elif match := EMBEDDING.fullmatch(key):
             parts.put(parts.embedding, match[1], key, value)
         elif strange := next((mark for mark in _STRANGE if mark in key), None):
-            raise ValueError(f"{key}: a `{strange}` weight that is not known here")
+            raise ValueError(f"{key}: unknown `{strange}` weight")
     if not parts.low and not parts.high:
         whole = any(not key.startswith("teacher.") for key in state if not EMBEDDING.fullmatch(key))
         what = "it is a whole model trained without LoRA (`scaling`)" if whole else "there is none"

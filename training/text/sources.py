@@ -149,7 +149,7 @@ def source_of(
         name = Path(path).name if known else path
         return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **dealt)
     if teacher is None:
-        raise ValueError("kind 'on-policy' samples from a teacher, and there is none here")
+        raise ValueError("kind 'on-policy' samples from a teacher, which is missing here")
     plan = _plan({**options, "seed": seed})
     if (prompts := options.get("prompts")) is not None:
         prompts = _prompts(prompts, tokenizer, plan.num_completions)

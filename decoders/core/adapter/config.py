@@ -26,7 +26,7 @@ _OF_SOME = ("num_heads", "num_words", "exit_layer", "num_layers", "bias_rank")
 _ATTENTIVE = ("eagle", "shallow")
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
-_WITH_TOKENS = "0 for refine (its passes have no base row to begin from), anchored and standalone"
+_WITH_TOKENS = "0 for refine (its passes have no base row to start from), anchored and standalone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class AdapterConfig:
         of_dyadic = self.conditioned or self.embedding_hidden
         anchored = self.anchored and self.variant == "o-ptp"
         no_late = self.variant == "refine" or self.anchored or self.standalone
-        parts = f"a number that cuts the width of {self.width} into even parts"
+        parts = f"a number that divides the width of {self.width} into even parts"
         rules = [
             (self.variant in VARIANTS, "variant", ", ".join(VARIANTS)),
             (self.code in CODES, "code", ", ".join(CODES)),

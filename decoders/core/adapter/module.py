@@ -118,7 +118,7 @@ class SlotAdapter(StoredAdapter):
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
         if config.variant in HEADS:
-            raise ValueError(f"it holds heads ({config.variant}), and slots are needed here")
+            raise ValueError(f"it has heads ({config.variant}), but slots are needed here")
 
     def embed(
         self,
@@ -183,7 +183,7 @@ class SlotAdapter(StoredAdapter):
             raise ValueError(f"the adapter was made for another model: it lacks layer {extra[0]}")
         if (strange := fed_other_rows(module, list(shapes))) is not None:
             raise ValueError(
-                f"{type(module).__name__} feeds its layer {strange} other rows than a call's own, "
+                f"{type(module).__name__} feeds its layer {strange} rows other than the call's, "
                 "which no gate can tell apart; use medusa, eagle, exit or no adapter"
             )
 
@@ -216,7 +216,7 @@ class HiddenAdapter(StoredAdapter):
         if config.variant not in HEADS:
             raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
         if config.variant != cls.variant:
-            raise ValueError(f"it is of variant {config.variant}, and {cls.variant} is needed here")
+            raise ValueError(f"it is of variant {config.variant}, but {cls.variant} is needed here")
 
     def check_fits(self, width: int) -> None:
         """Raise `ValueError` unless a model's hidden states have the width of training."""

@@ -241,7 +241,7 @@ def _side_by_side(layers: Sequence[Layer]) -> Tensor:
     first, width = layers[0].weight, sum(layer.shape[1] for layer in layers)
     joined = first.as_strided((first.shape[0], width), first.stride())
     dense = joined.is_contiguous() or joined.t().is_contiguous()
-    assert dense, "the weights do not stand side by side"
+    assert dense, "the weights are not stored side by side"
     return joined
 
 

@@ -83,11 +83,11 @@ class Deadline:
         """Return why no further answer may start (after `MOST_TIMEOUTS` in a row), else None."""
         if self._in_a_row < MOST_TIMEOUTS:
             return None
-        return TimeoutError(f"not asked: {self._in_a_row} answers before had no end either")
+        return TimeoutError(f"not started: the {self._in_a_row} answers before it timed out")
 
     def forget(self) -> None:
         """Reset the count of timeouts in a row."""
         self._in_a_row = 0
 
     def _error(self) -> TimeoutError:
-        return TimeoutError(f"no end after {self.limit_s:g} s; --timeout sets the limit")
+        return TimeoutError(f"not finished after {self.limit_s:g} s; --timeout sets the limit")

@@ -74,7 +74,7 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
 def check_draft(name: str, models: Models) -> None:
     """Raise `ValueError` unless there is a draft model with the target's vocabulary."""
     if models.draft is None:
-        raise ValueError(f"decoder {name!r} needs a draft model and none was given; pass --draft")
+        raise ValueError(f"decoder {name!r} needs a draft model, but none was given; pass --draft")
     if models.draft.vocab_size != models.target.vocab_size:
         raise ValueError(
             f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "

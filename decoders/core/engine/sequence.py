@@ -153,7 +153,7 @@ class RunningSequence:
         if not isinstance(item, Call):
             raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
         if item.session is not self._target and item.session is not self._draft:
-            raise ValueError("decoder yielded a call of a session that is not its own")
+            raise ValueError("decoder yielded a call of a session other than its own")
         fed = (*item.tokens, *item.drafts)
         if fed and not 0 <= min(fed) <= max(fed) < self._vocab_size:
             for token in fed:  # the prompt's ids are not the decoder's fault

@@ -138,7 +138,7 @@ def _windows(config: Any) -> dict[str, int | None]:
     kept = getattr(config, "keep_window_size", None)
     if kept is not None and kept < config.max_position_embeddings:
         raise ValueError(
-            f"{config.model_type} drops tokens of its own choice beyond {kept:,} "
+            f"{config.model_type} drops tokens of its choice beyond {kept:,} "
             f"(keep_window_size); {_ADVICE}"
         )
     kinds: list[str] | None = getattr(config, "layer_types", None)
@@ -174,7 +174,7 @@ def _planes(
         if is_of_memory(error):
             raise
         raise ValueError(
-            f"{name} does not run on ready masks and a KV cache ({first_line(error)}); {_ADVICE}"
+            f"{name} does not run with given masks and a KV cache ({first_line(error)}); {_ADVICE}"
         ) from error
     if not planes:
         raise ValueError(f"{name} cached nothing; {_ADVICE}")
@@ -218,13 +218,13 @@ def notes_of(module: Any) -> tuple[str, ...]:
     if applied:
         notes.append(
             f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
-            "answers differ from those of generate() by that"
+            "answers may differ from those of generate()"
         )
     length = changed_frequencies(config)
     if length is not None and length < config.max_position_embeddings:
         notes.append(
-            f"prompt and answer have {length:,} tokens at most, though the model takes "
-            f"{config.max_position_embeddings:,}: beyond, its rope (longrope) has other "
-            "frequencies for all tokens, cached ones too"
+            f"prompt and answer are limited to {length:,} tokens, though the model takes "
+            f"{config.max_position_embeddings:,}: beyond, its rope (longrope) changes the "
+            "frequencies of all tokens, cached ones too"
         )
     return tuple(notes)

@@ -148,7 +148,7 @@ class Graphs:
                 return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
         except Exception as error:  # compilers raise anything
             why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
-            raise NoGraphError(f"no graph can be made of this model: {why}") from error
+            raise NoGraphError(f"this model cannot be compiled: {why}") from error
 
     def _compiled(
         self,

@@ -24,8 +24,8 @@ def early_exit(module: Any, num_layers: int, block: Callable[[Tensor], Tensor]) 
     layers = decoder_layers(module)
     if not 1 <= num_layers < len(layers):
         raise ValueError(
-            f"an exit after layer {num_layers} of a model of {len(layers)}; it may leave after "
-            f"layers 1 to {len(layers) - 1}"
+            f"exit after layer {num_layers} of a model with {len(layers)} layers; give a layer "
+            f"from 1 to {len(layers) - 1}"
         )
     _check_parts(module)
     shared = [*module.parameters(), *module.buffers(), *layers]

@@ -73,7 +73,7 @@ class TransformersGenerate:
         adapters = dict(adapters or {})
         self._decoder = build(parse_spec(decoder))
         if isinstance(self._decoder, SelfDriven):
-            raise ValueError(f"{decoder} is a loop of transformers already: use it there")
+            raise ValueError(f"{decoder} is already a loop of transformers: use it there")
         self._draft, self._adapters, self._seed = draft, adapters, seed
         self._models: Models | None = None
         self._module: Any = None
@@ -158,7 +158,7 @@ class TransformersGenerate:
             beyond.append(f"num_beams={config.num_beams}")
         if beyond:
             raise ValueError(
-                f"{self._decoder.name} draws by temperature, top_k and top_p alone; it cannot have "
+                f"{self._decoder.name} draws only by temperature, top_k and top_p; it cannot have "
                 f"{', '.join(beyond)}: leave out what asks for it"
             )
         stops = getattr(config, "_eos_token_tensor", None)

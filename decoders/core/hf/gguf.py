@@ -58,7 +58,7 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(
                 f"no room for the converted {file.name} in {folder.parent} ({error.strerror}); "
-                "free some space, or choose another place with DECODING_BENCH_CACHE"
+                "free some space, or choose another folder with DECODING_BENCH_CACHE"
             ) from error
         raise ValueError(f"{file.name} cannot be converted: {first_line(error)}") from error
     finally:
@@ -73,7 +73,7 @@ def _metadata(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     if magic != _MAGIC:
-        raise ValueError(f"{file} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+        raise ValueError(f"{file} is not a GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
     for package in ("gguf", "accelerate"):
         if find_spec(package) is None:
             raise ValueError(f"reading {file.name} needs the package {package!r}: {_INSTALL}")
@@ -102,7 +102,7 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
         raise
     except Exception as error:  # the readers raise anything from KeyError to NotImplementedError
         raise ValueError(
-            f"{file} cannot be loaded by transformers: {first_line(error)}; take a file of a "
+            f"{file} cannot be loaded by transformers: {first_line(error)}; use a file of a "
             "supported architecture and quantisation, or a folder of save_pretrained"
         ) from error
     _set_special_ids(module, tokenizer, metadata)

@@ -64,12 +64,12 @@ def load_module(
         missing = f"{lacking[0]} and {len(lacking) - 1} more" if lacking[1:] else lacking[0]
         raise ValueError(
             f"model {str(path_or_id)!r} lacks weights of its architecture ({missing}); give a "
-            "whole folder of save_pretrained"
+            "complete folder of save_pretrained"
         )
     if device_map is not None and not isinstance(device_map, str):
         for name, _ in module.named_parameters():
             if _mapped_device(device_map, name) is None:
-                raise ValueError(f"the map of places leaves out {name}; name every part")
+                raise ValueError(f"the device map leaves out {name}; name every part")
     return module
 
 
@@ -110,7 +110,7 @@ def _check_heads(source: str, shards: int) -> None:
     if num_heads % shards or shared % shards:
         raise ValueError(
             f"model {source!r}: its {num_heads} attention heads over {shared} key-value heads "
-            f"cannot be cut into {shards} equal parts; use a number that divides both"
+            f"cannot be split into {shards} equal parts; use a number that divides both"
         )
 
 

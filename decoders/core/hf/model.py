@@ -100,7 +100,7 @@ class HFModel(Model):
         self._library: Any = None
         if grouped is None:
             grouped = quantized is None
-        assert not (grouped and quantized), "packed weights do not stand side by side"
+        assert not (grouped and quantized), "packed weights cannot be grouped"
         if grouped or quantized is not None:
             group_attention(module)
         self._runner = Runner(module, self.architecture, backend=backend if compile else None)
@@ -199,7 +199,7 @@ class HFModel(Model):
             merged = self.device.type == "cpu" and small and self.tile is None
         if merged and self._quantized is not None:
             raise ValueError(
-                f"weights of {self._quantized} take no merged adapter; attach it with merged=False"
+                f"{self._quantized} weights take no merged adapter; attach it with merged=False"
             )
         self._runner.attach(name, adapter, merged=merged)
 
@@ -224,8 +224,8 @@ class HFModel(Model):
     @property
     def _no_hidden(self) -> str:
         return (
-            f"{type(self.module).__name__} does more with its last hidden state than its head, "
-            "and shows none; use a decoder without heads"
+            f"{type(self.module).__name__} computes its logits by more than its head, so "
+            "its hidden states cannot be read; use a decoder without heads"
         )
 
     @torch.inference_mode()

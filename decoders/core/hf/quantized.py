@@ -109,8 +109,8 @@ def quantize(module: Any, width: Width) -> None:
     """Pack a causal LM's linear layers and head, but no tied embedding; `ValueError` if unfit."""
     if module.device.type != "cpu":
         raise ValueError(
-            f"--quantize {width} runs on a CPU alone (torch's packed kernels); leave it out, or "
-            "take --device cpu"
+            f"--quantize {width} runs only on a CPU (torch's packed kernels); leave it out, or "
+            "use --device cpu"
         )
     other = other_linear(module)
     for name, layer in linear_layers(module).items():

@@ -49,7 +49,7 @@ def self_check(model: HFModel) -> list[str]:
         if is_of_memory(error):
             raise
         raise ValueError(
-            f"{type(model.module).__name__} fails in calls as decoders make them "
+            f"{type(model.module).__name__} fails in the calls that decoders make "
             f"({type(error).__name__}: {first_line(error)}); choose another model"
         ) from error
     window, compared = _windows(model)
@@ -65,7 +65,7 @@ def _compare(model: HFModel) -> None:
     own = {tuple(tokens): model.own_logits(tokens, len(tokens))}
     if own[tuple(tokens)].isnan().any():
         raise ValueError(
-            f"{type(model.module).__name__} gives no numbers (NaN) by transformers' own forward in "
+            f"{type(model.module).__name__} gives NaN in transformers' own forward pass in "
             f"{dtype}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
             "float32"
         )
@@ -99,7 +99,7 @@ def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
     model.reserve(3, max(len(tokens), window + _BLOCK))
     yield _fed(model, "a prompt alone", tokens, len(tokens))
     if len(tokens) > _BLOCK:
-        yield _fed(model, f"{_BLOCK} rows behind a prefix", tokens, _BLOCK)
+        yield _fed(model, f"{_BLOCK} rows after a prefix", tokens, _BLOCK)
         yield from _merged(model, tokens)
     if window:
         beyond = _ids(model, window + _BLOCK, 3)

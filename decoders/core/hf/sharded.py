@@ -88,7 +88,7 @@ class ShardedModel(HFModel):
 
     name: str
     _ranks: Ranks
-    cut = ("cut over processes", "--tensor-parallel")
+    cut = ("split over processes", "--tensor-parallel")
 
     @classmethod
     def load_part(
@@ -121,7 +121,7 @@ class ShardedModel(HFModel):
     def library_module(self) -> Any:
         """Raises `ValueError`, because a loop of transformers would run in one process only."""
         raise ValueError(
-            "loops of transformers (hf) do not run on a model that is cut over processes; leave "
+            "loops of transformers (hf) do not run on a model that is split over processes; leave "
             "out --tensor-parallel, or the decoder"
         )
 

@@ -231,9 +231,9 @@ def prepare(module: Any) -> list[Any]:
     if any((getattr(config, each, None) or 0) > 1 for each in _EXPERTS):
         why = "routes rows to experts, whose products have as many rows as were routed there"
     elif not module._supports_attention_backend:
-        why = "attends by code of its own, which takes no tiles"
+        why = "has its own attention code, which takes no tiles"
     elif kind in _LENGTH_ROPES:
-        why = f"rotates by the length of a call (rope {kind})"
+        why = f"rotates by the length of the call (rope {kind})"
     if why is not None:
         raise ValueError(
             f"{type(module).__name__} {why}: it has no row-invariant numerics; use --numerics fast"

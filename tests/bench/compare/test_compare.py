@@ -350,7 +350,7 @@ def test_a_gate_may_tell_of_time_without_failing(pair: Pair) -> None:
     gate = Gate(time={"fail": False})  # type: ignore[arg-type]
     comparison = judged(pair(slower(2)), gate)
     assert comparison.exit_code == Exit.DONE
-    assert "only tells" in measure(comparison, "spec", "time").note
+    assert "only reports" in measure(comparison, "spec", "time").note
 
 
 # ---------------------------------------------------------------- comparability

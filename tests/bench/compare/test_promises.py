@@ -19,7 +19,7 @@ Pair = Callable[..., tuple[Path, Path]]
 Stored = Callable[[Path], Path]
 Altered = Callable[[Path, Callable[[dict[str, Any]], object]], None]
 ELSEWHERE = {"comparability_key": "elsewhere", "dtype": "float32"}
-LOST = "head does not claim ar's tokens; base does, and head is held to that"
+LOST = "base claims ar's tokens, head does not; head is judged by that claim"
 
 
 def judged(runs: tuple[Path, Path], gate: Gate | None = None) -> Comparison:

@@ -40,7 +40,7 @@ def with_targets(runs: tuple[Path, Path], *targets: dict[str, Any]) -> tuple[Pat
 def test_large_models_are_told_apart_by_their_sampled_hashes(pair: Pair) -> None:
     hashes = ["sampled:" + "a" * 63 + last for last in "bc"]
     runs = with_targets(pair(), *({"weights_sha256": digest} for digest in hashes))
-    assert judged(runs).unlike == ("the target model is another one",)
+    assert judged(runs).unlike == ("the target models differ",)
     assert judged(runs).exit_code == Exit.UNAVAILABLE
     assert not judged((runs[0], runs[0])).unlike
 
@@ -54,7 +54,7 @@ def test_where_a_hash_is_unknown_the_shape_of_the_target_decides(
     runs = with_targets(pair(), old, new)
     assert judged(runs).unlike == ()
     with_targets(runs, old, new | {"parameters": 8, "layers": None})
-    line = "the target model is another one: parameters is 7 in base and 8 in head"
+    line = "the target models differ: parameters is 7 in base and 8 in head"
     assert judged(runs).unlike == (line,)
     assert judged(runs).exit_code == Exit.UNAVAILABLE
 
@@ -63,7 +63,7 @@ def test_where_a_hash_is_unknown_the_name_of_the_target_decides(pair: Pair) -> N
     runs = pair()
     for run, name in zip(runs, ("owner/one", "owner/other"), strict=True):
         (run / "config.toml").write_text(f'model = "{name}"\n')
-    line = "the target model is another one: name is owner/one in base and owner/other in head"
+    line = "the target models differ: name is owner/one in base and owner/other in head"
     assert judged(runs).unlike == (line,)
     same = {"weights_sha256": "a" * 64}
     assert judged(with_targets(runs, same, same)).unlike == ()  # one model in two folders
@@ -77,7 +77,7 @@ def test_packed_weights_of_one_checkpoint_are_another_model(
     runs = with_targets(pair(), same, same | {"quantized": "int8"})
     if reference:
         stored(runs[0])
-    line = "the target model is another one: its weights are not packed in base and int8 in head"
+    line = "the target models differ: weights are not packed in base and int8 in head"
     assert judged(runs).unlike == (line,)
     assert judged(runs).exit_code == Exit.UNAVAILABLE
     with_targets(runs, *({**same, "quantized": "int8"},) * 2)
@@ -125,7 +125,7 @@ def test_fewer_repeats_and_a_pass_less_are_no_other_prompts(
     assert comparison.exit_code == Exit.DONE
     assert [cell.num_pairs for cell in comparison.cells] == [14, 14, 14]
     assert "the quality pass is not judged: head did not plan it" in comparison.unjudged
-    assert all(c.notes == ("only answers that both sides gave count",) for c in comparison.cells)
+    assert all(c.notes == ("only answers that both sides have count",) for c in comparison.cells)
 
 
 def test_a_pass_with_too_few_of_the_same_prompts_is_not_comparable_and_says_how_few(
@@ -139,8 +139,7 @@ def test_a_pass_with_too_few_of_the_same_prompts_is_not_comparable_and_says_how_
     comparison = judged(runs)
     assert comparison.exit_code == Exit.UNAVAILABLE
     assert comparison.cells[0].notes == (
-        "too few of base's prompts (by their hashes) were asked in head: "
-        "quality 240 of 240, timing 2 of 14",
+        "head answered too few of base's prompts (by hash): quality 240 of 240, timing 2 of 14",
     )
     gate = Gate(verdict={"min_coverage": 0.1}, time={"fail": False})  # type: ignore[arg-type]
     assert judged(runs, gate).exit_code == Exit.DONE

@@ -238,7 +238,7 @@ def test_bad_input_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     install_llama(monkeypatch)
     for arguments, code, said in (
         (["--drafts", 0], 2, "--drafts 0 is below 1"),
-        ([], 2, "'zoo' is nothing that llamacpp reads"),
+        ([], 2, "llamacpp cannot read the run's model 'zoo'"),
         (["--speculative", "{}"], 2, "--speculative is for --engine vllm"),
     ):
         done = bench("external", run, "--engine", "llamacpp", *arguments)
@@ -246,7 +246,7 @@ def test_bad_input_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert said in done.err
     done = bench("external", run, "--engine", "vllm", "-m", "M", "--speculative", "[1]")
     assert done.code == 2
-    assert "no JSON object" in done.err
+    assert "not a JSON object" in done.err
     write_text(run / "config.toml", "temperature = 0.7\n")
     done = bench("external", run, "--engine", "llamacpp", "-m", "m.gguf")
     assert done.code == 5
@@ -260,7 +260,7 @@ def test_a_model_of_fewer_ids_than_the_prompts_have_is_refused(
     monkeypatch.setattr(Llama, "n_vocab", lambda self: 40)
     done = bench("external", run, "--engine", "llamacpp", "-m", "m.gguf")
     assert done.code == 5
-    assert "has id 40, this model has 40 ids" in done.err
+    assert "has id 40, but this model has 40 tokens" in done.err
 
 
 def test_answers_are_read_as_they_were_written_and_a_damaged_line_is_refused(

@@ -82,7 +82,7 @@ def test_an_answer_without_an_end_is_stopped_and_all_others_are_given(
 ) -> None:
     outcomes = answers(way, TimeLimit(SHORT_S), batch_size)
     assert isinstance(outcomes[1], TimeoutError)
-    assert str(outcomes[1]) == f"no end after {SHORT_S} s; --timeout sets the limit"
+    assert str(outcomes[1]) == f"not finished after {SHORT_S} s; --timeout sets the limit"
     alone = Scheduler(Autoregressive(), Models(target=TableModel()), Sampling(max_new_tokens=5))
     expected = alone.run([[1], [2], [4]])
     assert [outcomes[0], *outcomes[2:]] == expected
@@ -118,8 +118,8 @@ def test_who_never_ends_is_not_asked_forever() -> None:
         outcomes = scheduler.run([[3]] * 6)
     said = [str(outcome) for outcome in outcomes]
     assert all(isinstance(outcome, TimeoutError) for outcome in outcomes)
-    assert [text.startswith("no end") for text in said] == [True] * MOST_TIMEOUTS + [False] * 3
-    assert said[-1] == f"not asked: {MOST_TIMEOUTS} answers before had no end either"
+    assert [text.startswith("not fin") for text in said] == [True] * MOST_TIMEOUTS + [False] * 3
+    assert said[-1] == f"not started: the {MOST_TIMEOUTS} answers before it timed out"
     limit.forget()
     assert limit.refuses() is None
 

@@ -57,7 +57,7 @@ def test_every_command_sets_it_before_torch_is_imported() -> None:
 def test_a_run_records_it_and_the_doctor_tells_it(unset: pytest.MonkeyPatch) -> None:
     assert {WAIT_POLICY, SPIN_COUNT} <= set(VARIABLES)
     assert Check("waiting threads", *spinning()).advice == (
-        "export GOMP_SPINCOUNT=10000: spinning threads slow calls beside other load"
+        "export GOMP_SPINCOUNT=10000: spinning threads slow calls under other load"
     )
     unset.setenv(SPIN_COUNT, "10000")
     assert Check("waiting threads", *spinning()).good

@@ -53,7 +53,7 @@ def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
     cost = load_cost(tmp_path / "cost")
     assert set(cost.curve.points) == set(TINY.cells)
     assert facts.complete
-    assert facts.no_replay == "not asked for"
+    assert facts.no_replay == "not requested"
     assert facts.target["random_weights"]
     assert (cost.table["memory_s"] > 0).all()
     assert cost.env.comparability_key == opened.env.comparability_key

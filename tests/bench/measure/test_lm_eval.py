@@ -235,7 +235,7 @@ def _silent() -> Any:
     [
         ({"num_beams": 4}, "num_beams=4"),
         ({"temperature": -1, "do_sample": True}, "temperature is -1"),
-        ({"max_gen_toks": 400}, "leave no room for a prompt"),
+        ({"max_gen_toks": 400}, "leaves no room for a prompt"),
     ],
 )
 def test_what_a_decoder_cannot_honour_is_one_line(

@@ -95,7 +95,7 @@ def undecided(**values: Any) -> ResolvedRun:
         ({"numerics": "invariant"}, "row-invariant numerics"),
         ({"tensor_parallel": 2}, "--tensor-parallel"),
         ({"device_map": "auto"}, "--device-map"),
-        ({"quantize": "int8"}, "int8 weights need --compile"),
+        ({"quantize": "int8"}, "int8 weights compile only with --compile"),
     ],
 )
 def test_what_has_no_graphs_yet_is_eager_by_default(values: dict[str, Any], why: str) -> None:
@@ -111,7 +111,7 @@ def test_a_model_of_which_no_graph_can_be_made_is_eager_unless_graphs_were_asked
 
     def ready(opened: ResolvedRun) -> ResolvedRun:
         if opened.config.compile:
-            raise NoGraphError("no graph can be made of this model: it is odd")
+            raise NoGraphError("this model cannot be compiled: it is odd")
         return opened
 
     plain = undecided()
@@ -119,7 +119,7 @@ def test_a_model_of_which_no_graph_can_be_made_is_eager_unless_graphs_were_asked
     assert len(said) == 1
     assert "it is odd" in said[0]
     asked = plain.with_values(compile=True)
-    with pytest.raises(UnavailableError, match="it is odd; take --no-compile"):
+    with pytest.raises(UnavailableError, match="it is odd; use --no-compile"):
         open_compiled(asked, ready, said.append)
 
 

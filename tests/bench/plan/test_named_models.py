@@ -57,7 +57,7 @@ def test_a_file_is_converted_once_and_told_of(packaged):
 
 def test_a_file_of_another_hash_is_refused_and_nothing_is_kept(packaged, cache):
     packaged[1].write_bytes(packaged[1].read_bytes()[:-1] + b"x")
-    with pytest.raises(BenchError, match=r"is not the file that is known.*--force-reinstall"):
+    with pytest.raises(BenchError, match=r"is not the expected file.*--force-reinstall"):
         fetch("tiny")
     assert not (cache / "models").exists()
 

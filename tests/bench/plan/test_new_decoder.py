@@ -80,7 +80,7 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
         ("../up", "names no decoder"),
         ("class", "names no decoder"),
         ("test_it", "names no decoder"),
-        ("ptp", "there is a decoder 'ptp' already"),
+        ("ptp", "a decoder 'ptp' exists already"),
         ("random", "in front of the module 'random'"),
         ("torch", "in front of the module 'torch'"),
     ],

@@ -98,7 +98,7 @@ def test_a_token_that_the_model_does_not_know_is_refused_before_any_answer() -> 
         )[0]
 
     assert len(build_for(ord("é") + 1)) == 3
-    line = rf"prompt d#1 has token id {ord('é')}, and the model knows {ord('é')} tokens: its folder"
+    line = rf"prompt d#1 has token id {ord('é')}, but the model has {ord('é')} tokens: its folder"
     with pytest.raises(ValueError, match=line):
         build_for(ord("é"))
 
@@ -172,7 +172,7 @@ def test_what_was_left_out_or_cut_is_said_in_words() -> None:
     ]
     prompts, skipped = build(conversation("x" * 30), max_prompt_tokens=9, overlong="truncate")
     assert count_lines(prompts, skipped) == [
-        "1 of 1 prompts lost their beginning to fit (up to 21 tokens cut)"
+        "1 of 1 prompts were cut at the beginning to fit (up to 21 tokens cut)"
     ]
     assert count_lines(*build(conversation("ok"))) == []
 

@@ -100,7 +100,7 @@ def test_later_columns_of_another_form_are_refused(
     ("columns", "said"),
     [
         ({"rejected": ((1,), (), ())}, "rejected more"),
-        ({"decided": ((1, 2), (), ())}, "which pass"),
+        ({"decided": ((1, 2), (), ())}, "deciding passes"),
         ({"ended_s": (0.1, 0.3, 0.2)}, "ended before"),
         ({"emitted": (3, 0, 0), "drafted": (0, 2, 0)}, "verified drafts and emitted nothing"),
     ],

@@ -174,7 +174,7 @@ def test_records_of_another_schema_are_refused(folder: Path) -> None:
 
 
 def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="is no run folder") as caught:
+    with pytest.raises(BenchError, match="is not a run folder") as caught:
         load_run(tmp_path)
     assert caught.value.exit_code == 2
 

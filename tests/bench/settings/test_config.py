@@ -75,7 +75,7 @@ def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
         ({"limit": 0}, "limit: it must be 1 or more (got 0)"),
         ({"top_p": 0.0}, "top_p"),
         ({"dtype": "fp8"}, "dtype"),
-        ({"run_name": "a/b"}, "run_name: 'a/b' may hold letters, digits and . _ + @ - alone"),
+        ({"run_name": "a/b"}, "run_name: 'a/b' may hold only letters, digits and . _ + @ -"),
         ({"run_name": "a" * 101}, "run_name: it has 101 characters; at most 100 are allowed"),
         ({"decoders": "lookup:n=3:n=4"}, "decoders: 'lookup:n=3:n=4' gives option 'n' twice"),
         ({"temperature": float("nan")}, "temperature: it must be a finite number (got nan)"),

@@ -76,7 +76,7 @@ def test_a_run_that_kept_to_it_departs_in_nothing() -> None:
         ({"temperature": 0.7}, "temperature is 0.7, not 0.0"),
         ({"dtype": "float32"}, "dtype is float32, not float16"),
         ({"tasks": "zoo"}, "the tasks are not Spec-Bench's questions"),
-        ({"overlong": "truncate"}, "prompts past the context lost their beginning"),
+        ({"overlong": "truncate"}, "prompts longer than the context were cut at the beginning"),
     ],
 )
 def test_what_departs_from_it_is_told(changed: dict[str, Any], told: str) -> None:
@@ -86,7 +86,7 @@ def test_what_departs_from_it_is_told(changed: dict[str, Any], told: str) -> Non
 
 def test_missing_questions_are_a_departure() -> None:
     config, _ = kept()
-    assert protocol.departures(config, 0) == ["0 turns were asked, not 560"]
+    assert protocol.departures(config, 0) == ["0 turns were timed, not 560"]
 
 
 # ---------------------------------------------------------------- published numbers

@@ -214,7 +214,7 @@ def test_the_load_of_a_block_is_that_of_its_run_and_attempt(measured: Any, tmp_p
 def test_runs_of_another_plan_are_refused_in_a_line(
     measured: Any, tmp_path: Path, values: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(BenchError, match=f"is of another plan than .*{says}") as raised:
+    with pytest.raises(BenchError, match=f"has another plan than .*{says}") as raised:
         merge([measured("1/2"), measured("2/2", **values)], tmp_path / "merged")
     assert raised.value.exit_code == Exit.UNAVAILABLE
     assert not (tmp_path / "merged").exists()

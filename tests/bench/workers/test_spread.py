@@ -270,7 +270,7 @@ def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
 def test_places_on_a_node_have_cores_of_their_own() -> None:
     assert [cores_of(place, 2, [3, 4, 5, 6, 9]) for place in range(3)] == [(3, 4), (5, 6), (3, 4)]
     assert cores_of(0, 1, ()) == ()
-    with pytest.raises(BenchError, match="4 threads is on a node of 2 cores"):
+    with pytest.raises(BenchError, match="needs 4 cores and its node has 2"):
         cores_of(0, 4, [0, 1])
 
 
@@ -279,7 +279,7 @@ def test_places_on_a_node_have_cores_of_their_own() -> None:
     [
         (lambda: spread_of("local", 0, None), "--workers 0 is not allowed; use 1 or more"),
         (lambda: spread_of("ray", 1, ["address"]), "'address' is not KEY=VALUE"),
-        (lambda: spread_of("local", 2, ["a=b"]), "--executor local has no options"),
+        (lambda: spread_of("local", 2, ["a=b"]), "--executor local takes no options"),
         (lambda: open_executor(WorkerConfig(workers=99), 1), "at most --workers"),
     ],
 )

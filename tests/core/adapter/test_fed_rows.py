@@ -22,5 +22,5 @@ def test_a_layer_that_expands_the_cache_is_found(name: str, tmp_path: Path) -> N
     module = AutoModelForCausalLM.from_pretrained(tmp_path)
     layer = "model.layers.0.self_attn.kv_b_proj"
     assert fed_other_rows(module, list(layer_shapes(module))) == layer
-    with pytest.raises(ValueError, match=rf"its layer {layer} other rows than a call's own"):
+    with pytest.raises(ValueError, match=rf"its layer {layer} rows other than the call's"):
         slot_adapter(module).check_fits(module)

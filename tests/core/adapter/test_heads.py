@@ -177,7 +177,7 @@ def test_each_kind_of_adapter_is_read_as_what_it_is(tmp_path: Path) -> None:
     slot_adapter(fresh("llama")).save(tmp_path / "slots")
     filled().save(tmp_path / "heads")
     assert isinstance(read_adapter(tmp_path / "slots"), SlotAdapter)
-    with pytest.raises(ValueError, match=r"cannot be loaded: it holds heads \(medusa\)"):
+    with pytest.raises(ValueError, match=r"cannot be loaded: it has heads \(medusa\)"):
         SlotAdapter.load(tmp_path / "heads")
     with pytest.raises(ValueError, match="of variant o-ptp has slots, not heads"):
         DraftHeads.load(tmp_path / "slots")

@@ -146,7 +146,7 @@ def test_up_to_the_last_position_answers_are_those_of_generate(name):
 
 def test_longrope_says_where_texts_end():
     (note,) = running("longrope").notes
-    assert note.startswith(f"prompt and answer have {CONTEXT} tokens at most, though the model")
+    assert note.startswith(f"prompt and answer are limited to {CONTEXT} tokens, though the model")
     assert running("dynamic rope").notes == ()
 
 

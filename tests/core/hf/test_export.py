@@ -196,7 +196,7 @@ def test_a_cache_that_holds_tokens_is_refused(adapter: Path) -> None:
         ("spec", r"'spec' needs a draft model: pass draft=MODEL-OR-FOLDER"),
         ("ptp", r"'ptp' needs an adapter named 'ptp': pass adapters=\{'ptp': FOLDER\}"),
         ("spce", r"unknown decoder 'spce'"),
-        ("hf:kind=lookup", r"is a loop of transformers already"),
+        ("hf:kind=lookup", r"is already a loop of transformers"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(spec: str, line: str) -> None:

@@ -97,7 +97,7 @@ def test_digits_stand_alone_where_the_file_says_so(pre, joined, tmp_path):
 
 
 DAMAGE = {
-    "no GGUF": lambda data: b"PK" + data[2:],
+    "not a GGUF": lambda data: b"PK" + data[2:],
     "damaged or cut off": lambda data: data[: len(data) // 2],
 }
 

@@ -148,10 +148,10 @@ def test_a_run_records_it_and_has_the_answers_of_the_plain_one(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "options", "told"),
     [
-        ("{", (), "is no JSON"),
-        ("[]", (), "names no places of parts"),
-        ('{"a": null}', (), "names no places of parts"),
-        ('{"model.norm": "cpu"}', (), "the map of places leaves out model."),
+        ("{", (), "is not JSON"),
+        ("[]", (), "maps no parts to devices"),
+        ('{"a": null}', (), "maps no parts to devices"),
+        ('{"model.norm": "cpu"}', (), "the device map leaves out model."),
         ('{"": "cuda:9"}', (), "cannot be loaded"),
         ('{"": "cpu"}', ("--compile",), "--compile does not go with --device-map"),
         ('{"": "cpu"}', ("--quantize", "int8"), "--quantize does not go with --device-map"),

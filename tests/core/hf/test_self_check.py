@@ -83,7 +83,7 @@ def wrong_masks(fault):
     ("name", "fault", "how"),
     [
         ("llama", wrong_layers, "a prompt alone"),
-        ("llama", wrong_masks(not_causal), "5 rows behind a prefix"),
+        ("llama", wrong_masks(not_causal), "5 rows after a prefix"),
         ("llama", wrong_masks(causal_by_place), "prompts of unequal lengths in one call"),
         ("mistral-window", wrong_masks(no_window), "a prompt beyond its window of 20"),
     ],

@@ -124,7 +124,7 @@ def test_a_rehearsal_leaves_an_adapter_as_it_was() -> None:
     ],
 )
 def test_whatever_a_step_raises_is_one_line(error: Exception, reason: str) -> None:
-    line = f"LlamaForCausalLM trains no medusa adapter ({reason}); use another kind"
+    line = f"LlamaForCausalLM cannot train a medusa adapter ({reason}); use another kind"
     with pytest.raises(ValueError, match=rf"^{re.escape(line)}[^\n]*$"):
         rehearsed(error)
 

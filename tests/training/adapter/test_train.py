@@ -479,7 +479,7 @@ def test_a_recipe_may_extend_another(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"extends itself \(h\.toml > h\.toml\)"):
         read_recipe(tmp_path / "h.toml")
     (tmp_path / "i.toml").write_text("extends = 3\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="extends 3; give the name of a recipe beside it"):
+    with pytest.raises(ValueError, match="extends 3; give a recipe in the same folder"):
         read_recipe(tmp_path / "i.toml")
     (tmp_path / "j.toml").write_bytes(b"\xff = 1\n")
     with pytest.raises(ValueError, match=r"recipe .*j\.toml cannot be read: 'utf-8'"):

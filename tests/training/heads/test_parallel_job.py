@@ -194,7 +194,7 @@ def test_a_drafter_is_trained_chosen_written_and_drafts(
     held_out = [record["held_out"] for record in records if "held_out" in record]
     leading = [(each["greedy"]["leading"] + each["sampled"]["leading"]) / 2 for each in held_out]
     assert report.score == pytest.approx(max(leading))
-    assert report.summary().startswith("greedy: leading right of 3: ")
+    assert report.summary().startswith("greedy: leading correct of 3: ")
     assert "; sampled: leading" in report.summary()
     layers = ParallelLayers.load(tmp_path)
     assert layers.config.code == "dyadic"

@@ -145,7 +145,7 @@ def test_a_report_counts_each_head_and_what_leads() -> None:
     assert report.among == [0.75, 1.0, 0.5]
     assert report.leading == oracle(ranks, 1) == 0.75
     assert report.leading_among == oracle(ranks, 4) == 1.75
-    assert "leading right of 3: 0.75, among 4 candidates 1.75" in report.summary()
+    assert "leading correct of 3: 0.75, among 4 candidates 1.75" in report.summary()
 
 
 def test_heads_are_trained_written_in_half_precision_and_draft(
@@ -435,7 +435,7 @@ def test_the_command_trains_an_exit(tables: dict[str, Any], home: Path, tmp_path
     assert ExitBlock.load(out).config.variant == "exit"
     ended = bench(*train, "--set", "exit.after=9", "--restart")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "an exit after layer 9 of a model of" in ended.err
+    assert "exit after layer 9 of a model with" in ended.err
 
 
 def test_a_run_of_minutes_ends_by_the_clock(tables: dict[str, Any], tmp_path: Path) -> None:

@@ -688,7 +688,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
             "rows of 2 to 64 tokens",
         ),
         ({"kind": "text", "path": "a.jsonl", "columns": {"texts": "x"}}, "no file"),
-        ({"kind": "on-policy"}, "there is none here"),
+        ({"kind": "on-policy"}, "which is missing here"),
     ],
 )
 def test_a_recipe_that_cannot_be_used_is_one_clear_line(

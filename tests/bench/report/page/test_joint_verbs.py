@@ -34,14 +34,14 @@ def test_the_report_of_one_run_is_its_own(synthetic_run: Write, tmp_path: Path) 
     assert (run / "report.html").is_file()
     ended = bench("report", "one", "--folder", tmp_path / "x", "--output", tmp_path)
     assert ended.code == Exit.USAGE
-    assert "--folder is for the report of several runs" in ended.err
+    assert "--folder is for a report of several runs" in ended.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         ((STORED[0], STORED[0]), Exit.USAGE, "are one run: name it once"),
-        ((*STORED, "--reference", "ptp"), Exit.USAGE, "--reference stands beneath the rows of one"),
+        ((*STORED, "--reference", "ptp"), Exit.USAGE, "--reference is for a report of one run"),
         ((STORED[0], "nowhere"), Exit.USAGE, "no run folder 'nowhere'"),
     ],
 )

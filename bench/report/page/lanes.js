@@ -55,7 +55,7 @@ function describe(lane, step) {
     // of a tree, the branch that verification left is told, and the others are not
     const untold = step.depth && step.depth < step.drafted ? 0 : fell - step.rejected.length;
     const isLast = step.number === lane.steps.length - 1;
-    if (untold > 0) parts.push(isLast && lane.answer.rejected ? `${untold} past the answer's end` : `${untold} of the rejected not kept`);
+    if (untold > 0) parts.push(isLast && lane.answer.rejected ? `${untold} past the answer's end` : `${untold} rejected drafts not recorded`);
   }
   const passes = Math.max(0, ...step.decided);
   if (passes > 1) parts.push(`decided in up to ${passes} passes`);
@@ -101,7 +101,7 @@ function comparison(lane, baseline) {
   if (!baseline || baseline === lane) return "";
   const place = divergence(lane.answer.tokens, baseline.answer.tokens);
   const name = baseline.decoder.name;
-  return place < 0 ? `equals ${name} here` : `leaves ${name} at token ${place + 1}`;
+  return place < 0 ? `identical to ${name}` : `first differs from ${name} at token ${place + 1}`;
 }
 
 /** A lane with its nodes: a row of the race and a card of text. Nothing of it is in the page yet. */
@@ -184,7 +184,7 @@ function showAt(lane, at, limit, unit, baseline) {
     lane.cells.calls.textContent = step ? step.calls : 0;
     lane.cells.drafts.textContent = lane.answer.draft ? (step ? step.draftCalls : 0) : "";
     lane.shown = num;
-    lane.info.textContent = step ? describe(lane, step) : "not begun";
+    lane.info.textContent = step ? describe(lane, step) : "not started";
     if (step) follow(lane, lane.nodes[num - 1]);
   }
   lane.cells.ms.textContent = spentBy(lane, at, num, unit);
@@ -219,7 +219,7 @@ function light(lane, number) {
   for (const lit of lane.card.querySelectorAll(".lit")) lit.classList.remove("lit");
   for (const lit of lane.track.querySelectorAll(".lit")) lit.classList.remove("lit");
   const step = lane.steps[number ?? lane.shown - 1];
-  lane.info.textContent = step ? describe(lane, step) : "not begun";
+  lane.info.textContent = step ? describe(lane, step) : "not started";
   if (number === null) return;
   lane.nodes[number].classList.add("lit");
   lane.blocks[number].classList.add("lit");

@@ -4,7 +4,7 @@ const DURATIONS = [["real", "as measured"], ["4", "slowest in 4 s"], ["8", "slow
 const USUAL = "8"; // seconds
 const PLAY = "▶ Play";
 const PAUSE = "❚❚ Pause";
-const SPREAD = "; steps after the first are spread evenly, as this run did not keep when they ended";
+const SPREAD = "; steps after the first are spread evenly, because their end times were not recorded";
 
 class Race {
   constructor() {

@@ -3,9 +3,9 @@
 const MOST_AT_FIRST = 6; // decoders that are shown before anything is chosen
 const KEYS = [
   [["Space"], "play or pause"],
-  [["←", "→"], "to the end of the step before or after, of whichever decoder"],
+  [["←", "→"], "to the previous or next end of a step, of any decoder"],
   [["Home", "End"], "to the start, to the end"],
-  [["↑", "↓"], "prompt before or after"],
+  [["↑", "↓"], "previous or next prompt"],
   [["+", "-"], "faster or slower"],
   [["1", "…", "9"], "show or hide a decoder"],
   [["C"], "race by time or by target calls"],
@@ -56,7 +56,7 @@ class Viewer {
     stage.setAttribute("role", "group");
     stage.setAttribute("aria-label", "Step viewer");
     stage.append(
-      el("div", { class: "controls" }, this.family, this.search, el("div", { class: "turn" }, turn("‹", "prompt before", -1), this.prompt, turn("›", "prompt after", 1)), this.count),
+      el("div", { class: "controls" }, this.family, this.search, el("div", { class: "turn" }, turn("‹", "previous prompt", -1), this.prompt, turn("›", "next prompt", 1)), this.count),
       el("div", { class: "controls" }, ...this.chips, el("label", { class: "chip plain" }, this.rejected, "rejected drafts"), this.unshown),
       this.nothing,
       this.body,
@@ -141,7 +141,7 @@ class Viewer {
 
   /** Why nothing is shown, and what to do; empty where something is. */
   missing(shown) {
-    if (!this.matches.length) return "No prompt fits: clear the search, or choose all families.";
+    if (!this.matches.length) return "No prompt matches: clear the search, or choose all families.";
     if (shown.length) return "";
     return this.hidden.size < this.index.decoders.length ? "No chosen decoder answered this prompt: tick another above." : "No decoder is chosen: tick one above.";
   }
@@ -196,12 +196,12 @@ function legend() {
   const refined = token("refined", "c4");
   refined.firstChild.dataset.pass = 2;
   const samples = [
-    [token("", "prefill"), " the prompt's own step"],
+    [token("", "prefill"), " prefill"],
     [token("", "c1"), token("", "c2"), token("", "c3"), " one step each"],
     [token("drafted", "c1"), " accepted draft"],
     [el("del", {}, "token"), " rejected draft"],
     [refined, " decided in pass 2 of its block"],
-    ["bars: as wide as the step took, as high as it gave tokens"],
+    ["bars: wider for longer steps, higher for more tokens"],
   ];
   return el("p", { class: "legend soft" }, ...samples.map((sample) => el("span", {}, ...sample)));
 }
@@ -211,6 +211,6 @@ function keys() {
     el("dt", {}, ...names.flatMap((name) => [name === "…" ? name : el("kbd", {}, name), " "])),
     el("dd", {}, what),
   ]);
-  const where = "While the viewer has the focus: click into it, or come to it with Tab.";
+  const where = "Keys work while the viewer has the focus: click into it, or reach it with Tab.";
   return el("details", { class: "keys" }, el("summary", {}, "Keys"), el("p", { class: "soft" }, where), el("dl", {}, ...rows));
 }

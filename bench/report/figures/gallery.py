@@ -118,7 +118,7 @@ _ENTRIES = (
         "latency",
         "Cumulative share of waits for the first token and for the next chunk, over all answers. A "
         "chunk is the tokens of a step. Dashed: lossy.",
-        "no answer with recorded steps was timed alone",
+        "no unbatched answer with recorded steps was timed",
         lambda findings, summary: latency_figure(findings.latency, summary),
     ),
     _Entry(

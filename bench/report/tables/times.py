@@ -126,7 +126,7 @@ def waits(latency: pd.DataFrame) -> Table | None:
     ends = ", ".join(f"p{p}" for p in _PERCENTILES)
     note = (
         f"Milliseconds until the first token (TTFT) and between chunks (a chunk is the tokens of a "
-        f"step), {ends} over all answers that were timed alone. pX: the least measured wait that "
+        f"step), {ends} over all unbatched timed answers. pX: the least measured wait that "
         "X per cent of the waits do not exceed; '-': too few waits (n) to exceed it."
     )
     return Table.of("Latency, ms", note, columns, latency["decoder"].unique())

@@ -36,7 +36,7 @@ from bench.text import counted, portable
 
 _REPRODUCE = (
     ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
-    ("bench report {run}", "tables and figures again, from the records (needs no model)"),
+    ("bench report {run}", "rebuild tables and figures from the records (needs no model)"),
 )
 
 
@@ -261,7 +261,7 @@ class Findings:
         if num_graphs is None or compile_s is None:
             return text
         made = f"{counted(num_graphs, 'graph')} compiled"
-        return f"{text}; {made} in {compile_s:.0f} s, outside of every recorded time"
+        return f"{text}; {made} in {compile_s:.0f} s, not part of any recorded time"
 
     @cached_property
     def _num_blocks(self) -> int:
@@ -279,11 +279,11 @@ class Findings:
             if cell in set(summary["decoder"]):
                 yield f"Left out of the figures: {cell}, which is {WRONG}."
         if self.verdict == DAMAGED:
-            yield "A samples.parquet or summary.csv written before is left as it was."
+            yield "An earlier samples.parquet or summary.csv was not overwritten."
         for warning in run.status.warnings or self.validity.warnings:
             yield f"Warning: {warning}"
         if self._num_blocks < len(run.plan.blocks):
-            yield "Only whole blocks count."
+            yield "Only complete blocks count."
         measured = {record.decoder for record in run.records}
         if missing := ", ".join(c.cell for c in run.plan.cells if c.cell not in measured):
             yield f"Not measured: {missing}."
@@ -293,7 +293,7 @@ class Findings:
                 yield f"{num} error(s) of {cell}: {text}"
         dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
         for name, num in dropped[dropped > 0].items():
-            yield f"{num} pair(s) of {name} with ar are left out: an error on one side."
+            yield f"{num} pair(s) of {name} with ar are left out: one of the answers failed."
         yield from quality.shortfalls(summary)
         yield from quality.looping(summary)
         yield from quality.ceiling_caveat(run)

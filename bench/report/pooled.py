@@ -37,10 +37,10 @@ _UNTIMED = {"quality limit"}
 _SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
 """Circumstances that the tables already show, or that follow from others."""
 _NOTE = (
-    "Speed-up over ar: geometric mean of paired, end-to-end time per token; its interval is over "
-    "prompts and sessions, bold where it excludes 1 and exceeds the A/A floor. Next session: where "
-    "one more, of these prompts, is to be expected. SD: of sessions, as a factor. Predicted: "
-    "sessions inside the interval that all others predict."
+    "Speed-up over ar: geometric mean of paired, end-to-end time per token, with an interval over "
+    "prompts and sessions; bold if it excludes 1 and exceeds the A/A floor. Next session: interval "
+    "predicted for another session of these prompts. SD: standard deviation of sessions, as a "
+    "factor. Predicted: sessions inside the interval predicted from all other sessions."
 )
 
 
@@ -168,11 +168,11 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
             line = f"{ended[0].name} and {side.name} cannot be pooled: {'; '.join(unlike)}"
             raise UnavailableError(portable(line))
     if len(ended) < FEWEST:
-        line = f"pooling takes {FEWEST} sessions or more that ended, and there is {len(ended)}"
+        line = f"pooling needs {FEWEST} or more sessions that ended, and got {len(ended)}"
         raise UnavailableError("; ".join([line, *told]))
     found = Pool([Session(side) for side in ended])
     if not set(found.decoders) - {BASELINE}:
-        raise UnavailableError(f"no decoder beside {BASELINE} is in all {len(ended)} sessions")
+        raise UnavailableError(f"no decoder except {BASELINE} is in all {len(ended)} sessions")
     for cell in dict.fromkeys(cell for side in ended for cell in side.cells):
         if cell in found.wrong:
             told.append(f"{cell} claims to be lossless and is not")
@@ -204,7 +204,7 @@ def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
         for side in (first, other)
     )
     if asked != others:
-        yield "their prompts are not the same"
+        yield "their prompts differ"
 
 
 def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:

@@ -67,7 +67,7 @@ def obstacles(
     if config.get("temperature") != reference.temperature:
         lengths.append(f"temperature {config.get('temperature')}, not {reference.temperature}")
     if not reference.protocol:
-        lengths.append("its protocol is not stated in full")
+        lengths.append("its protocol is not fully stated")
     elif config.get("protocol") != reference.protocol:
         lengths.append(f"not run with --protocol {reference.protocol}")
     else:
@@ -107,7 +107,7 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
     ]
     reasons = f"{_why('tokens per step', lengths)}. {_why('speed-up', speeds)}"
     return Table(
-        title=f"Beside {reference.name}",
+        title=f"Published figures: {reference.name}",
         note=(
             f"{reference.title}. Source: {reference.source}. Device: {reference.device}; "
             f"{reference.dtype or 'dtype not stated'}, T = {reference.temperature:g}. {reasons}. "

@@ -24,12 +24,12 @@ from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.text import portable
 
 _ASKED = {
-    "tasks": "speed-ups and scores are of other prompts",
-    "split": "speed-ups and scores are of other prompts",
-    "protocol": "tokens are counted by other rules",
-    "fixed_length": "answers end by another rule",
-    "reuse_prefix": "later turns begin from another cache",
-    "batch_size": "a speed-up at batch size 1 is of answers, above it of whole groups",
+    "tasks": "their prompts differ",
+    "split": "their prompts differ",
+    "protocol": "they count tokens by different rules",
+    "fixed_length": "their answers end by different rules",
+    "reuse_prefix": "their later turns start with different caches",
+    "batch_size": "speed-ups are per answer at batch size 1, and per group above it",
 }
 """Settings that runs of one table must share, and why (`batch_size`: 1 in all runs or in none)."""
 _LATER = {"reuse_prefix": False}
@@ -132,7 +132,7 @@ def refuse_invalid(side: RunSnapshot) -> None:
     """Refuse a damaged or invalid run (exit 4)."""
     if side.verdict in (DAMAGED, INVALID):
         why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
-        line = f"{side.name} is {side.verdict} and stands beside no other run{why}"
+        line = f"{side.name} is {side.verdict} and cannot be combined with other runs{why}"
         raise BenchError(line, exit_code=EXIT_CODES[side.verdict])
 
 
@@ -164,7 +164,7 @@ def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
         if known and not alike:
             why = portable(f"{key} is {ours} in one and {theirs} in the other: {why}")
             line = f"{first.name} and {other.name} cannot be in one table: {why}"
-            raise UnavailableError(f"{line}; report each by itself")
+            raise UnavailableError(f"{line}; report each run separately")
 
 
 # ---------------------------------------------------------------- names and differences

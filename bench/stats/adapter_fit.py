@@ -30,7 +30,7 @@ def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:
-        return ["temperature 0, and it saw no greedy text"] * (facts.greedy is False)
+        return ["temperature 0, trained without greedy text"] * (facts.greedy is False)
     reasons = []
     low, high = facts.temperatures or (-math.inf, math.inf)
     if not low <= temperature <= high:
@@ -47,7 +47,7 @@ def _other_base(facts: AdapterFacts, models: Models) -> list[str]:
     base = facts.base_weights_sha256
     hashes = {role: models.weights_of(role) for role in facts.models}
     return [
-        f"the {role} has other weights"
+        f"trained with other {role} weights"
         for role, sha256 in hashes.items()
         if base is not None and sha256 not in (None, base)
     ]

@@ -198,7 +198,7 @@ def load_cost(folder: Path) -> Cost:
     facts = read_facts(folder)
     if facts is None or not (folder / CURVE).is_file():
         missing = MACHINE if facts is None else CURVE
-        raise UsageError(f"{folder} is no cost folder: it has no {missing}; `bench cost` makes one")
+        raise UsageError(f"{folder} is not a cost folder (no {missing}): `bench cost` makes one")
     env = read_environment(folder)
     try:
         table = pd.read_csv(io.BytesIO((folder / CURVE).read_bytes()))
@@ -208,7 +208,7 @@ def load_cost(folder: Path) -> Cost:
         raise InvalidRunError(f"{folder / CURVE} is damaged: {error}") from error
     singles = {replace(cell, rows=1) for cell in points}
     if not points or min(points.values()) <= 0 or not singles <= set(points):
-        line = f"{folder / CURVE} has no times above 0 of calls of one row: measure it again"
+        line = f"{folder / CURVE} lacks positive times of one-row calls: measure it again"
         raise InvalidRunError(line)
     return Cost(path=folder, facts=facts, env=env, table=table, curve=CostCurve(points=points))
 

@@ -26,7 +26,7 @@ def mismatch(cost: Cost, env: Environment) -> str | None:
     for name in SHAPE:
         ours, theirs = cost.facts.target.get(name), facts.get(name)
         if ours != theirs:
-            return f"it is of another model ({name} is {ours}, the run's {theirs})"
+            return f"it describes another model ({name} is {ours}, in the run {theirs})"
     if bool(cost.facts.target.get("compiled")) != bool(facts.get("compiled")):
         return "calls were compiled in one of them, and ran eagerly in the other"
     if cost.env.comparability_key != env.comparability_key:

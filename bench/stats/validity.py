@@ -47,7 +47,7 @@ _GAPS = (0.03, 0.06, 0.125, 0.25)
 _RESHAPED = "ar@rows"
 """Prefix of cells in which the baseline decodes with calls of another shape."""
 UNKNOWN = "unknown"
-_RESUME = "in the folder that holds the run, `bench resume {}` measures it"
+_RESUME = "`bench resume {}`, in the folder that holds the run, measures the rest"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
 EXIT_CODES: Mapping[str, Exit] = {
     VALID: Exit.DONE,
@@ -136,9 +136,8 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
         if not wrong and difference.num_tokens:
             lines.append(_parting_line(difference, status))
             continue
-        ties = (
-            "" if difference.num_wrong is None else f", {difference.num_wrong} of them no near-ties"
-        )
+        num = difference.num_wrong
+        ties = "" if num is None else f", {num} of them not at near-ties"
         lines.append(
             f"{difference.cell}{' is WRONG: it' if wrong else ''} claims to be lossless and gave "
             f"other tokens than ar on {difference.num_answers} of {difference.num_compared} "
@@ -157,20 +156,17 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
     share = (difference.num_equal or 0) / (difference.num_tokens or 1)
     line = (
         f"{difference.cell} is identical to ar on {same(difference)} ({share:.0%} of their tokens "
-        "come before a first difference, which is at token "
-        f"{median(difference.places):g} in the median)"
+        f"precede the first difference; its median position is token {median(difference.places):g})"
     )
     if difference.gaps:
         near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
-        line += (
-            f"; of {len(difference.gaps)} differences looked at, {', '.join(near)} from a tie, all "
-            f"within {max(difference.gaps):.2g}"
-        )
+        line += f"; distances from a tie in {len(difference.gaps)} checked differences: "
+        line += f"{', '.join(near)}, at most {max(difference.gaps):.2g}"
     if difference.num_wrong == 0:
         line += ": near-ties"
     floors = [each for each in status.differences or () if each.cell.startswith(_RESHAPED)]
     if floors and difference not in floors:
-        line += f". ar itself, as {floors[0].cell}, is on {same(floors[0])}"
+        line += f". ar itself, as {floors[0].cell}, is identical on {same(floors[0])}"
     return f"{line}; e.g. {difference.example}"
 
 
@@ -181,17 +177,17 @@ def _damage(run: Run) -> tuple[str, ...]:
     if planned is not None and have < planned:
         lost = f"{file} holds {have:,} of the {planned:,} records that run.json counts"
     elif run.status.complete and missing:
-        lost = f"run.json says that the run is complete, and {file} does not hold all of it"
+        lost = f"run.json says that the run is complete, but {file} lacks records"
     else:
         return ()
-    return (f"{lost}{f': missing are {missing}' if missing else ''}{_advice(run)}",)
+    return (f"{lost}{f': {missing} are missing' if missing else ''}{_advice(run)}",)
 
 
 def _unfinished(run: Run) -> tuple[str, ...]:
     if run.status.complete:
         return ()
     missing = _missing(run)
-    lacking = f"not measured are {missing}" if missing else "it was stopped after its last answer"
+    lacking = f"{missing} were not measured" if missing else "it was stopped after its last answer"
     how = run.status.status or UNKNOWN
     return (f"the run did not end (status: {how}): {lacking}{_advice(run)}",)
 
@@ -208,7 +204,7 @@ def from_here(line: str, run_dir: Path) -> str:
 
     In files, which may be read anywhere, the command has only the run's name.
     """
-    found = f"`bench resume {shlex.quote(str(run_dir))}` measures it"
+    found = f"`bench resume {shlex.quote(str(run_dir))}` measures the rest"
     return line.replace(_RESUME.format(run_dir.resolve().name), found)
 
 
@@ -240,7 +236,7 @@ def _broken(run: Run) -> tuple[str, ...]:
             f"{cell}: {counted(len(each), 'broken invariant')}, e.g. {each[0]}"
             for cell, each in broken.items()
         )
-    return run.status.reasons or ("run.json says so",)
+    return run.status.reasons or ("run.json has this verdict",)
 
 
 def _unanswered(run: Run) -> tuple[str, ...]:

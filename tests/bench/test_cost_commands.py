@@ -143,8 +143,8 @@ def test_explain_says_how_near_ar_is_to_the_limit_where_the_folder_fits(tmp_path
     run = synthetic_run({"spec": 3.0}, env=env)
     here = write_cost_folder(tmp_path / "here", TARGET, "here")
     there = write_cost_folder(tmp_path / "there", TARGET, "there")
-    assert "Its share of the limit" in bench("explain", run, "--cost", here).out
-    assert "Its share of the limit" not in bench("explain", run).out
+    assert "Limit / measured: " in bench("explain", run, "--cost", here).out
+    assert "Limit / measured: " not in bench("explain", run).out
     assert "another machine" in bench("explain", run, "--cost", there).out
 
 
@@ -210,7 +210,7 @@ def test_a_run_that_was_given_a_curve_prints_ars_share_of_the_limit(
     cost = write_cost_folder(tmp_path / "cost", TARGET, "here")
     (run / "config.toml").write_text(f'model = "zoo"\ncost = "{cost}"\n')
     print_limit(run)
-    assert "Its share of the limit" in capsys.readouterr().out
+    assert "Limit / measured: " in capsys.readouterr().out
     (cost / "cost.csv").unlink()  # the run is measured, and stands without it
     print_limit(run)
-    assert "no cost folder" in capsys.readouterr().err
+    assert "not a cost folder" in capsys.readouterr().err

@@ -245,7 +245,7 @@ def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(
     assert status.differences[0].num_wrong == 8
     assert status.verdict == "WRONG"
     said = "mine is WRONG: it claims to be lossless and gave other tokens than ar on 8 of 8 answers"
-    assert f"{said}, 8 of them no near-ties, e.g. " in status.reasons[0]
+    assert f"{said}, 8 of them not at near-ties, e.g. " in status.reasons[0]
     assert not any("claims to be lossless" in line for line in status.warnings)
     line = "@mine: claims to be lossless and left ar's tokens without a near-tie"
     assert any(note.endswith(line) for note in shown.notes)

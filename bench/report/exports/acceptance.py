@@ -50,7 +50,7 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
         profile = _profile(findings, answers, rates) | {"target_model": {"id": target}}
         files[f"{name}/speculation_profile.json"] = json.dumps(profile, indent=2).encode()
     if not files:
-        raise UnavailableError(f"{findings.name} has no decoder that drafted; choose a run of one")
+        raise UnavailableError(f"{findings.name} has no decoder that drafted: choose another run")
     return {"synthetic.json": json.dumps(synthetic, indent=2).encode(), **files}
 
 

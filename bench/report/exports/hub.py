@@ -34,8 +34,8 @@ from bench.text import percent, portable
 
 _TABLES = (
     ("summary", "data/summary.parquet", "a row per decoder and family, and one for all families"),
-    ("answers", "data/answers.parquet", "a row per answer: what was counted and timed"),
-    ("by_prompt", "data/by_prompt.parquet", "what speed-ups are means of, per decoder and prompt"),
+    ("answers", "data/answers.parquet", "a row per answer: its counters and times"),
+    ("by_prompt", "data/by_prompt.parquet", "a row per decoder and prompt: its speed-ups"),
 )
 """Tables of the viewer (name, file, content), default first; readers expect one file type."""
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
@@ -121,7 +121,7 @@ def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
         )
     except Exception as error:  # errors of the client, HTTP, names or files
         reason = f"{type(error).__name__}: {error}"
-        line = f"the Hugging Face hub took nothing for {repo}: {reason}; the folder is written"
+        line = f"the Hugging Face hub refused the upload to {repo}: {reason}; the folder is written"
         raise BenchError(line) from error
     return str(commit.commit_url)
 
@@ -134,7 +134,7 @@ def _parse(texts: Sequence[str], families: Sequence[str]) -> dict[str, tuple[str
     form = "--benchmark FAMILY=OWNER/DATASET#TASK"
     if not texts:
         names = ", ".join(families)
-        line = f"eval-results needs {form}, what the hub calls the benchmark of a family's prompts"
+        line = f"eval-results needs {form}, the hub's name for the benchmark of a family's prompts"
         raise UsageError(f"{line}; families of this run: {names}")
     chosen: dict[str, tuple[str, str]] = {}
     for text in texts:

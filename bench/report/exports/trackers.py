@@ -149,7 +149,7 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> 
         for run in runs:
             _into_mlflow(mlflow.entities, client, number, run)
     except Exception as error:  # errors of the client, a database or HTTP
-        raise BenchError(f"MLflow did not take the run into {uri}: {error}") from error
+        raise BenchError(f"MLflow could not store the run in {uri}: {error}") from error
     finally:
         logging.disable(logging.NOTSET)
     return uri
@@ -198,7 +198,7 @@ def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) ->
     """Write into the store in `folder`, or TRACKIO_DIR, never to a server; return the store."""
     remote = next((name for name in _TRACKIO_REMOTE if os.environ.get(name)), None)
     if remote is not None:
-        line = f"{remote} is set, and export --to trackio writes a local store alone"
+        line = f"{remote} is set, and export --to trackio writes only a local store"
         raise UsageError(f"{line}; unset it, then `trackio sync` sends the project")
     store = Path(os.environ[TRACKIO_DIR]) if folder is None else folder
     trackio = _trackio_on(store.resolve())
@@ -209,7 +209,7 @@ def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) ->
                 _into_trackio(trackio, project, run)
             stored = {one.config.get(_CONTENT) for one in _in_trackio(trackio, project)}
     except Exception as error:  # errors of trackio, a database or a project's name
-        raise BenchError(f"Trackio did not take the run into {store}: {error}") from error
+        raise BenchError(f"Trackio could not store the run in {store}: {error}") from error
     lost = [run.name for run in runs if run.content not in stored]
     if lost:  # trackio only warns if it cannot write
         raise BenchError(f"Trackio has not stored {', '.join(lost)} in {store}; is it writable?")

@@ -120,7 +120,7 @@ def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Drawn |
     grid[0].set_xlim(0, 1)
     grid[1].set_xlim(0, 1.15 * max(each))
     grid[1].tick_params(axis="y", length=0)
-    grid[0].set_title("share of the time", fontsize=9)
+    grid[0].set_title("share of time", fontsize=9)
     grid[1].set_title("ms per token", fontsize=9)
     name_rows(grid[0], Look.of(summary).names(split.decoder for split in chosen))
     handles, labels = grid[0].get_legend_handles_labels()

@@ -32,7 +32,7 @@ _FEWEST_STEPS = 20
 _MOST_POSITIONS = 16
 _ACCEPTANCE = (
     ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
-    ("conditional", "conditional: draft j, where\nall before it are", "share of drafts j"),
+    ("conditional", "conditional: draft j, if\nall earlier are accepted", "share of drafts j"),
     ("decay", "change along the step\n(below 0: suffix decay)", "points above position 1"),
 )
 _VARIES = 1.5
@@ -100,7 +100,7 @@ def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None
         log_ticks(axes.xaxis)
     percents(grid[0].yaxis, 5)
     grid[0].set_yticks([0, 0.25, 0.5, 0.75, 0.9, 0.99])
-    grid[0].set_ylabel("share that waited no longer")
+    grid[0].set_ylabel("cumulative share of waits")
     key(figure, list(data["decoder"].unique()), look)
     return figure, data
 
@@ -224,8 +224,8 @@ def cost_figure(cost: Cost, calls: Sequence[OperatingPoint] = ()) -> Drawn:
             axes.set_xticks(ticks, [str(rows) for rows in ticks])
             axes.minorticks_off()
         log_ticks(left.yaxis)
-        figure.supxlabel("rows a sequence (dashed: roofline)", fontsize=9)
-        figure.supylabel("ms a call", fontsize=9)
+        figure.supxlabel("rows per sequence (dashed: roofline)", fontsize=9)
+        figure.supylabel("ms per call", fontsize=9)
     return figure, table.reset_index(drop=True)
 
 

@@ -60,7 +60,7 @@ _ENTRIES = (
     _Entry(
         "overview",
         f"The run at a glance: speed-up, tokens per step and quality{_WITH}, and the share of "
-        "answers with ar's very tokens. The thin line is ar.",
+        "answers identical to ar's. The thin line is ar.",
         "no decoder was timed against ar",
         _of_summary(overview_figure),
         hollow=True,
@@ -73,8 +73,8 @@ _ENTRIES = (
     ),
     _Entry(
         "quality_speed",
-        f"Quality against speed-up{_WITH}: up and right is better. On the dashed line, the "
-        "Pareto front, are the decoders that no faster one equals in quality; qualities that the "
+        f"Quality against speed-up{_WITH}: up and right is better. The dashed line is the "
+        "Pareto front: decoders whose quality no faster decoder equals. Qualities that their "
         "intervals cannot tell apart count as equal.",
         "no decoder was both timed against ar and scored",
         _of_summary(quality_speed_figure),
@@ -95,20 +95,20 @@ _ENTRIES = (
     ),
     _Entry(
         "acceptance_by_position",
-        "Which drafts are accepted, by their position in the step: all up to there (joint), this "
-        "one where those before it were (conditional), and the change of the latter from the first "
-        "position on. Below 0 later drafts are worse (suffix decay); above 0 they are accepted "
-        "more often than the first, as only steps on easy text get that far. Positions that fewer "
-        "than 20 steps reached are not drawn.",
+        "Accepted drafts by position j in the step: drafts 1 to j all accepted (joint), draft j "
+        "accepted if all earlier drafts are (conditional), and the conditional minus that of the "
+        "first position. Below 0, later drafts are worse (suffix decay); above 0, they are more "
+        "often accepted than the first, because only steps on easy text get that far. Positions "
+        "that fewer than 20 steps reached are not drawn.",
         "no decoder drafted tokens, or in too few steps",
         lambda findings, summary: acceptance_figure(findings.acceptance, summary),
     ),
     _Entry(
         "speedup_by_length",
         f"Speed-up in groups of prompts by the length of ar's answer{_WITH}. "
-        "Answers of one length are in one group. Groups also differ in their families: length "
-        "need not be the cause.",
-        "answers of ar make one group: they differ too little in length, are too few, or were "
+        "Answers of equal length share a group. Groups also differ in their families, so length "
+        "may not be the cause.",
+        "ar's answers form one group: they differ too little in length, are too few, or were "
         "timed in batches",
         lambda findings, summary: speedup_by_length_figure(
             by_length(findings.run.records, list(summary["decoder"].unique())), summary
@@ -116,33 +116,33 @@ _ENTRIES = (
     ),
     _Entry(
         "latency",
-        "How long readers wait, of all answers: share of waits that were no longer. A chunk is "
-        "what a step emits. Dashed: lossy.",
-        "no answer was timed alone, with its steps",
+        "Cumulative share of waits for the first token and for the next chunk, over all answers. A "
+        "chunk is the tokens of a step. Dashed: lossy.",
+        "no unbatched answer with recorded steps was timed",
         lambda findings, summary: latency_figure(findings.latency, summary),
     ),
     _Entry(
         "time_split",
-        "Where the time of a token goes, from the second pass.",
+        "Time of a token by phase, from the second pass.",
         "there was no second pass",
         lambda findings, summary: time_split_figure(findings.splits, summary),
     ),
     _Entry(
         "memory",
-        "The most memory an answer needed: weights, adapter and caches that the decoder uses (on "
-        "CUDA all that was allocated).",
+        "Peak memory of an answer: weights, adapter and caches that the decoder uses (on CUDA all "
+        "allocated memory).",
         "no memory was measured",
         _of_summary(memory_figure),
     ),
     _Entry(
         "entropy",
-        "Tokens per forward by family, against how unsure ar is of its next token there.",
-        "fewer than three families have the entropy of ar's tokens, which the quality pass asks",
+        "Tokens per forward by family, against the mean entropy of ar's next token.",
+        "fewer than three families have the entropy of ar's tokens from the quality pass",
         _of_summary(entropy_figure),
     ),
     _Entry(
         "passes",
-        "Quality against how often a block was predicted; the grey line is ar.",
+        "Quality against predictions (passes) per block; the grey line is ar.",
         "fewer than three decoders predict blocks and were scored",
         _of_summary(passes_figure),
     ),

@@ -49,11 +49,11 @@ HEADLINES = (
     Curve(
         name="speedup_by_batch_size",
         axis="batch_size",
-        axis_label="sequences at once",
+        axis_label="batch size (sequences)",
         column="speedup",
         label="speed-up over ar",
         caption=f"Speed-up over ar of the same run against batch size, with {LEVEL} intervals: "
-        "where a decoder falls below the line, it no longer pays.",
+        "below the line, a decoder is slower than ar.",
         doubling=True,
         level=1.0,
     ),
@@ -63,14 +63,13 @@ HEADLINES = (
         axis_label="temperature",
         column="acceptance_length",
         label="tokens per step",
-        caption=f"Tokens that a step emits after the first, against temperature, with {LEVEL} "
-        "intervals.",
+        caption=f"Tokens per step after the first, against temperature, with {LEVEL} intervals.",
         level=1.0,
     ),
     Curve(
         name="time_by_length",
         axis="max_new_tokens",
-        axis_label="tokens an answer may have",
+        axis_label="maximum tokens of an answer",
         column="time_per_token_s",
         label="ms per token",
         caption="Time of a token, prefill included, against output length. Without a KV cache "

@@ -1,4 +1,4 @@
-// Data of the page: deflated JSON in base64, unpacked when it is asked for.
+// Data of the page: deflated JSON in base64, unpacked on demand.
 
 async function unpack(name) {
   const text = document.getElementById(`chunk-${name}`).textContent;

@@ -69,7 +69,7 @@ def read_history(file: Path) -> pd.DataFrame:
     try:
         return _typed(pd.read_parquet(file).reindex(columns=list(COLUMNS)))
     except (OSError, ValueError, KeyError) as error:
-        line = f"{file} is damaged: {error}; delete it, and what lies beside it is read again"
+        line = f"{file} is damaged: {error}; delete it to rebuild it from the runs in its folder"
         raise InvalidRunError(line) from error
 
 

@@ -161,19 +161,19 @@ def matrices(members: Members) -> dict[str, Table]:
         "tokens_per_step": (
             f"Tokens per step [{LEVEL}]",
             "Emitted tokens / steps, both after the first step, pooled within a run; jackknife "
-            "interval over conversations. These are counts and no times.",
+            "interval over conversations. These are counts, not times.",
             tables.step_length,
         ),
         "quality": (
             f"Quality % [{LEVEL}]",
-            "Mean of the families' scores that can tell a loss, over held-out prompts. Runs that "
-            "scored other numbers of prompts, or sampled otherwise, differ by that too.",
+            "Mean over families whose scores can show a loss, on held-out prompts. Runs also "
+            "differ if they scored other numbers of prompts or sampled differently.",
             tables.quality,
         ),
         "identical_to_ar": (
             "Identical to ar %",
-            "Share of answers with the very tokens of ar of the same run; '-' where a decoder "
-            "promises ar's distribution and not its tokens.",
+            "Share of answers identical to those of ar in the same run; '-' if a decoder promises "
+            "ar's distribution, not its tokens.",
             lambda row: TableCell(percent(row.identical_to_ar, "")),
         ),
     }
@@ -218,8 +218,8 @@ def _machines(members: Members) -> str:
     if same_machine(members):
         kind = "The runs share their kind of machine and setup (comparability key), not a session"
     else:
-        kind = "The runs are of different machines or setups, or of unknown ones"
-    return f"{kind}: times are not pooled, and none is compared with another run's."
+        kind = "The runs come from different or unknown machines or setups"
+    return f"{kind}: times are neither pooled nor compared between runs."
 
 
 def unlike(members: Members) -> Table | None:
@@ -228,8 +228,8 @@ def unlike(members: Members) -> Table | None:
     if not facts:
         return None
     return Table(
-        title="What differs",
-        note="Hashes are of weights. A commit 'with uncommitted changes' cannot be gone back to.",
+        title="Differences between the runs",
+        note="Hashes identify weights. A commit 'with uncommitted changes' cannot be restored.",
         headings=("fact", *(member.name for member in members)),
         rows=tuple(
             (TableCell(key), *(TableCell(value or UNKNOWN) for value in values))

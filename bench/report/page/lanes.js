@@ -8,19 +8,19 @@ function plural(number, word) {
   return `${number} ${word}${number === 1 ? "" : "s"}`;
 }
 
-/** Microseconds for people. */
+/** Format microseconds as milliseconds. */
 function milliseconds(us) {
   const ms = us / 1000;
   return `${ms.toFixed(ms < 100 ? 1 : 0)} ms`;
 }
 
-/** Sums of the first 1, 2, … numbers. */
+/** Cumulative sums of numbers. */
 function running(numbers) {
   let sum = 0;
   return numbers.map((number) => (sum += number));
 }
 
-/** The steps of an answer, each with the place of its tokens and what had been spent when it ended. */
+/** The steps of an answer, each with its tokens' positions and the calls and time spent until its end. */
 function stepsOf(answer) {
   const tokens = running(answer.emitted);
   const calls = running(answer.calls);
@@ -46,16 +46,16 @@ function stepsOf(answer) {
   }));
 }
 
-/** What a step did, in words. */
+/** Describe a step in words. */
 function describe(lane, step) {
   const parts = [step.number ? `step ${step.number} of ${lane.steps.length - 1}` : "prefill", plural(step.emitted, "token")];
   if (step.drafted) {
     const fell = step.drafted - step.accepted;
     parts.push(`${step.accepted} of ${plural(step.drafted, "draft")} accepted${step.by ? ` (${step.by})` : ""}`);
-    // of a tree, the branch that verification left is told, and the others are not
+    // of a tree, only the rejected drafts of the branch where verification stopped are recorded
     const untold = step.depth && step.depth < step.drafted ? 0 : fell - step.rejected.length;
     const isLast = step.number === lane.steps.length - 1;
-    if (untold > 0) parts.push(isLast && lane.answer.rejected ? `${untold} past the answer's end` : `${untold} of the rejected not kept`);
+    if (untold > 0) parts.push(isLast && lane.answer.rejected ? `${untold} past the answer's end` : `${untold} rejected drafts not recorded`);
   }
   const passes = Math.max(0, ...step.decided);
   if (passes > 1) parts.push(`decided in up to ${passes} passes`);
@@ -69,7 +69,7 @@ function colourClass(step) {
   return step.number ? `c${step.number % NUM_COLOURS}` : "prefill";
 }
 
-/** The tokens of a step: before the drafts, accepted drafts, rejected drafts, the target's own. */
+/** The tokens of a step: undrafted ones, accepted drafts, rejected drafts, the target's own token. */
 function stepNode(lane, step, pieces) {
   const piece = (id) => pieces[id] || `⟨${id}⟩`;
   const node = el("span", { class: `step ${colourClass(step)}` });
@@ -90,7 +90,7 @@ function stepNode(lane, step, pieces) {
   return node;
 }
 
-/** Where a lane first leaves the baseline's tokens; -1: nowhere. */
+/** Index of a lane's first token that differs from the baseline's; -1 if none differs. */
 function divergence(tokens, baseline) {
   const longest = Math.max(tokens.length, baseline.length);
   for (let i = 0; i < longest; i++) if (tokens[i] !== baseline[i]) return i;
@@ -101,10 +101,10 @@ function comparison(lane, baseline) {
   if (!baseline || baseline === lane) return "";
   const place = divergence(lane.answer.tokens, baseline.answer.tokens);
   const name = baseline.decoder.name;
-  return place < 0 ? `equals ${name} here` : `leaves ${name} at token ${place + 1}`;
+  return place < 0 ? `identical to ${name}` : `first differs from ${name} at token ${place + 1}`;
 }
 
-/** A lane with its nodes: a row of the race and a card of text. Nothing of it is in the page yet. */
+/** A lane with its nodes, not yet in the page: a row of the race and a card of text. */
 function makeLane(answer, decoder, pieces) {
   const lane = { answer, decoder, steps: answer.error ? [] : stepsOf(answer), shown: -1 };
   lane.name = el("span", { class: "name" }, el("i", { class: "dot", style: { background: decoder.colour } }), decoder.name);
@@ -132,14 +132,14 @@ function makeLane(answer, decoder, pieces) {
   return lane;
 }
 
-/** Place a lane on an axis: `unit` is `time` or `calls`; `most` tokens are the highest block. */
+/** Place a lane on an axis: `unit` is `time` or `calls`; a step of `most` tokens has the highest block. */
 function placeOnAxis(lane, unit, most) {
   lane.ends = lane.steps.map((step) => (unit === "time" ? step.end : step.calls));
   lane.total = unit === "time" ? lane.answer.total : lane.ends.at(-1);
   lane.most = most;
 }
 
-/** Draw a lane's blocks: as wide as a step took, as high as it gave tokens. */
+/** Draw a lane's blocks: wider for longer steps, higher for more tokens. */
 function drawTrack(lane, limit) {
   const drawing = document.createElementNS(SVG, "svg");
   drawing.setAttribute("viewBox", `0 0 ${TRACK.width} ${TRACK.height}`);
@@ -160,7 +160,7 @@ function drawTrack(lane, limit) {
   lane.track.replaceChildren(drawing, finish, lane.veil);
 }
 
-/** How many steps of a lane had ended. */
+/** Number of steps of a lane that have ended at a moment. */
 function endedBy(lane, at) {
   let low = 0;
   let high = lane.ends.length;
@@ -172,7 +172,7 @@ function endedBy(lane, at) {
   return low;
 }
 
-/** Show a lane as it stood at a moment: its text, its counts, what is still veiled. */
+/** Show a lane at a moment: its text, its counts, and the veil over later steps. */
 function showAt(lane, at, limit, unit, baseline) {
   if (lane.answer.error) return;
   const num = endedBy(lane, at);
@@ -184,7 +184,7 @@ function showAt(lane, at, limit, unit, baseline) {
     lane.cells.calls.textContent = step ? step.calls : 0;
     lane.cells.drafts.textContent = lane.answer.draft ? (step ? step.draftCalls : 0) : "";
     lane.shown = num;
-    lane.info.textContent = step ? describe(lane, step) : "not begun";
+    lane.info.textContent = step ? describe(lane, step) : "not started";
     if (step) follow(lane, lane.nodes[num - 1]);
   }
   lane.cells.ms.textContent = spentBy(lane, at, num, unit);
@@ -193,14 +193,14 @@ function showAt(lane, at, limit, unit, baseline) {
   lane.veil.style.left = `${(100 * Math.min(at, limit)) / limit}%`;
 }
 
-/** Milliseconds that a lane had spent, without the unit; on an axis of calls those of its steps. */
+/** Milliseconds that a lane has spent, without the unit; on an axis of calls, until its last ended step. */
 function spentBy(lane, at, num, unit) {
   if (!lane.answer.ended) return "-";
   const us = unit === "time" ? Math.min(at, lane.total) : num ? lane.steps[num - 1].end : 0;
   return milliseconds(us).replace(" ms", "");
 }
 
-/** How many times as fast as the baseline per token, on the axis that is shown. */
+/** Speed-up per token over the baseline, on the current axis. */
 function timesAsFast(lane, baseline) {
   if (!baseline) return "";
   const each = (one) => one.total / one.answer.tokens.length;
@@ -214,12 +214,12 @@ function follow(lane, node) {
   if (bottom > scrollTop + clientHeight || bottom < scrollTop) lane.text.scrollTop = bottom - clientHeight;
 }
 
-/** Point at one step, in the text and on the track. */
+/** Highlight one step, in the text and on the track. */
 function light(lane, number) {
   for (const lit of lane.card.querySelectorAll(".lit")) lit.classList.remove("lit");
   for (const lit of lane.track.querySelectorAll(".lit")) lit.classList.remove("lit");
   const step = lane.steps[number ?? lane.shown - 1];
-  lane.info.textContent = step ? describe(lane, step) : "not begun";
+  lane.info.textContent = step ? describe(lane, step) : "not started";
   if (number === null) return;
   lane.nodes[number].classList.add("lit");
   lane.blocks[number].classList.add("lit");

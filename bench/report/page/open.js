@@ -1,4 +1,4 @@
-// What happens when the page is opened.
+// Set up the page when it is opened.
 
 async function openViewer() {
   const stage = document.getElementById("stage");

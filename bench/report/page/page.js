@@ -1,6 +1,6 @@
-// The page as a whole: colour scheme, folding, and the one way in which nodes are made.
+// The whole page: colour scheme, folding, and the function that makes nodes.
 
-/** A node with properties, attributes and children; strings become text and never markup. */
+/** Make a node with properties, attributes and children; strings become text, never markup. */
 function el(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -15,7 +15,7 @@ function el(tag, properties = {}, ...children) {
 
 const THEMES = ["auto", "light", "dark"];
 
-/** What was kept under a name: pages from a disk may not be allowed to keep anything. */
+/** A stored setting, if any: browsers may forbid pages from a disk to store anything. */
 function kept(name) {
   try {
     return localStorage.getItem(name);
@@ -28,7 +28,7 @@ function keep(name, value) {
   try {
     localStorage.setItem(name, value);
   } catch {
-    // then it is chosen again next time
+    // the next visit then starts with the default
   }
 }
 
@@ -78,7 +78,7 @@ function setUpFigures() {
   }
 }
 
-/** Buttons that fold and unfold everything; what is printed is unfolded. */
+/** Add buttons that fold and unfold all sections; unfold them for printing. */
 function setUpFolding(tools) {
   const sections = [...document.querySelectorAll("details.section, details.reading")];
   const setAll = (open) => sections.forEach((section) => { section.open = open; });

@@ -4,14 +4,14 @@ const DURATIONS = [["real", "as measured"], ["4", "slowest in 4 s"], ["8", "slow
 const USUAL = "8"; // seconds
 const PLAY = "▶ Play";
 const PAUSE = "❚❚ Pause";
-const SPREAD = "; steps after the first are spread evenly, as this run did not keep when they ended";
+const SPREAD = "; steps after the first are spread evenly, because their end times were not recorded";
 
 class Race {
   constructor() {
-    this.lanes = []; // those that are shown, failed ones included
-    this.racing = []; // those that did not fail
+    this.lanes = []; // shown lanes, including failed ones
+    this.racing = []; // shown lanes that did not fail
     this.baseline = null;
-    this.unit = "time"; // as it was chosen; `axis` is what could be had
+    this.unit = "time"; // chosen unit; `axis` is the unit in use
     this.axis = "time";
     this.at = 0;
     this.limit = 1;
@@ -54,7 +54,7 @@ class Race {
     this.arrange(this.lanes, this.baseline, true);
   }
 
-  /** Lay lanes out on one axis; `ended`: all of it is shown, else what was shown before. */
+  /** Lay lanes out on one axis; `ended` shows their end, otherwise the moment stays. */
   arrange(lanes, baseline, ended) {
     this.pause();
     this.lanes = lanes;
@@ -102,7 +102,7 @@ class Race {
     for (const lane of this.racing) showAt(lane, this.at, this.limit, this.axis, this.baseline);
   }
 
-  /** To the nearest end of a step before or after, of whichever decoder. */
+  /** Go to the previous or next end of a step, of any decoder. */
   jump(by) {
     this.pause();
     const ends = this.racing.flatMap((lane) => lane.ends);
@@ -121,7 +121,7 @@ class Race {
 
   // ------------------------------------------------------------ playing
 
-  /** Units of the axis per second of whoever looks. */
+  /** Units of the axis per second of playing. */
   get rate() {
     if (this.speed.value === "real" && this.axis === "time") return 1e6;
     return this.limit / Number(this.speed.value === "real" ? USUAL : this.speed.value);

@@ -1,4 +1,4 @@
-// The list of runs: rows that lack one of the words typed are hidden.
+// The list of runs: hide rows that lack one of the typed words.
 
 function search(rows, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);

@@ -1,4 +1,4 @@
-// Tables: headings sort, and what is shown is copied as CSV, LaTeX or Markdown.
+// Tables: headings sort, and buttons copy the table as CSV, LaTeX or Markdown.
 
 const UNKNOWN = "-";
 const INTERVAL = /^(.*?) \[(.*), (.*)\]$/;
@@ -9,20 +9,20 @@ function cellText(cell) {
   return cell.textContent.replace(/\s+/g, " ").trim();
 }
 
-/** The number that a text begins with, NaN where it begins with none. */
+/** The number at the start of a text, NaN if there is none. */
 function leading(text) {
   const number = text.replaceAll(",", "").match(/^[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?/i);
   return number ? Number(number[0].replace("−", "-")) : NaN;
 }
 
-/** Order of two texts: what is unknown last, whichever way round. */
+/** Compare two texts; unknown values are last in both directions. */
 function compareCells(a, b, numeric, down) {
   if (a === UNKNOWN || b === UNKNOWN) return (a === UNKNOWN) - (b === UNKNOWN);
   const order = numeric ? leading(a) - leading(b) : a.localeCompare(b, "en", { numeric: true });
   return down ? -order : order;
 }
 
-/** Sort by a column: numbers first down, then up, then as it was; texts first up. */
+/** Sort by a column: numbers descending, then ascending, then unsorted; texts ascending first. */
 function sortBy(table, column, original) {
   const heading = table.tHead.rows[0].cells[column];
   const texts = new Map(original.map((row) => [row, cellText(row.cells[column])]));
@@ -39,7 +39,7 @@ function sortBy(table, column, original) {
   table.tBodies[0].append(...rows);
 }
 
-/** Headings and rows as {text, bold}, as they stand now. */
+/** Headings and rows as {text, bold, words}, in the current order. */
 function contents(table) {
   const cells = (row) => [...row.cells].map((cell) => ({ text: cellText(cell), bold: cell.classList.contains("strong"), words: cell.classList.contains("words") }));
   return { headings: cells(table.tHead.rows[0]), rows: [...table.tBodies[0].rows].map(cells) };
@@ -79,13 +79,13 @@ function csvOf(table) {
   return columns[0].map((_, line) => columns.map((column) => quote(column[line])).join(",")).join("\n") + "\n";
 }
 
-/** A number without its unit and separators, as a spreadsheet takes it. */
+/** A number without unit and separators, for a spreadsheet. */
 function plain(text) {
   if (text === UNKNOWN) return "";
   return /^[-+]?[\d,]*\.?\d+x?$/.test(text) ? text.replace(/[x,]/g, "") : text;
 }
 
-/** Text to the clipboard, in the old way where the new one is not allowed. */
+/** Copy text to the clipboard, in the old way if the new one is not allowed. */
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -115,7 +115,7 @@ function copyButton(table, format) {
   return button;
 }
 
-/** A table's buttons; they are made here, so that a page without code has no dead ones. */
+/** Add a table's buttons; code adds them so that a page without JavaScript has no dead buttons. */
 function setUpTable(figure) {
   const table = figure.querySelector("table");
   const original = [...table.tBodies[0].rows];

@@ -1,11 +1,11 @@
-// The step viewer: which prompt and which decoders race, and the keys.
+// The step viewer: choice of prompt and decoders, and the keys.
 
-const MOST_AT_FIRST = 6; // decoders that are shown before anything is chosen
+const MOST_AT_FIRST = 6; // decoders shown at first
 const KEYS = [
   [["Space"], "play or pause"],
-  [["←", "→"], "to the end of the step before or after, of whichever decoder"],
+  [["←", "→"], "to the previous or next end of a step, of any decoder"],
   [["Home", "End"], "to the start, to the end"],
-  [["↑", "↓"], "prompt before or after"],
+  [["↑", "↓"], "previous or next prompt"],
   [["+", "-"], "faster or slower"],
   [["1", "…", "9"], "show or hide a decoder"],
   [["C"], "race by time or by target calls"],
@@ -22,12 +22,12 @@ class Viewer {
     this.race = new Race();
     this.lanes = [];
     this.matches = [];
-    this.chosen = -1; // the prompt that was asked for last: an older one that comes late is dropped
+    this.chosen = -1; // the last requested prompt; answers that arrive late for an earlier one are dropped
     this.build();
     this.stage.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // ------------------------------------------------------------ what stands in the page
+  // ------------------------------------------------------------ nodes of the page
 
   build() {
     const { index, race, stage } = this;
@@ -56,7 +56,7 @@ class Viewer {
     stage.setAttribute("role", "group");
     stage.setAttribute("aria-label", "Step viewer");
     stage.append(
-      el("div", { class: "controls" }, this.family, this.search, el("div", { class: "turn" }, turn("‹", "prompt before", -1), this.prompt, turn("›", "prompt after", 1)), this.count),
+      el("div", { class: "controls" }, this.family, this.search, el("div", { class: "turn" }, turn("‹", "previous prompt", -1), this.prompt, turn("›", "next prompt", 1)), this.count),
       el("div", { class: "controls" }, ...this.chips, el("label", { class: "chip plain" }, this.rejected, "rejected drafts"), this.unshown),
       this.nothing,
       this.body,
@@ -72,7 +72,7 @@ class Viewer {
 
   // ------------------------------------------------------------ which prompt
 
-  /** The prompts of the chosen family that hold every word of the search. */
+  /** List the prompts of the chosen family that contain every word of the search. */
   async filter() {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = ({ name, family, text }) => {
@@ -88,7 +88,7 @@ class Viewer {
     else this.empty();
   }
 
-  /** Show no answers: those of the prompt before are not what was searched for. */
+  /** Show no answers, because those of the previous prompt do not match the search. */
   empty() {
     this.chosen = -1;
     this.lanes = [];
@@ -100,7 +100,7 @@ class Viewer {
     if (next !== undefined) this.open(next);
   }
 
-  /** Unpack the answers to a prompt and show them as they ended. */
+  /** Unpack the answers to a prompt and show their end. */
   async open(i) {
     this.prompt.value = i;
     if (this.chosen === i) return;
@@ -124,7 +124,7 @@ class Viewer {
     this.arrange(this.race.at >= this.race.limit);
   }
 
-  /** Show rejected drafts, or leave them out. */
+  /** Show or hide rejected drafts. */
   strike() {
     this.stage.classList.toggle("unstruck", !this.rejected.checked);
   }
@@ -139,9 +139,9 @@ class Viewer {
     this.race.arrange(shown, baseline ?? null, ended);
   }
 
-  /** Why nothing is shown, and what to do; empty where something is. */
+  /** Why nothing is shown, and what to do; empty if something is shown. */
   missing(shown) {
-    if (!this.matches.length) return "No prompt fits: clear the search, or choose all families.";
+    if (!this.matches.length) return "No prompt matches: clear the search, or choose all families.";
     if (shown.length) return "";
     return this.hidden.size < this.index.decoders.length ? "No chosen decoder answered this prompt: tick another above." : "No decoder is chosen: tick one above.";
   }
@@ -185,7 +185,7 @@ class Viewer {
   }
 }
 
-/** How a prompt is called in the list: its name and how its text begins. */
+/** A prompt's label in the list: its name and the start of its text. */
 function label({ name, text }) {
   const start = (text ?? "").trim().replace(/\s+/g, " ").slice(0, 80);
   return start ? `${name}: ${start}` : name;
@@ -196,12 +196,12 @@ function legend() {
   const refined = token("refined", "c4");
   refined.firstChild.dataset.pass = 2;
   const samples = [
-    [token("", "prefill"), " the prompt's own step"],
+    [token("", "prefill"), " prefill"],
     [token("", "c1"), token("", "c2"), token("", "c3"), " one step each"],
     [token("drafted", "c1"), " accepted draft"],
     [el("del", {}, "token"), " rejected draft"],
     [refined, " decided in pass 2 of its block"],
-    ["bars: as wide as the step took, as high as it gave tokens"],
+    ["bars: wider for longer steps, higher for more tokens"],
   ];
   return el("p", { class: "legend soft" }, ...samples.map((sample) => el("span", {}, ...sample)));
 }
@@ -211,6 +211,6 @@ function keys() {
     el("dt", {}, ...names.flatMap((name) => [name === "…" ? name : el("kbd", {}, name), " "])),
     el("dd", {}, what),
   ]);
-  const where = "While the viewer has the focus: click into it, or come to it with Tab.";
+  const where = "Keys work while the viewer has the focus: click into it, or reach it with Tab.";
   return el("details", { class: "keys" }, el("summary", {}, "Keys"), el("p", { class: "soft" }, where), el("dl", {}, ...rows));
 }

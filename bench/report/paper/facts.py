@@ -162,16 +162,16 @@ def _seed(member: NamedRun) -> str | None:
     seed, repeats = (member.side.config.get(key) for key in ("seed", "repeats"))
     if seed is None or repeats in (None, 1):
         return seed if seed is None else f"{seed}"
-    return f"{seed} to {seed + repeats - 1}, one a repeat"
+    return f"{seed} to {seed + repeats - 1}, one per repeat"
 
 
 def protocol(members: Members) -> str:
     """State how times were measured."""
     how = merge_statements(members, _protocol)
     return (
-        f"Every prompt is answered by all decoders one directly after another, in random order"
+        f"All decoders answer every prompt directly one after another, in random order"
         f"{f', {how}' if how else ''}; a request is timed from its start to its last token. "
-        "Times are compared within a run only."
+        "Times are compared only within a run."
     )
 
 
@@ -277,7 +277,7 @@ def statistics(members: Members) -> str:
 
 def limits(members: Members) -> str:
     """State what intervals do not cover, and the runs' reasons and warnings."""
-    text = "Intervals are over prompts, this session; another can differ by more."
+    text = "Intervals are over prompts of this session; another session can differ by more."
     for member in members:
         side = member.side
         lines = [f"{side.verdict}: {line}" for line in side.reasons]

@@ -163,8 +163,8 @@ def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[flo
                         return made, (size, space)
     least = width_of(made, *_SIZES[-1])
     raise UsageError(
-        f"the table takes {least:.0f} pt in its smallest type, and a column of {layout.venue} has "
-        f"{room:.0f}: name fewer --columns ({', '.join(columns)}), or shorter a --label",
+        f"the table needs {least:.0f} pt in its smallest type, and a column of {layout.venue} has "
+        f"{room:.0f}: choose fewer --columns ({', '.join(columns)}), or a shorter --label",
     )
 
 
@@ -223,7 +223,7 @@ def _tell_left_out(
         if name in _INTERVALS and name not in (*made.spread, *NEEDED)
     ]
     if left_out or bare:
-        note(f"left out, as a column of {venue} is narrow: {', '.join([*left_out, *bare])}")
+        note(f"left out because a column of {venue} is narrow: {', '.join([*left_out, *bare])}")
 
 
 def _shape(made: Grid, column: str) -> str:

@@ -34,7 +34,7 @@ from bench.text import counted, factor, latex, portable
 
 _OPENING = r"\providecommand{\citep}[1]{\cite{#1}}\begingroup\emergencystretch=4em"
 """Makes citations plain without natbib, which the venues' styles load; lets long names stretch."""
-_WARNING = "% Made of the records of runs by `bench paper`: check it, and shorten it."
+_WARNING = "% Generated from records of runs by `bench paper`: check it, and shorten it."
 
 
 def reproducibility(members: Members, venue: str) -> str:
@@ -145,8 +145,8 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     if layout.bold == "best":
         of = " of a run" if len(members) > 1 else ""
         bold = f" Bold: the best{of}"
-        bold += "" if all(map(eligible, rows)) else " of those that guarantee something"
-        bold += ", a time or quality where its interval shows it."
+        bold += "" if all(map(eligible, rows)) else " of those with a guarantee"
+        bold += ", times and qualities only if their intervals show it."
         if "speedup" in made.columns:
             bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
     estimated = f"{_setting(members)}: {'; '.join(words)}.{_primary(members, layout)}"

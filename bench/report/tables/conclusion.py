@@ -53,16 +53,16 @@ def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs) -> str:
         if len(rows) > 1:
             text = f"the highest of {len(rows)} estimates is {best.decoder}'s, {_times(best)}"
         return f"No decoder with a guarantee is shown to be faster than {BASELINE}: {text}."
-    keeps = "its very tokens" if best.guarantee == SAME_TOKENS else "its distribution"
-    text = f"{best.decoder} is {_times(best)} and keeps {keeps}"
+    same = "tokens" if best.guarantee == SAME_TOKENS else "distribution"
+    text = f"{best.decoder} is {_times(best)} and guarantees {BASELINE}'s {same}"
     if len(rows) == 1:
         return f"{text}."
     tied = not_slower(best, [row for row in rows if row is not best], pairs, best.floor)
     if not tied:
-        return f"{text}: the fastest of {len(rows)} with a guarantee."
+        return f"{text}: the fastest of {len(rows)} decoders with a guarantee."
     names = ", ".join([best.decoder, *tied])
-    alike = f"the best {len(tied) + 1} cannot be told apart ({names})"
-    return f"{text}; of {len(rows)} with a guarantee {alike}."
+    alike = f"the best {len(tied) + 1} of {len(rows)} decoders with a guarantee"
+    return f"{text}; {alike} cannot be told apart ({names})."
 
 
 def not_slower(
@@ -87,7 +87,7 @@ def _of_lossy(rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow]) -> str
                 text += f" ({BASELINE}: {percent(row.quality, '')} %)"
     if (lost := best.nll_over_ar) is not None:
         nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
-        text += f"; the target finds a token {nats} than {BASELINE}'s"
+        text += f"; under the target, its tokens are {nats} than {BASELINE}'s"
     return f"{text}."
 
 
@@ -123,7 +123,7 @@ def sentence(row: SummaryRow) -> str:
     if row.quality is not None:
         text += f", quality {percent(row.quality, '')} %"
     if row.identical_to_ar is not None:
-        text += f", ids identical to ar's in {percent(row.identical_to_ar, '')} %"
+        text += f", ids identical to ar's in {percent(row.identical_to_ar, '')} % of answers"
     return f"{text}, {row.errors} error(s)." if row.errors else f"{text}."
 
 
@@ -137,7 +137,9 @@ def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
         if there
         else ("No primary comparison was named")
     )
-    return f"{named}; {others} by decoder and family are exploratory, unadjusted for their number."
+    return (
+        f"{named}; {others} by decoder and family are exploratory, not adjusted for their number."
+    )
 
 
 # ---------------------------------------------------------------- resolution
@@ -158,11 +160,11 @@ def resolution(summary: pd.DataFrame) -> str:
     if speeds:
         num = _range_of([row.pairs for row in speeds])
         widths = _widths(speeds, factor)
-        parts.append(f"in speed below {widths} cannot be told apart with {num} {units}")
+        parts.append(f"in speed below {widths} cannot be detected with {num} {units}")
     if qualities:
         num = _range_of([row.quality_prompts for row in qualities])
         widths = _widths(qualities, lambda width: f"{percent(width, '')} points")
-        parts.append(f"in quality below {widths} cannot be told apart with {num} held-out prompts")
+        parts.append(f"in quality below {widths} cannot be detected with {num} held-out prompts")
     return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
 
 

@@ -61,12 +61,12 @@ def acceptance(table: pd.DataFrame) -> Table | None:
     for position in positions:
         columns[str(position)] = partial(probability, position=position)
     note = (
-        "Unconditional: P(a step emits more than j tokens), among all steps after the prefill's: "
-        "1 + its sum is the tokens per step. Conditional: P(draft j accepted | drafts before it "
-        "accepted), among steps that drafted at least j; joint: P(drafts 1..j all accepted), the "
-        "product of the conditionals up to j, so that drafts of unequal length count as far as "
-        "they go; '-': no step got that far. n (of position 1) counts steps; counts for every "
-        "position and family: tables/acceptance_by_position.csv."
+        "Unconditional: P(a step emits more than j tokens), over all steps after the prefill; 1 + "
+        "its sum is the tokens per step. Conditional: P(draft j accepted | all earlier drafts "
+        "accepted), over steps that drafted at least j tokens. Joint: P(drafts 1..j all accepted), "
+        "the product of the conditionals up to j, so that shorter drafts count up to their length. "
+        "'-': no step reached this position. n: steps at position 1; the counts of every position "
+        "and family are in tables/acceptance_by_position.csv."
     )
     return Table.of("Draft acceptance by position", note, columns, rows)
 
@@ -83,17 +83,17 @@ def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
         for decoder, mine in group_by(records, lambda record: record.decoder).items()
         for drafter, num in sorted(accepted_by_drafter(mine).items())
     ]
-    note = "Drafts that stood / steps after the prefill's; the target adds a token to each step."
+    note = "Accepted drafts / steps after the prefill. The target adds one token to each step."
     return Table.of("Accepted drafts by drafter", note, columns, rows)
 
 
 def rounds(summary: pd.DataFrame) -> Table | None:
     """Make the table of rounds, distributions and passes, for decoders that have any."""
     note = (
-        "Shares of steps after prefill: nothing verified, all drafts accepted, one rejected. "
-        "Overlap: mean over tested drafts of the common mass of their distribution and ar's; "
-        "alpha: mean over emitted tokens of min(1, ar / draft). Passes: how often a block was "
-        "predicted. '-': not defined for it."
+        "Shares of steps after the prefill that verified nothing (cold), accepted all drafts, or "
+        "rejected one. Overlap: mean over tested drafts of the probability mass shared by their "
+        "distribution and ar's; alpha: mean over emitted tokens of min(1, ar / draft). Passes: how "
+        "often a block was predicted. '-': undefined for this decoder."
     )
     rows = [
         row
@@ -106,9 +106,9 @@ def rounds(summary: pd.DataFrame) -> Table | None:
 def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
     """Make the table of tokens per step by family, with ar's entropy if known."""
     note = (
-        f"Tokens emitted by steps after prefill / such steps, pooled; {LEVEL} jackknife interval "
-        f"over conversations. {timed} First row: mean entropy of ar's next token along its "
-        "answers; the lower, the easier a draft."
+        f"Tokens emitted after the prefill / steps after the prefill, pooled; {LEVEL} jackknife "
+        f"interval over conversations. {timed} First row: mean entropy of ar's next token along "
+        "its answers; low entropy makes drafting easy."
     )
     table = by_family(summary, "Tokens per step by family", note, step_length)
     if not (known := entropies(summary)):

@@ -56,15 +56,15 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
     bases = [f"{text} ({', '.join(names)})" if several else text for text, names in sharing.items()]
     note = (
         "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
-        "paired, from request start to last token (decode: from the first token on); per prompt "
-        f"the median over repeats; {LEVEL} t-interval over conversations; bold where it excludes "
-        "1 and the speed-up exceeds the A/A floor. "
-        f"{SESSIONS} Ratio of totals and specbench_compat are other estimators of it, with "
-        "intervals in 'Speed-up by estimator'. Guarantee: what a decoder claims of its answers, "
-        "ar's very tokens, tokens of ar's distribution, or nothing (lossy). Calls are target "
-        "calls, per step those after the prefill. A step's tokens are all it emits, the target's "
-        "own included. Counters and times are pooled (sum / sum); the interval of "
-        "tokens per step is a jackknife over conversations. "
+        "paired, from request start to last token (decode: from the first token on); median "
+        f"over the repeats of a prompt; {LEVEL} t-interval over conversations; bold if it excludes "
+        f"1 and the speed-up exceeds the A/A floor. {SESSIONS} Ratio of totals and "
+        "specbench_compat are other estimators of the speed-up; 'Speed-up by estimator' has their "
+        "intervals. Guarantee: what a decoder claims about its answers: the same tokens as ar, "
+        "tokens of the same distribution, or nothing (lossy). Calls are target calls; calls per "
+        "step exclude the prefill. Tokens per step include the target's own token. Counters and "
+        "times are pooled (sum / sum); the interval of tokens per step is a jackknife over "
+        "conversations. "
         f"{entropy_sentence(summary)} {'; '.join(bases)}. Model: {model}. "
         f"Verdict of the run: {verdict}."
     )
@@ -100,8 +100,8 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
     entropy = entropies(summary).get(ALL)
     if entropy is None:
         return "The entropy of ar's next token was not measured (no quality pass)."
-    ease = "; the text is nearly determined, and easy to draft" if entropy < DETERMINED else ""
-    return f"Along its answers ar's next token has a mean entropy of {entropy:.2g} nats{ease}."
+    ease = "; the text is nearly determined and easy to draft" if entropy < DETERMINED else ""
+    return f"The mean entropy of ar's next token along its answers is {entropy:.2g} nats{ease}."
 
 
 def floor_sentence(floor: Estimate) -> str:

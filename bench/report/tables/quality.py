@@ -45,7 +45,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     if scored.empty:
         return None
     metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
-    metrics |= {ALL: "mean of families, less those in brackets"}
+    metrics |= {ALL: "mean of families, without those in brackets"}
     named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
     note = (
         f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
@@ -69,13 +69,13 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
     lines = []
     unscored = [f for f in family_order(set(summary["family"]) - {ALL}) if f not in families]
     if unscored and families:
-        lines.append(f"No gold answers in {', '.join(unscored)}: agreement with ar says how near.")
+        lines.append(f"No gold answers in {', '.join(unscored)}: see the agreement with ar.")
     floored = summary[(summary["decoder"] == BASELINE) & summary["quality_tells"].eq(False)]
     if names := ", ".join(floored.loc[floored["family"] != ALL, "family"]):
         lines.append(
-            f"Scores of {names} cannot tell a loss: ar's are at their floor (below "
-            f"{percent(FLOOR)}, or within two standard errors of 0). They stand in brackets and "
-            "enter no mean; 'Likelihood lost against ar' tells."
+            f"Scores of {names} cannot show a loss: ar's are at their floor (below "
+            f"{percent(FLOOR)}, or within two standard errors of 0). They are in brackets and in "
+            "no mean; see 'Likelihood lost against ar'."
         )
     for decoder, counts in scored.items():
         if missing := ", ".join(family for family in families if family not in counts):
@@ -85,7 +85,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
         pairs = [(family, counts.get(family, 0), baseline.get(family, 0)) for family in families]
         unequal = [f"{family} {mine} (ar {ars})" for family, mine, ars in pairs if mine != ars]
         if unequal and BASELINE in scored:
-            line = f"Quality of {decoder} does not rest on as many prompts as ar's"
+            line = f"Quality of {decoder} is from other numbers of prompts than ar's"
             lines.append(f"{line}: {', '.join(unequal)}.")
     return lines
 
@@ -96,9 +96,9 @@ def agreement(summary: pd.DataFrame) -> Table | None:
     if (others["shared_with_ar"] == 1).all():
         return None
     note = (
-        "Of the timed answers: ar's tokens before the first difference, % / answers that are "
-        "ar's, %. It needs no gold answer. '-': answers are draws of their own (above temperature "
-        "0, not coupled to ar's)."
+        "Timed answers: % of ar's tokens before the first difference / % of answers identical to "
+        "ar's. Needs no gold answers. '-': the decoder samples independently of ar (temperature "
+        "above 0, not coupled)."
     )
     return by_family(
         others,
@@ -125,7 +125,7 @@ def lost_quality(summary: pd.DataFrame) -> Table | None:
         lost = row.quality - reference
         return f"{change(lost, '')} ({change(lost / reference)})" if reference else change(lost, "")
 
-    note = "Quality less ar's, in points of per cent, and relative to ar's."
+    note = "Quality minus ar's, in percentage points, and relative to ar's."
     return by_family(others, "Quality against ar by family", note, lost)
 
 
@@ -135,7 +135,7 @@ def repetition(summary: pd.DataFrame) -> Table | None:
     if counted.empty:
         return None
     note = (
-        "3-grams that stand earlier in the same answer, % of all. Loops: above "
+        "% of 3-grams that already occurred in the same answer. Loops: above "
         f"{100 * LOOP_SHARE:.0f} %, or more than {100 * LOOP_EXCESS:.0f} points above ar's."
     )
 
@@ -154,7 +154,9 @@ def looping(summary: pd.DataFrame) -> list[str]:
         if row.loops and row.repeated_trigrams is not None:
             line = f"{row.decoder} loops: {100 * row.repeated_trigrams:.0f} % of its 3-grams"
             aside = "" if of_ar is None else f" (ar {100 * of_ar:.0f} %)"
-            lines.append(f"{line} stand earlier in the same answer{aside}; that is easy to draft.")
+            lines.append(
+                f"{line} repeat earlier ones of the answer{aside}; loops are easy to draft."
+            )
     return lines
 
 
@@ -164,11 +166,11 @@ def text(summary: pd.DataFrame) -> Table | None:
     if scored.empty:
         return None
     note = (
-        "Of the answers of the quality pass: mean negative log-likelihood of a token under the "
-        "target / mean entropy of its distributions there, both in nats / tokens that repeat the "
-        "one before them, % / tokens that are the target's likeliest, % / different 3-grams of all "
-        "answers together / 3-grams, % / tokens of an answer. A loop is likely: read the first "
-        "with the third and the fifth."
+        "Answers of the quality pass: mean negative log-likelihood of a token under the target, in "
+        "nats / mean entropy of the target's distributions, in nats / % of tokens that repeat the "
+        "previous token / % of tokens that are the target's most likely / distinct 3-grams in % of "
+        "all 3-grams, over all answers / tokens per answer. Loops have a high likelihood: read the "
+        "first number with the third and the fifth."
     )
 
     def cell(row: SummaryRow) -> str:
@@ -177,17 +179,17 @@ def text(summary: pd.DataFrame) -> Table | None:
         nats = (number(row.base_nll), number(row.base_entropy))
         return " / ".join((*nats, *shares, number(row.answer_tokens, ".0f")))
 
-    return by_family(scored, "What the target says of the answers", note, cell)
+    return by_family(scored, "Likelihood and repetition of the answers by family", note, cell)
 
 
 def likelihood(summary: pd.DataFrame) -> Table | None:
     """Make the table of likelihood lost against ar's answers; None if unknown."""
     others = summary[(summary["decoder"] != BASELINE) & summary["nll_over_ar"].notna()]
     note = (
-        "Negative log-likelihood of a token of the quality pass's answers under the target "
-        "(teacher-forced, temperature 1) less that of ar's answers to the same prompts, in nats; "
-        f"{LEVEL} jackknife interval over conversations, bold where it excludes 0. It needs no "
-        "gold answer and has no floor. A loop is likely: read it with the repetition."
+        "Negative log-likelihood per token of the quality pass's answers under the target "
+        "(teacher-forced, temperature 1) minus that of ar's answers to the same prompts, in nats; "
+        f"{LEVEL} jackknife interval over conversations, bold if it excludes 0. Needs no gold "
+        "answers and has no floor. Loops have a high likelihood: read it with the repetition."
     )
 
     def lost(row: SummaryRow) -> TableCell:
@@ -221,11 +223,11 @@ def area(summary: pd.DataFrame) -> Table | None:
                     starred = "*" * bool(found.num_dropped)
                     areas[method, str(family)] = f"{found.value:.1f}{starred}"
     note = (
-        "AUP (d3LLM, arXiv 2601.07568): area under quality (per cent) against tokens per forward "
-        "over a method's settings, quality below the best of the run discounted by "
-        "exp(-3 (1 - quality / best)). Settings are cells whose names differ in the number at "
-        "their end. Those that lose over 5 points of ar's quality are left out (*), where d3LLM "
-        "takes the slowest setting's; '-': fewer than two are left."
+        "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
+        "forward, through a method's settings; quality below the run's best is discounted by "
+        "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
+        "number. Those that lose over 5 points of ar's quality are left out (*); d3LLM compares "
+        "with the slowest setting instead. '-': fewer than two settings are left."
     )
     return of_cells(areas, "Accuracy under parallelism", note)
 
@@ -237,11 +239,11 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
         return None
     piece = pieces_of(run.path)
     note = (
-        "Right lists, % / the most that is possible, %, where items that one pass decides are "
-        "drawn independently, each from the task's own distribution of its place. By the passes "
-        "recorded of each answer that is a list. Choosing which items to keep by confidence, or "
-        "revising them, may exceed it; so may a model that always gives the same right answer. "
-        f"{_NO_CEILING}: nothing is kept that the target did not verify."
+        "% of correct lists / their ceiling in %, if the items decided in one pass are drawn "
+        "independently, each from the task's distribution at its position. Computed from the "
+        "recorded passes of each answer that is a list. Keeping items by confidence, or revising "
+        "them, may exceed the ceiling; so may a model that always gives the same correct answer. "
+        f"{_NO_CEILING}: the decoder keeps only verified tokens."
     )
 
     def cell(row: SummaryRow) -> str:
@@ -259,6 +261,4 @@ def ceiling_caveat(run: Run) -> list[str]:
     """State why a run with lists has no table of ceilings; empty for other runs."""
     if holds(run.config) or not on_lists(run.records):
         return []
-    return [
-        "No ceilings of lists: they are of drawing at --temperature 1, --top-p 1 and --top-k 0."
-    ]
+    return ["No ceilings of lists: they need --temperature 1, --top-p 1 and --top-k 0."]

@@ -53,9 +53,7 @@ _FAMILY_TABLES = {
 _ESTIMATORS: Columns = {
     "decoder": lambda r: r.decoder,
     f"geometric mean [{LEVEL} t]": speed,
-    f"its bootstrap [{LEVEL}]": lambda r: interval(
-        r.speedup_bootstrap_low, r.speedup_bootstrap_high
-    ),
+    f"bootstrap [{LEVEL}]": lambda r: interval(r.speedup_bootstrap_low, r.speedup_bootstrap_high),
     "intervals": lambda r: _agreement(r.intervals_disagree),
     f"ratio of totals [{LEVEL}]": partial(speed, column="speedup_total"),
     f"specbench_compat [{LEVEL}]": partial(speed, column="specbench_compat"),
@@ -63,13 +61,13 @@ _ESTIMATORS: Columns = {
 }
 _PARTS = {
     "worker": (
-        "Each worker apart, before pooling: both sides of a ratio ran in one worker, so its own "
-        "pace divides out. A/A: ar's second arm against its first. Drift: how much longer a token "
+        "Each worker before pooling. Both sides of a ratio ran in the same worker, so its speed "
+        "cancels. A/A: ar's second arm against its first. Drift: how much longer a token "
         "of ar took in the last third of a worker's blocks than in the first."
     ),
     "machine": (
-        "Parts of this run were measured on different machines: counters are pooled, times and "
-        "speed-ups hold within a machine only, and stand here alone."
+        "Parts of this run were measured on different machines: counters are pooled; times and "
+        "speed-ups hold only within a machine and are shown only here."
     ),
 }
 """Notes below the tables of a run's parts, by kind of part."""
@@ -80,13 +78,13 @@ _FEWEST_RIVALS = 2
 def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     """Make the table of every estimator over all families, with ar's second arm as the last row."""
     note = (
-        "End to end, over ar. Geometric mean (the headline): of paired per-prompt ratios, "
-        "Student's t on their logs, and the bootstrap of the same, both clustered by "
-        "conversation; they disagree where only one excludes 1 or an end differs by over a "
-        "quarter of the half-width. Ratio of totals: ar's seconds per token over all answers / "
-        "the decoder's. specbench_compat: mean over questions of the decoder's tokens per "
-        "second / mean of ar's, unpaired, as Spec-Bench does. Prompts: how many more would "
-        f"narrow the headline's interval to {_WITHIN}. {SESSIONS}"
+        "End to end, over ar. Geometric mean (the headline) of paired per-prompt ratios, with a "
+        "t-interval of their logs and a bootstrap interval, both clustered by conversation; the "
+        "intervals disagree if only one excludes 1 or an end differs by over a quarter of the "
+        "half-width. Ratio of totals: ar's seconds per token over all answers / the decoder's. "
+        "specbench_compat: mean over questions of the decoder's tokens per second / mean of ar's, "
+        "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
+        f"interval to {_WITHIN}. {SESSIONS}"
     )
     rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
@@ -114,11 +112,10 @@ def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
     if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:
         return None
     note = (
-        "How many times as fast the row's decoder is as the column's: geometric mean over "
-        f"prompts of paired ratios of time per emitted token, end to end, {LEVEL} t-interval "
-        "over conversations; bold where it excludes 1 and the A/A floor is exceeded. Of "
-        f"decoders with other guarantees or other quality this compares speed alone. "
-        f"{EXPLORATORY} {SESSIONS}"
+        "Speed of the row's decoder / speed of the column's: geometric mean over prompts of "
+        f"paired ratios of time per emitted token, end to end, {LEVEL} t-interval over "
+        "conversations; bold if it excludes 1 and exceeds the A/A floor. Only speed is compared, "
+        f"not guarantees or quality. {EXPLORATORY} {SESSIONS}"
     )
 
     def cell(row: str, column: str) -> TableCell | str:
@@ -133,8 +130,8 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
         note = (
-            f"{definition} over conversations; end to end; bold where it excludes 1 and the A/A "
-            f"floor is exceeded. {EXPLORATORY} {SESSIONS} {sizes} prompts."
+            f"{definition} over conversations; end to end; bold if it excludes 1 and exceeds the "
+            f"A/A floor. {EXPLORATORY} {SESSIONS} {sizes} prompts."
         )
         cell = partial(speed, column=column)
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
@@ -184,11 +181,11 @@ def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table 
 
 
 _NOTE = (
-    "Other engines, with loops, caches, kernels and weights of their own, on this run's prompts "
-    "one at a time; measured apart from the run, so no row is paired with ar and none has a "
-    "speed-up or an interval. Tokens/s: emitted tokens / end-to-end seconds, summed. Tokens per "
-    "call: emitted tokens / forward passes, the prompt's included, from the engine's own counters; "
-    "per step: 1 + accepted drafts / steps that verified some. "
+    "Other engines, with their own loops, caches, kernels and weights, on this run's prompts one "
+    "at a time. They were measured separately from the run: no row is paired with ar or "
+    "has a speed-up or an interval. Tokens/s: emitted tokens / end-to-end seconds, summed. Tokens "
+    "per call: emitted tokens / forward passes, prefill included, from the engine's counters; per "
+    "step: 1 + accepted drafts / steps that verified drafts. "
     "Same ids as ar: share of the prompts that ar answered in this run."
 )
 _COLUMNS: Columns = {

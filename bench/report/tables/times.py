@@ -14,8 +14,8 @@ from bench.stats.latency import BETWEEN, FIRST
 from bench.text import UNKNOWN, change, factor, percent
 
 _PASS = (
-    "From an instrumented second pass over {} prompt(s), apart from the timed one: its clock is "
-    "read around every call."
+    "From an instrumented second pass over {} prompt(s), separate from the timed pass: it reads "
+    "the clock around every call."
 )
 _PARTS: Columns = {
     "decoder": lambda item: item.decoder,
@@ -50,17 +50,17 @@ def split(splits: Sequence[Split]) -> Table | None:
         "from request "
         "start to last token, per cent. Prefill: all up to the first token (in batches: target "
         "calls on an empty cache); draft: calls of the draft model, and target calls that only "
-        "propose; target calls: all others, which verify drafts or, where nothing is verified, "
-        "predict; sampling: from logits to tokens and verdicts; "
-        "scheduler: merging, cutting, counting; other: the decoder's own code. Time against the "
-        "timed pass: this pass's time per token / that of the same answers in the timed pass; "
+        "propose; target calls: all other target calls, which verify drafts or, in decoders "
+        "without verification, predict; sampling: from logits to tokens and verdicts; scheduler: "
+        "merging and splitting calls, counting; other: the decoder's own code. Time against the "
+        "timed pass: time per token in this pass / in the timed pass, for the same answers; "
         "reading the clock costs a few per cent."
     )
     if any(item.padding is not None for item in splits):
         columns["padding %"] = lambda item: percent(item.padding, "")
         note += (
-            " Padding: share of the rows computed, not of time, that only filled merged calls up "
-            "to one width."
+            " Padding: share of computed rows (not of time) that only pad merged calls to the same "
+            "width."
         )
     columns["time against the timed pass"] = lambda item: factor(item.against_timed)
     note = " ".join([note, *instrument_bias_note(splits)])
@@ -89,13 +89,13 @@ def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
 def parts(decomposed: Sequence[Decomposition]) -> Table | None:
     """Make the table of speed-ups split into parts; None without decompositions."""
     note = (
-        "After the first token speed-up = tokens per step / (target calls + draft + overhead), "
-        "where costs are of a step, in ar's seconds per token, and overhead is sampling, scheduler "
+        "After the first token: speed-up = tokens per step / (target calls + draft + overhead). "
+        "Costs are per step, in units of ar's seconds per token; overhead is sampling, scheduler "
         "and the decoder's own code. "
         f"{_PASS.format(max((item.prompts for item in decomposed), default=0))} "
         "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
-        f"predicted - 1; bold beyond {MOST_RESIDUAL:.0%}, where one of the two passes was "
-        "disturbed. "
+        f"predicted - 1; bold beyond {MOST_RESIDUAL:.0%}, which means that one of the two passes "
+        "was disturbed."
     )
     return Table.of("What the speed-up is made of", note, _PARTS, decomposed)
 
@@ -125,9 +125,8 @@ def waits(latency: pd.DataFrame) -> Table | None:
         columns[f"{name} n"] = partial(num, wait=wait)
     ends = ", ".join(f"p{p}" for p in _PERCENTILES)
     note = (
-        f"Milliseconds that a reader waits for the first token (TTFT) and from one chunk to "
-        f"the next, {ends} over all timed answers. A chunk is what a step emits. p is the "
-        "least measured wait that p per cent of all do not exceed; '-': too few waits (n) for "
-        "one beyond it. Of answers timed alone."
+        f"Milliseconds until the first token (TTFT) and between chunks (a chunk is the tokens of a "
+        f"step), {ends} over all unbatched timed answers. pX: the least measured wait that "
+        "X per cent of the waits do not exceed; '-': too few waits (n) to exceed it."
     )
     return Table.of("Latency, ms", note, columns, latency["decoder"].unique())

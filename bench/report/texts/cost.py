@@ -32,15 +32,15 @@ def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
     images = {f"{_FIGURE}.{kind}": data for kind, data in render(figure).items()}
     head, *rows = curve_table(cost)
     lines = [
-        f"# What a call of {markdown(cost.facts.name)} costs",
+        f"# Cost of a call of {markdown(cost.facts.name)}",
         "",
         *(f"* {markdown(line)}" for line in machine_lines(cost.facts)),
         "",
         f"![Call time by rows]({_FIGURE}.png)",
         "",
-        f"One sequence after {_first_context(cost)} tokens. Drafts pay once a step emits more "
-        "tokens than its call costs in calls of one row; the rate beside it is that acceptance of "
-        "each draft, drafting being free.",
+        f"One sequence with {_first_context(cost)} tokens in the cache. Drafts pay off if a step "
+        "emits more tokens than its call costs in one-row calls. The break-even rate is the "
+        "lowest acceptance rate per draft at which they do, if drafting is free.",
         "",
         *(f"| {' | '.join(cells)} |" for cells in (head, ["---:"] * len(head), *rows)),
         "",
@@ -58,26 +58,26 @@ def limit_lines(run: Run, cost: Cost) -> list[str]:
     """State ar's share of the machine's limit (limit / measured), or why it is unknown."""
     why = mismatch(cost, run.env)
     if why is not None:
-        return [f"{cost_name(cost)} does not say how near ar is to this machine's limit: {why}."]
+        return [f"{cost_name(cost)} cannot tell how near ar is to this machine's limit: {why}."]
     found = ar_limit(cost, run)
     if found is None:
         return [
-            f"How near ar is to the limit is not known: {cost_name(cost)} is about one "
-            "sequence at a time, and this run has no such times."
+            f"How near ar is to the limit is unknown: {cost_name(cost)} measures one sequence at a "
+            "time, and this run has no such times."
         ]
     limits = {
         "reading weights and cache once": found.memory_s,
         "replaying one captured call": found.replay_s,
-        "a call of the model alone": found.call_s,
+        "only calling the model": found.call_s,
     }
     shares = [
-        f"{percent(seconds / found.token_s)} by {what} ({1e3 * seconds:.2f} ms)"
+        f"{percent(seconds / found.token_s)} for {what} ({1e3 * seconds:.2f} ms)"
         for what, seconds in limits.items()
         if seconds is not None
     ]
     return [
         f"ar took {1e3 * found.token_s:.2f} ms per token after the first, with {found.context:.0f} "
-        f"tokens in the cache on average. Its share of the limit: {'; '.join(shares)}."
+        f"tokens in the cache on average. Limit / measured: {'; '.join(shares)}."
     ]
 
 
@@ -88,19 +88,19 @@ def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
         return [], f"the calls of {run.path.name} are not drawn: {why}"
     decoders = sums.decoder_order(run.plan, run.records, run.status.wrong)
     points = operating_points(read_phases(run.path), run.records, decoders)
-    return points, None if points else f"{run.path.name} has no second pass of single answers"
+    return points, None if points else f"{run.path.name} has no second pass of unbatched answers"
 
 
 def machine_lines(facts: CostFacts) -> list[str]:
     """State the machine's rates, and the replay and roofline times of the smallest call."""
     lines = [
         f"{facts.name}: a call reads {_size(facts.work.weight_bytes)} of weights and "
-        f"{facts.work.token_bytes} bytes a token in the cache"
+        f"{facts.work.token_bytes} bytes per cached token"
     ]
     rates = (
         (facts.bandwidth, "matrix-vector products over matrices as large as the weights", "B"),
-        (facts.memory_bandwidth, "the same beyond every cache", "B"),
-        (facts.copy_bandwidth, "a plain copy, read and written", "B"),
+        (facts.memory_bandwidth, "the same with more bytes than any cache holds", "B"),
+        (facts.copy_bandwidth, "a plain copy, bytes read and written", "B"),
         (facts.matrix_rate, "a product of large matrices", "op"),
     )
     lines += [f"{what}: {_rate(rate, unit)}" for rate, what, unit in rates if rate is not None]
@@ -109,8 +109,8 @@ def machine_lines(facts: CostFacts) -> list[str]:
         bounds = facts.memory_s(facts.replayed), facts.compute_s(facts.replayed)
         bound = max((each for each in bounds if each is not None), default=None)
         text = (
-            f"{facts.replayed}: {_ms(facts.beside_replay)} a call, {_ms(facts.replay)} replayed by "
-            f"{facts.replay_by} ({percent(share)})"
+            f"{facts.replayed}: {_ms(facts.beside_replay)} per call, {_ms(facts.replay)} replayed "
+            f"by {facts.replay_by} ({percent(share)})"
         )
         lines.append(text + (f", {1e3 * bound:.3g} ms by the roofline" if bound else ""))
     elif facts.no_replay is not None:
@@ -127,7 +127,7 @@ def curve_table(cost: Cost) -> list[list[str]]:
     table = cost.table
     chosen = table[(table["sequences"] == 1) & (table["context"] == context)]
     lines = [
-        ["rows", f"ms a call [{LEVEL}]", "in calls of one row", "break-even rate", "of roofline"]
+        ["rows", f"ms per call [{LEVEL}]", "in one-row calls", "break-even rate", "of roofline"]
     ]
     for row in chosen[chosen["seconds"].notna()].sort_values("rows").to_dict("records"):
         seconds, relative, num = row["seconds"], row["relative"], int(row["rows"])

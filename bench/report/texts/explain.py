@@ -144,8 +144,8 @@ def _baseline(facts: _Facts) -> str:
         return f"{text}."
     spent = {k: v for k, v in facts.split.shares.items() if k not in ("verify", "draft")}
     return (
-        f"{text}: {percent(facts.share('verify'))} of its time are calls of the model after the "
-        f"first, {_listed(spent, _WORDS)}."
+        f"{text}: {percent(facts.share('verify'))} of its time is model calls after the first, "
+        f"{_listed(spent, _WORDS)}."
     )
 
 
@@ -159,17 +159,17 @@ def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> str:
     if bounds := [f"{what} ({factor(value)})" for what, value in _bounds(facts)]:
         then = f", then {', '.join(bounds[1:])}" if bounds[1:] else ""
         sentences.append(
-            f"What would help most, at best: {bounds[0]}{then}; it is "
-            f"{factor(row.speedup_total)} now, as a ratio of totals."
+            f"What would help most (upper bounds): {bounds[0]}{then}; the ratio of totals is now "
+            f"{factor(row.speedup_total)}."
         )
     elif row.speedup_total is not None:
-        sentences.append("What would help most cannot be told: nothing was drafted or split.")
+        sentences.append("What would help most is unknown: nothing was drafted or split.")
     return " ".join(sentences)
 
 
 def _guarantee(row: SummaryRow) -> str:
     if row.guarantee == WRONG:
-        return f"It is {WRONG}: it claims to be lossless and is not, so its speed says nothing."
+        return f"It is {WRONG}: it claims to be lossless and is not, so its speed is meaningless."
     if row.guarantee != NO_GUARANTEE:
         return f"Its guarantee: {guarantee_label(row)}."
     lost = f", its quality is {percent(row.quality)}" if row.quality is not None else ""
@@ -184,18 +184,18 @@ def _step(facts: _Facts) -> list[str]:
         if length is None or decode is None:
             return []
         return [
-            f"A step after the first emits {number(length)} tokens and is worth "
-            f"{length / decode:.2f} tokens of {BASELINE}'s time (implied by its decode speed-up of "
+            f"A step after the first emits {number(length)} tokens and takes as long as "
+            f"{length / decode:.2f} tokens of {BASELINE} (implied by its decode speed-up of "
             f"{factor(decode)})."
         ]
     sentences = [
-        f"A step after the first emits {parts.acceptance_length:.2f} tokens and costs "
-        f"{parts.cost:.2f} tokens of {BASELINE}'s time: {words['verify']} {parts.verify:.2f}, "
-        f"{words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}; that makes "
-        f"{factor(parts.predicted)}. It pays from {parts.cost:.2f} tokens a step on."
+        f"A step after the first emits {parts.acceptance_length:.2f} tokens and takes as long as "
+        f"{parts.cost:.2f} tokens of {BASELINE}: {words['verify']} {parts.verify:.2f}, "
+        f"{words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}; this predicts "
+        f"{factor(parts.predicted)}. It pays off above {parts.cost:.2f} tokens per step."
     ]
     if parts.residual is not None:
-        text = f"Timed without instruments it was {factor(parts.measured)}, a residual of "
+        text = f"Without instruments, {factor(parts.measured)} was measured, a residual of "
         text += change(parts.residual)
         if abs(parts.residual) > MOST_RESIDUAL:
             text += ": one of the two passes was disturbed, so read the parts with care"
@@ -210,12 +210,12 @@ def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list
         return []
     lengths, seen = found
     best, now = lengths.best, round(facts.drafted)
-    guess = f", if drafts after the {seen}th were accepted as often as it is" if best > seen else ""
+    guess = f", if drafts after the {seen}th were accepted as often as this" if best > seen else ""
     costs = f"the costs measured in {cost_name(cost)}" if relative and cost else "these costs"
     return [
-        f"By its acceptance at each position and {costs}, {best} drafts a step would be best"
-        f"{guess}: {factor(lengths.speedups[best - 1])} after the first token, with {now} as now "
-        f"{factor(lengths.speedups[now - 1])}."
+        f"Given its acceptance by position and {costs}, {best} drafts per step would be best"
+        f"{guess}: {factor(lengths.speedups[best - 1])} after the first token, against "
+        f"{factor(lengths.speedups[now - 1])} with {now} as now."
     ]
 
 

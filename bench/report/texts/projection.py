@@ -43,8 +43,8 @@ class Projected:
         columns: dict[str, Callable[[Projection], str]] = {
             "decoder": lambda each: each.decoder,
             f"projected [{LEVEL}]": lambda each: estimated(each.speedup),
-            "ms a token": lambda each: f"{1e3 * each.time_per_token_s:.2f}",
-            "rows a call": lambda each: f"{each.rows_per_call:.1f}",
+            "ms per token": lambda each: f"{1e3 * each.time_per_token_s:.2f}",
+            "rows per call": lambda each: f"{each.rows_per_call:.1f}",
         }
         if any(each.measured is not None for each in self.decoders):
             columns |= {
@@ -99,8 +99,8 @@ def projected(
         held = "itself" if against is run else against.path.name
         other = None if against is run else mismatch(cost, against.env)
         notes.append(
-            f"compared with {held}: error is projected over measured, less 1"
-            + (f"; but of {cost_name(cost)}, {other}" if other else "")
+            f"compared with {held}: error is projected / measured - 1"
+            + (f"; but {cost_name(cost)} does not match: {other}" if other else "")
         )
     return Projected(decoders=made, notes=notes)
 
@@ -109,19 +109,19 @@ def _rests_on(
     run: Run, cost: Cost, draft: Cost | None, sequences: int, answers: Sequence[PhasedAnswer]
 ) -> list[str]:
     """State the assumptions."""
-    at_once = "one sequence" if sequences == 1 else f"{sequences} sequences in step"
+    at_once = "one sequence" if sequences == 1 else f"{sequences} sequences in lockstep"
     drafting = (
-        "a draft call costs the share of a one-row target call that it did in the run"
+        "a draft call costs the same share of a one-row target call as in the run"
         if draft is None
         else f"draft calls cost what {cost_name(draft)} says"
     )
     notes = [
         f"{run.path.name} on {cost_name(cost)} ({cost.facts.name}), {at_once}, after the first "
-        f"token; {drafting}; slots in calls that verify cost what token rows do",
-        "acceptance is taken to be what it was in the run",
+        f"token; {drafting}; slots in verifying calls cost as much as token rows",
+        "acceptance is assumed to be as in the run",
     ]
     if answers:
-        notes.append("sampling, scheduler and own code cost the seconds a step that they did there")
+        notes.append("sampling, scheduler and own code take the same seconds per step as there")
     else:
         notes.append("overheads are left out: the run has no second pass (phases.json)")
     return notes
@@ -151,13 +151,13 @@ def _within(made: Sequence[Projection]) -> list[Projection]:
 def _left_out(decoders: Sequence[str], made: Sequence[Projection]) -> list[str]:
     there = {each.decoder for each in made}
     notes = [
-        f"{decoder} is left out: what its draft calls cost is not known, give --draft-cost"
+        f"{decoder} is left out: the cost of its draft calls is unknown, give --draft-cost"
         for decoder in decoders
         if decoder not in there
     ]
     return notes + [
-        f"{name}: {percent(share)} of its calls or ar's lie beyond what was measured, "
-        + ("and it is left out" if share > _MOST else "and follow its last slope: no interval")
+        f"{name}: {percent(share)} of its calls or ar's lie beyond the measured range, "
+        + ("and it is left out" if share > _MOST else "and are extrapolated: no interval")
         + "; `bench cost` with --rows, --contexts and --sequences measures them"
         for name, share in _beyond(made).items()
         if share > _MUCH

@@ -122,7 +122,7 @@ def _show_answer(
 
 def _legend(console: Console) -> Text:
     if colourless(console):
-        return Text("| starts a step; the first part is the prefill's")
+        return Text("| marks the start of a step; the text before the first | is the prefill's")
     return Text.assemble(
         ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",
         ("accepted draft", f"bold {_STEPS[1]}"), (" added by the model", _STEPS[1]),
@@ -153,7 +153,7 @@ def _chosen(
 
 
 def _nearest(prompt: str, names: Sequence[str]) -> str:
-    return f"{nearest(prompt, names)}{len(names)} are there, e.g. {', '.join(names[:3])}"
+    return f"{nearest(prompt, names)}there are {len(names)}, e.g. {', '.join(names[:3])}"
 
 
 def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:

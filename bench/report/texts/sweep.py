@@ -90,7 +90,7 @@ def write_sweep(
     for curve in (*HEADLINES, *other_curves(_numeric(points, axes))):
         name, drawn = curve.name, curve_figure(rows, curve, axes)
         if drawn is None:
-            why = "nothing was measured along it" if curve.axis in axes else "it is no axis"
+            why = "nothing was measured along it" if curve.axis in axes else "not an axis"
             left_out.append(f"{name} ({curve.axis}: {why})")
             continue
         made |= figure_files(name, (drawn[0], drawn[1].drop(columns="family")))

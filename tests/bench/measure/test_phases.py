@@ -528,7 +528,10 @@ def test_the_best_number_of_drafts_follows_from_acceptance_and_costs(
             row["steps"]["accepted"] = [0, 2, 2, 2, 2]
     samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = explained(path)
-    assert "2 drafts a step would be best: 1.88x after the first token, with 4 as now 1.50x" in text
+    best = (
+        "2 drafts per step would be best: 1.88x after the first token, against 1.50x with 4 as now"
+    )
+    assert best in text
     for row in rows:
         if row["decoder"] == "spec":
             row["steps"]["drafted"] = [0, 4, 2, 2, 2]
@@ -556,15 +559,17 @@ def hand_made(path: Path, record: Make) -> Path:
 
 def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, record: Make) -> None:
     text = explained(hand_made(tmp_path / "run", record))
-    assert "ar takes 1000.00 ms per token: 76.9 % of its time are calls of the model" in text
-    assert "emits 3.00 tokens and costs 2.00 tokens of ar's time" in text
-    assert "verifying 1.20, drafting 0.60, overhead 0.20; that makes 1.50x" in text
-    assert "It pays from 2.00 tokens a step on." in text
+    assert (
+        "ar takes 1000.00 ms per token: 76.9 % of its time is model calls after the first" in text
+    )
+    assert "emits 3.00 tokens and takes as long as 2.00 tokens of ar:" in text
+    assert "verifying 1.20, drafting 0.60, overhead 0.20; this predicts 1.50x" in text
+    assert "It pays off above 2.00 tokens per step." in text
     assert "a residual of +33.3 %: one of the two passes was disturbed" in text
     assert "Its time: 53.3 % verifying, 26.7 % drafting, 11.1 % the prefill" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
     assert (
-        "help most, at best: drafts that are all accepted (2.88x), then free drafting (2.53x)"
+        "help most (upper bounds): drafts that are all accepted (2.88x), then free drafting (2.53x)"
         in text
     )
     tables = Findings(load_run(tmp_path / "run")).tables["time"]
@@ -603,7 +608,7 @@ def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) 
     assert "This run has no second pass (phases.json)" in text
     assert "implied by its decode speed-up" in text
     assert "spec is " in text
-    assert "What would help most, at best: " in text
+    assert "What would help most (upper bounds): " in text
     write_report(path)
     assert "What the speed-up is made of" not in (path / "report.md").read_text(encoding="utf-8")
 

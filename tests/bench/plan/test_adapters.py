@@ -250,8 +250,8 @@ def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: An
         ({"temperature": 0.4}, {}, "temperature 0.4, trained 0.5 to 1"),
         ({"temperature": 0.7, "top_p": 0.8}, {}, "top-p 0.8, trained 0.95, 1"),
         ({"temperature": 0.7, "top_k": 50}, {}, "top-k 50, trained 0"),
-        ({"temperature": 0.0}, {"greedy": False}, "temperature 0, and it saw no greedy text"),
-        ({"temperature": 0.0}, {"base_weights_sha256": "bb"}, "the target has other weights"),
+        ({"temperature": 0.0}, {"greedy": False}, "temperature 0, trained without greedy text"),
+        ({"temperature": 0.0}, {"base_weights_sha256": "bb"}, "trained with other target weights"),
     ],
 )
 def test_an_adapter_used_outside_its_training_is_one_line_that_says_where(

@@ -59,5 +59,5 @@ def test_auto_without_a_curve_or_without_a_run_is_one_line(cost):
 
 
 def test_a_cost_folder_that_is_none_is_found_out_before_anything_is_measured(tmp_path):
-    with pytest.raises(BenchError, match="no cost folder"):
+    with pytest.raises(BenchError, match="not a cost folder"):
         choose_decoders(config_of("spec", tmp_path), lambda note: None)

@@ -94,7 +94,7 @@ def test_other_options_prompts_and_devices_are_refused(synthetic_run: Write) -> 
     with_options(two, "spec", k=8)
     assert "k of spec is 4 in one and 8 in the other" in refused(one, two).message
     fewer = session(synthetic_run, 2, conversations=6)
-    assert "their prompts are not the same" in refused(two, fewer).message
+    assert "their prompts differ" in refused(two, fewer).message
     gpu = session(synthetic_run, 3, env=MACHINE | {"device": "cuda:0"})
     assert "kind of device is cpu in one and cuda in the other" in refused(two, gpu).message
 
@@ -103,7 +103,7 @@ def test_one_session_is_not_pooled_and_one_that_did_not_end_is_left_out(
     synthetic_run: Write,
 ) -> None:
     one, two = (session(synthetic_run, number) for number in range(2))
-    assert "takes 2 sessions or more that ended, and there is 1" in refused(one).message
+    assert "needs 2 or more sessions that ended, and got 1" in refused(one).message
     assert refused(one, one).exit_code == Exit.USAGE
     stopped = session(synthetic_run, 2, status={"status": "interrupted"})
     found = load_pool([str(one), str(two), str(stopped)], one)

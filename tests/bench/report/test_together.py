@@ -110,9 +110,9 @@ def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
         ),
         ({}, {"protocol": "specbench"}, "protocol is None in one"),
         ({}, {"split": "test"}, "split is None in one and test in the other: speed-ups and"),
-        ({"fixed_length": False}, {"fixed_length": True}, "answers end by another rule"),
-        ({}, {"reuse_prefix": True}, "later turns begin from another cache"),
-        ({"batch_size": 1}, {"batch_size": 8}, "above it of whole groups"),
+        ({"fixed_length": False}, {"fixed_length": True}, "their answers end by different rules"),
+        ({}, {"reuse_prefix": True}, "their later turns start with different caches"),
+        ({"batch_size": 1}, {"batch_size": 8}, "and per group above it"),
     ],
 )
 def test_what_measured_something_else_is_refused_in_a_line(
@@ -144,7 +144,7 @@ def test_what_is_damaged_or_measured_no_speedup_is_refused(synthetic_run: Write)
     (damaged / "run.json").write_text(json.dumps(status | {"num_records": 10_000}))
     told = refused(good, damaged)
     assert told.exit_code == Exit.INVALID
-    assert "damaged is DAMAGED and stands beside no other run" in told.message
+    assert "damaged is DAMAGED and cannot be combined with other runs" in told.message
 
 
 def test_one_name_is_one_decoder(synthetic_run: Write) -> None:

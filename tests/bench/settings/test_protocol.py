@@ -120,7 +120,7 @@ def test_what_was_not_stated_compares_with_nothing() -> None:
     lengths, speeds = references.obstacles(
         reference, kept()[0] | {"temperature": 0.7}, Environment(), []
     )
-    assert lengths == ["its protocol is not stated in full"]
+    assert lengths == ["its protocol is not fully stated"]
     assert "its device is not stated" in speeds
 
 
@@ -144,13 +144,15 @@ def test_the_report_prints_it_beneath_the_runs_own_rows(synthetic_run: Write) ->
     path = synthetic_run(quality=0)
     write_report(path, "specbench-a100-7b")
     text = (path / "report.md").read_text(encoding="utf-8")
-    assert "## Beside specbench-a100-7b" in text
+    assert "## Published figures: specbench-a100-7b" in text
     assert "| spec (this run) |" in text
     assert "| EAGLE-2 | 2.36x | - | 4.34 | no | no |" in text
     assert "Source: github.com/hemingkx/Spec-Bench" in text
-    assert "Beside specbench-a100-7b" in (path / "report.html").read_text(encoding="utf-8")
+    assert "Published figures: specbench-a100-7b" in (path / "report.html").read_text(
+        encoding="utf-8"
+    )
     write_report(path)
-    assert "Beside" not in (path / "report.md").read_text(encoding="utf-8")
+    assert "Published figures" not in (path / "report.md").read_text(encoding="utf-8")
 
 
 # ---------------------------------------------------------------- a whole run
@@ -213,5 +215,5 @@ def test_all_480_questions_give_the_ratio_that_spec_benchs_formula_gives(
     assert frame.loc[(decoder, "all"), "specbench_compat"] == pytest.approx(expected, rel=1e-5)
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "Departs from the protocol specbench: max_new_tokens is 4, not 1024." in text
-    assert "## Beside specbench-a100-7b" in text
+    assert "## Published figures: specbench-a100-7b" in text
     assert Findings(run).reference_table is not None

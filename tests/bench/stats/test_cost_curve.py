@@ -150,7 +150,7 @@ def test_a_cost_folder_is_read_back_as_it_was_written(tmp_path: Path):
 
 
 def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Path):
-    with pytest.raises(BenchError, match="no cost folder") as missing:
+    with pytest.raises(BenchError, match="not a cost folder") as missing:
         load_cost(tmp_path)
     assert missing.value.exit_code == 2
     table = table_of(FACTS, Calls(visits=visits([c for c in GRID.cells if c.rows > 1])))

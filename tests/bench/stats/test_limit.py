@@ -72,9 +72,9 @@ def test_ar_is_held_against_a_call_a_replay_and_the_bandwidth():
 def test_the_sentence_has_shares_of_the_time_measured():
     (line,) = limit_lines(run_of(AR), COST)
     assert "2000.00 ms per token" in line
-    assert "5.7 % by reading weights and cache once (113.00 ms)" in line
-    assert "40.8 % by replaying one captured call" in line
-    assert "55.8 % by a call of the model alone" in line
+    assert "5.7 % for reading weights and cache once (113.00 ms)" in line
+    assert "40.8 % for replaying one captured call" in line
+    assert "55.8 % for only calling the model" in line
 
 
 def test_of_another_machine_or_model_nothing_is_claimed():

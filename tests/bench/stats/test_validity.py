@@ -248,7 +248,7 @@ def test_a_decoder_that_claims_to_be_lossless_and_is_not_makes_the_run_wrong(rec
     assert validity.verdict == "WRONG"
     assert validity.reasons == (
         "spec is WRONG: it claims to be lossless and gave other tokens than ar on 3 of 8 answers, "
-        "2 of them no near-ties, e.g. c0#1",
+        "2 of them not at near-ties, e.g. c0#1",
     )
     assert validity.warnings == ()
     assert EXIT_CODES["WRONG"] == 3
@@ -270,10 +270,10 @@ def test_a_warning_says_how_much_is_identical_where_and_how_near_a_tie(record: M
     floor = parted | {"cell": "ar@rows5", "num_answers": 2}
     warnings = judge(run_of([record()], differences=[parted, floor])).warnings
     assert warnings[0] == (
-        "spec is identical to ar on 62% of 8 answers (75% of their tokens come before a first "
-        "difference, which is at token 20 in the median); of 3 differences looked at, 1 below "
-        "0.03, 1 below 0.06, 2 below 0.125, 3 below 0.25 from a tie, all within 0.13. ar itself, "
-        "as ar@rows5, is on 75% of 8 answers; e.g. c0#1"
+        "spec is identical to ar on 62% of 8 answers (75% of their tokens precede the first "
+        "difference; its median position is token 20); distances from a tie in 3 checked "
+        "differences: 1 below 0.03, 1 below 0.06, 2 below 0.125, 3 below 0.25, at most 0.13. ar "
+        "itself, as ar@rows5, is identical on 75% of 8 answers; e.g. c0#1"
     )
     assert "ar itself" not in warnings[1]
 
@@ -289,7 +289,7 @@ def test_a_complete_run_without_all_that_was_planned_is_damaged(record: Make) ->
     validity = judge(run_of([record()], plan=PLAN))
     assert validity.verdict == "DAMAGED"
     assert "2 of 3 timing blocks and 4 of 4 answers of the quality pass" in validity.reasons[0]
-    assert "in the folder that holds the run, `bench resume run` measures" in validity.reasons[0]
+    assert "`bench resume run`, in the folder that holds the run, measures" in validity.reasons[0]
     assert "resume" not in judge(run_of([record()], plan=PLAN, ab="x")).reasons[0]
 
 
@@ -316,7 +316,7 @@ def test_a_run_that_did_not_end_is_incomplete_and_says_what_it_lacks(
 ) -> None:
     validity = judge(run_of([record()], plan=PLAN, status=how))
     assert validity.verdict == "INCOMPLETE"
-    assert f"did not end (status: {how}): not measured are 2 of 3 timing" in validity.reasons[0]
+    assert f"did not end (status: {how}): 2 of 3 timing blocks" in validity.reasons[0]
     all_there = judge(run_of([record()], status=how))
     assert all_there.verdict == "INCOMPLETE"
     assert "it was stopped after its last answer" in all_there.reasons[0]

@@ -322,7 +322,7 @@ def test_a_hub_that_refuses_is_one_line(reported_run: Path, tmp_path: Path) -> N
         HF_ENDPOINT="http://127.0.0.1:9", HF_TOKEN="hf_stub",
     )  # fmt: skip
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "the Hugging Face hub took nothing for me/runs" in done.stderr
+    assert "the Hugging Face hub refused the upload to me/runs" in done.stderr
     assert "hf_stub" not in done.stderr
 
 

@@ -50,7 +50,7 @@ def test_the_baseline_alone_has_counters_times_and_memory_to_draw(synthetic_run:
 
 def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Path) -> None:
     markdown = (reported_run / "report.md").read_text(encoding="utf-8")
-    (line,) = (line for line in markdown.splitlines() if line.startswith("No figure of "))
+    (line,) = (line for line in markdown.splitlines() if line.startswith("Figures left out: "))
     assert "time_split (there was no second pass); " in line
     page = (reported_run / "report.html").read_text(encoding="utf-8")
     assert "time_split (there was no second pass)" in page

@@ -47,7 +47,7 @@ def test_the_latest_verdict_of_every_branch_stands_first(tmp_path: Path) -> None
     (run / "report.html").write_text("")
     page, history = write_index(tmp_path)
     text = page.read_text()
-    branches = text[text.index("Latest of every branch") : text.index("All runs")]
+    branches = text[text.index("Latest run of every branch") : text.index("All runs")]
     rows = re.findall(
         r"<tr><th>(.*?)</th><td><span class=\"(\w+)\">(\w+)</span></td><td>(\w+)</td>", branches
     )

@@ -60,7 +60,7 @@ def test_every_venue_has_a_table_that_fits_it_with_its_caption_above() -> None:
     told: list[str] = []
     assert "ms/tok." not in table(Layout(venue="acl", labels=LABELS), told=told)
     assert told == [
-        "left out, as a column of acl is narrow: time_per_token_s, "
+        "left out because a column of acl is narrow: time_per_token_s, "
         "the interval of acceptance_length, the interval of quality"
     ]
     assert "ms/tok." in texts["neurips"]
@@ -90,14 +90,14 @@ def test_several_runs_are_groups_of_rows_without_times_of_different_runs() -> No
     assert first < text.index("\nptp & ") < second
     assert text.count(r"\midrule") == 2
     assert "ms/tok." not in text
-    assert "Bold: the best of a run of those that guarantee something" in text
+    assert "Bold: the best of a run of those with a guarantee" in text
     assert "ms/tok." in table(
         parse_layout("neurips", [], "time_per_token_s", "best"), "cpu-zoo", "cpu-zoo-t07"
     )
 
 
 def test_columns_that_cannot_fit_are_refused_with_their_width() -> None:
-    with pytest.raises(BenchError, match=r"takes \d+ pt .* icml has 230: name fewer") as refused:
+    with pytest.raises(BenchError, match=r"needs \d+ pt .* icml has 230: choose fewer") as refused:
         table(Layout(venue="icml", columns=tuple(COLUMNS)))
     assert refused.value.exit_code == Exit.USAGE
 

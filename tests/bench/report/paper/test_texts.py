@@ -29,7 +29,7 @@ def test_the_paragraph_states_machine_software_protocol_seeds_and_commit() -> No
         f"Python {env['python']}",
         "AMD EPYC, 2 cores, 2 threads, 24 GiB of memory, no GPU",
         "greedy (temperature 0), at most 256 new tokens",
-        "Seeds: 0 to 2, one a repeat",
+        "Seeds: 0 to 2, one per repeat",
         "3 repeats, batch size 1, float32",
         "28 timed of zoo in 24 conversations, 6 families, and 120 held-out ones scored",
         env["models"]["target"]["weights_sha256"][:12],

@@ -84,8 +84,8 @@ def floored(looping: Path) -> Path:
 
 def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floored: Path) -> None:
     findings = Findings(load_run(floored))
-    (line,) = [line for line in findings.caveats if "cannot tell a loss" in line]
-    assert line.startswith("Scores of qa cannot tell a loss: ar's are at their floor")
+    (line,) = [line for line in findings.caveats if "cannot show a loss" in line]
+    assert line.startswith("Scores of qa cannot show a loss: ar's are at their floor")
     (table,) = findings.tables["quality"]
     cells = {row[0].text: row for row in table.rows}
     place, last = table.headings.index("qa"), table.headings.index("all")
@@ -97,7 +97,7 @@ def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floore
     shown = percent(spec.telling_quality, "")
     assert cells["spec"][last].text.startswith(shown)
     assert f"at quality {shown} %" in findings.conclusion
-    assert "the target finds a token 0.5" in findings.conclusion
+    assert "under the target, its tokens are 0.5" in findings.conclusion
     front = draw_all(findings).drawn["quality_speed"][1].set_index("decoder")
     assert front.loc["spec", "quality"] == pytest.approx(spec.telling_quality)
     (likelihood,) = [
@@ -119,7 +119,7 @@ def test_loops_are_flagged_in_the_summary_the_tables_and_the_caveats(looping: Pa
     assert summary.loc[("spec", "all"), "repeated_trigrams"] > 0.7
     report = (looping / "report.md").read_text()
     assert "Repetition by family" in report
-    assert "% of its 3-grams stand earlier in the same answer (ar 0 %)" in report
+    assert "% of its 3-grams repeat earlier ones of the answer (ar 0 %)" in report
     caveats = [line for line in Findings(load_run(looping)).caveats if "loops" in line]
     assert len(caveats) == 1
     assert caveats[0].startswith("spec loops: ")
@@ -133,7 +133,7 @@ def test_where_there_is_no_gold_answer_agreement_with_ar_is_said(looping: Path) 
             line["scores"] = None
     samples.write_text("\n".join(map(json.dumps, lines)) + "\n")
     findings = Findings(load_run(looping))
-    assert "No gold answers in qa: agreement with ar says how near." in findings.caveats
+    assert "No gold answers in qa: see the agreement with ar." in findings.caveats
     titled = {table.title: table for table in findings.tables["parallel"]}
     table = titled["Agreement with ar by family"]
     spec = next(row for row in table.rows if row[0].text == "spec")

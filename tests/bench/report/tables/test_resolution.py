@@ -43,9 +43,9 @@ def test_widths_are_halves_of_the_intervals_of_speed_as_a_factor() -> None:
 def test_the_sentence_names_the_narrowest_and_the_widest_and_how_many_prompts() -> None:
     said = resolution(summary(AR, NAR, SPEC))
     assert said == (
-        "Resolution: differences from ar in speed below 1.10x (spec) to 1.25x (nar) cannot be told "
-        "apart with 28 prompts; in quality below 1.0 points (ar) to 5.0 points (nar) cannot be "
-        "told apart with 120 held-out prompts."
+        "Resolution: differences from ar in speed below 1.10x (spec) to 1.25x (nar) cannot be "
+        "detected with 28 prompts; in quality below 1.0 points (ar) to 5.0 points (nar) cannot be "
+        "detected with 120 held-out prompts."
     )
 
 
@@ -54,7 +54,7 @@ def test_of_one_decoder_there_is_one_width_and_without_quality_no_word_of_it() -
         "quality_low": None, "quality_high": None, "pairs": 7, "batch_size": 4,
     }))  # fmt: skip
     assert said == (
-        "Resolution: differences from ar in speed below 1.10x cannot be told apart with 7 groups "
+        "Resolution: differences from ar in speed below 1.10x cannot be detected with 7 groups "
         "of prompts."
     )
 

@@ -59,7 +59,7 @@ def test_without_colours_on_a_terminal_bars_set_steps_apart_too(
     console = Console(width=200, force_terminal=True, color_system="truecolor")
     with console.capture() as capture:
         show_run(reported_run, console, prompt="qa-3#1", decoders=["spec"])
-    assert "| starts a step" in capture.get()
+    assert "| marks the start of a step" in capture.get()
     assert capture.get().count("|") > 2
 
 

@@ -12,7 +12,7 @@ from bench.report.figures.canvas import overall, render, styled
 from bench.report.figures.style import INK, colours
 
 ROOT = Path(__file__).resolve().parents[2]
-FAST = ROOT / "results/reference/cpu-smollm2/summary.csv"
+FAST = ROOT / "results/reference/cpu-smollm2-xeon/summary.csv"
 INVARIANT = ROOT / "results/reference/cpu-smollm2-invariant/summary.csv"
 FIGURE = ROOT / "docs/figures/exactness.png"
 

@@ -66,7 +66,7 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.startswith("test_"):
-        line = f"{name!r} is not allowed; use lowercase letters, digits and _, such as my_decoder"
+        line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
         raise UsageError(line)
     if name in names():
         line = f"a decoder {name!r} exists already; use another name (bench ls decoders)"

@@ -51,7 +51,7 @@ def pool(logs: Floats, machines: Sequence[str], conversations: Sequence[str]) ->
         ValueError: fewer sessions than `FEWEST`.
     """
     if len(logs) < FEWEST:
-        raise ValueError(f"{len(logs)} sessions: pooling needs {FEWEST} or more")
+        raise ValueError(f"pooling needs {FEWEST} or more sessions, not {len(logs)}")
     sessions, prompts = logs.mean(1), cluster_mean(logs.mean(0).tolist(), conversations)
     found = _random_effects(sessions, machines)
     mean = Estimate(value=found.centre, num=logs.shape[1], clusters=prompts.clusters)

@@ -48,8 +48,8 @@ def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--rows", "1,x"), "--rows '1,x' is no list"),
-        (("--contexts", "0"), "--contexts '0' is no list"),
+        (("--rows", "1,x"), "--rows '1,x' is not a list"),
+        (("--contexts", "0"), "--contexts '0' is not a list"),
         (("--rounds", "0"), "--rounds"),
         (("--model", "zoo", "--shape", "zoo"), "exclude each other"),
     ],

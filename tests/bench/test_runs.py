@@ -425,7 +425,7 @@ def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "said"),
     [
-        ("manifest.json", lambda m: m["identity"].update(code="x"), "the code is not"),
+        ("manifest.json", lambda m: m["identity"].update(code="x"), "the code has changed"),
         ("manifest.json", lambda m: m["identity"].update(target="x"), "the target has changed"),
         ("manifest.json", lambda m: m["prompts"][0].update(hash="x"), "has changed since the run"),
         ("manifest.json", lambda m: m.update(schema=0), "has schema 0"),

@@ -98,7 +98,7 @@ def test_several_grids_have_decoders_of_their_own_and_no_point_twice(tmp_path: P
         ("[sweep]\nbatch_size = []\n", "'batch_size' of the sweep is empty"),
         ("[sweep]\nbatch_size = [1, 0]\n", "batch_size"),
         ("[sweep]\nspecs.k = [1]\n", "no decoder 'specs'"),
-        ("[sweep]\nrun_name = ['a']\n", "'run_name' is no axis"),
+        ("[sweep]\nrun_name = ['a']\n", "'run_name' is not an axis"),
     ],
 )
 def test_a_file_that_means_no_sweep_is_one_line(tmp_path: Path, grid: str, said: str) -> None:

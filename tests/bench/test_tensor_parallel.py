@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_goes_on_in_two_processes(models: Path, tmp_path:
     ("count", "options", "told"),
     [
         (3, ("--tensor-parallel", 3), "cannot be split into 3 equal parts"),
-        (2, ("--tensor-parallel", 2, "--compile"), "--compile does not go with"),
+        (2, ("--tensor-parallel", 2, "--compile"), "--compile cannot be combined with"),
         (
             2,
             ("--tensor-parallel", 2, "-d", "hf"),
@@ -122,7 +122,9 @@ def test_without_torchrun_it_says_how_to_start_it(models: Path, tmp_path: Path) 
     given = ("run", "-d", "lookup", *of(models), "--output", tmp_path, "--tensor-parallel", 2)
     ended = bench(*given)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "there are 1; start it as `torchrun --nproc-per-node 2 -m bench" in ended.err
+    assert (
+        "needs 2 processes, not 1; start it as `torchrun --nproc-per-node 2 -m bench" in ended.err
+    )
     assert not list(tmp_path.glob("*"))
 
 

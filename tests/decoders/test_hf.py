@@ -349,7 +349,7 @@ def test_options_that_do_not_go_together_are_one_line(options: str, line: str) -
 
 
 def test_assisted_generation_without_a_draft_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'hf' needs a draft model and none was given; pass"):
+    with pytest.raises(ValueError, match=r"'hf' needs a draft model, but none was given; pass"):
         Scheduler(hf(":kind=assisted"), Models(target=TableModel()), Sampling())
 
 

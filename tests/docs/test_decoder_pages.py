@@ -29,7 +29,7 @@ def test_every_option_stands_with_its_default_and_meaning(name: str) -> None:
 def test_options_tell_words_and_defaults_as_they_are_typed() -> None:
     text = decoder_pages.options("idlm")
     rows = {line.split("`")[1]: line for line in text.splitlines()[2:]}
-    assert rows["revise"].startswith("| `revise` | `remask` | what happens to kept tokens")
+    assert rows["revise"].startswith("| `revise` | `remask` | treatment of kept tokens")
     assert rows["revise"].endswith(" | `none`, `remask`, `edit` |")
     assert rows["early_exit"].startswith("| `early_exit` | `true` | stop refining")
     assert rows["early_exit"].endswith(" | true, false |")
@@ -92,7 +92,7 @@ def test_a_decoder_without_a_page_gets_one_from_its_code(
     page = made["decoders/jacobi.md"]
     assert page.startswith("# jacobi\n\nJacobi decoding (Santilli et al. 2023, arXiv 2305.10427)")
     assert "[decoders/jacobi.py](../../decoders/jacobi.py)" in page
-    assert "| `block` | `16` | B. | integer |" in page
+    assert "| `block` | `16` | B, rows of a call: the last token and B - 1 guesses. |" in page
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -124,7 +124,9 @@ def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_pa
 def test_missing_file_and_foreign_rows_are_one_clear_line(write: Write, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no file .*specbench=PATH"):
         load_specbench(tmp_path / "nowhere.jsonl")
-    with pytest.raises(ValueError, match=r"line 1 is no Spec-Bench question.*leave specbench= out"):
+    with pytest.raises(
+        ValueError, match=r"line 1 is not a Spec-Bench question.*leave specbench= out"
+    ):
         load_specbench(write({"prompt": "hi"}))
     with pytest.raises(ValueError, match="category 'cooking'"):
         load_specbench(write({"question_id": 1, "category": "cooking", "turns": ["a"]}))

@@ -93,7 +93,7 @@ def test_the_verb_prints_lm_evals_table_and_where_it_all_lies(
     )
     assert done.exit_code == 0, done.output
     assert re.search(r"^zoo_answers +exact_match +none +0\.0000", done.output, re.MULTILINE)
-    assert "nar guarantees nothing" in done.output
+    assert "nar is not lossless" in done.output
     (folder,) = (tmp_path / "out").iterdir()
     assert str(folder / "results.json") in done.output
     lines = (folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()

@@ -60,13 +60,13 @@ def rehearse(
     source = PoolSource(rows, kind="completions", name=_NAME, rows_per_step=1, seed=0)
     prompts = [row.ids[:length] for row in source.rows(0) for length in (3, 5)]
     models, sampling = Models(target=model), Sampling(max_new_tokens=_NUM_TOKENS)
-    with _refusing(f"{name} cannot decode with a {variant} adapter"):
+    with _refusing(f"{name} decodes with no {variant} adapter"):
         for batch_size in (1, 2):
             for outcome in Scheduler(_DECODERS[variant], models, sampling, batch_size).run(prompts):
                 if isinstance(outcome, Exception):
                     raise outcome
     job = make(source)
-    with _refusing(f"{name} cannot train a {variant} adapter"):
+    with _refusing(f"{name} trains no {variant} adapter"):
         for loss, _, _ in job.pieces(TrainingProgress()):
             loss.backward()  # type: ignore[no-untyped-call]
         job.trained.zero_grad(set_to_none=True)

@@ -202,7 +202,7 @@ def test_a_decoder_that_was_wrong_in_base_is_told_and_its_mending_passes(pair: P
     spoil(base)
     comparison = judged((base, head))
     (spec,) = [cell for cell in comparison.cells if cell.cell == "spec"]
-    assert spec.notes[0].startswith("base is WRONG here")
+    assert spec.notes[0].startswith("base is WRONG: it claims to be lossless")
     assert comparison.exit_code == Exit.DONE
 
 

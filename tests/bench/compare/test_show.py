@@ -106,7 +106,7 @@ def test_a_pull_request_is_told_of_a_wrong_decoder(pair: Pair) -> None:
     text = to_markdown(judged((base, head)))
     assert text.startswith("### head against base: WRONG")
     assert "| spec | **WRONG** |" in text
-    assert "* spec: head is WRONG here: it claims to be lossless" in text
+    assert "* spec: head is WRONG: it claims to be lossless" in text
     assert to_json(judged((base, head)))["exit_code"] == 3
 
 

@@ -50,7 +50,7 @@ def test_only_the_rows_of_later_turns_are_fewer(small: Any, progress: Any, tmp_p
     ("values", "told"),
     [
         ({"batch_size": 2}, "--reuse-prefix answers one prompt at a time"),
-        ({"decoders": "hf"}, "decoder 'hf' runs a loop with a cache of its own"),
+        ({"decoders": "hf"}, "decoder 'hf' runs its own loop and cache"),
     ],
 )
 def test_what_does_not_go_with_it_is_told(

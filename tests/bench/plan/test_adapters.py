@@ -151,7 +151,7 @@ def test_old_spellings_of_options_are_read_with_a_note(small: Any) -> None:
     old = {"mode": "isd", "verify": "strict", "adapter": "", "block": "16", "stride": "8"}
     config = small(decoders={"idlm@isd": old}, adapters={"isd": "x"})
     config = choose_decoders(config, notes.append).config
-    assert notes == ["idlm@isd: verify=strict is called verify=rejection today"]
+    assert notes == ["idlm@isd: verify=strict is now called verify=rejection"]
     chosen = (config.decoders or {})["idlm@isd"]
     assert (chosen["mode"], chosen["verify"], chosen["adapter"]) == ("isd", "rejection", "isd")
     assert choose_decoders(config, notes.append).config.decoders == config.decoders
@@ -217,7 +217,7 @@ def test_a_run_stopped_half_way_goes_on_with_its_adapter_and_with_no_other(
     config = small(decoders="ptp", adapters={"ptp": "somewhere"})
     ended = bench_run.run(config, tmp_path / "results", progress(stop_at=9), with_adapter)
     assert ended.exit_code == Exit.INTERRUPTED
-    with pytest.raises(BenchError, match="the adapter is not the one the run began with"):
+    with pytest.raises(BenchError, match="the adapter has changed since the run began"):
         bench_run.resume(ended.run_dir, progress(), lambda c: with_adapter(c, weights_sha256="b"))
     assert bench_run.resume(ended.run_dir, progress(), with_adapter).exit_code == Exit.DONE
     run = load_run(ended.run_dir)

@@ -50,7 +50,7 @@ def resumed(
 
 
 def test_a_run_is_not_resumed_with_another_scorer(resumed: Callable[[str], Exit]) -> None:
-    with pytest.raises(BenchError, match="cannot resume: the code is not the one") as caught:
+    with pytest.raises(BenchError, match="cannot resume: the code has changed") as caught:
         resumed("specbench_tasks/scorers.py")
     assert caught.value.exit_code == Exit.UNAVAILABLE
 

@@ -74,15 +74,15 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("My", "names no decoder"),
-        ("1st", "names no decoder"),
-        ("a-b", "names no decoder"),
-        ("../up", "names no decoder"),
-        ("class", "names no decoder"),
-        ("test_it", "names no decoder"),
+        ("My", "is not a decoder name"),
+        ("1st", "is not a decoder name"),
+        ("a-b", "is not a decoder name"),
+        ("../up", "is not a decoder name"),
+        ("class", "is not a decoder name"),
+        ("test_it", "is not a decoder name"),
         ("ptp", "a decoder 'ptp' exists already"),
-        ("random", "in front of the module 'random'"),
-        ("torch", "in front of the module 'torch'"),
+        ("random", "would shadow the module 'random'"),
+        ("torch", "would shadow the module 'torch'"),
     ],
 )
 def test_a_name_that_will_not_do_is_one_line(tmp_path: Path, name: str, line: str) -> None:

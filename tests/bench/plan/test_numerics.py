@@ -64,15 +64,15 @@ def test_times_of_other_tiles_are_not_compared() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"compile": True}, "--compile makes a graph of every shape"),
-        ({"tensor_parallel": 2}, "--tensor-parallel adds up parts"),
+        ({"compile": True}, "--compile compiles a graph per shape"),
+        ({"tensor_parallel": 2}, "--tensor-parallel adds partial products"),
         ({"attention": "eager"}, "--attention eager"),
-        ({"decoders": "hf"}, "decoder 'hf' runs a loop of its own"),
+        ({"decoders": "hf"}, "decoder 'hf' runs its own loop"),
         ({"decoders": "spec:numerics=exact"}, "numerics is 'exact'; allowed: fast, invariant"),
         ({"decoders": "ar:numerics=fast"}, "the baseline 'ar' takes no option"),
         ({"numerics": "exact"}, "fast"),
         ({"tile": 12}, "8, 16 or 32"),
-        ({"tile": 16, "numerics": "fast"}, "--tile 16 is of row-invariant numerics"),
+        ({"tile": 16, "numerics": "fast"}, "--tile 16 is for row-invariant numerics"),
     ],
 )
 def test_what_has_no_row_invariant_numerics_says_so_in_one_line(
@@ -113,6 +113,6 @@ def test_calls_of_all_usual_widths_are_timed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_machine_on_which_it_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numerics, "holds", lambda _model: False)
-    with pytest.raises(BenchError, match="not computed alike in tiles of 8") as refused:
+    with pytest.raises(BenchError, match="not computed identically in tiles of 8") as refused:
         numerics.in_tiles(HFModel(fresh("llama")), None, 8)
     assert refused.value.exit_code == Exit.UNAVAILABLE

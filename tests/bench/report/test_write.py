@@ -216,7 +216,7 @@ def test_the_repair_line_of_a_terminal_works_from_where_its_reader_stands(
     write_report(path)
     assert f"`bench resume {path}` measures the rest" in printed(path, 1000)
     text = (path / "report.md").read_text()
-    assert "in the folder that holds the run, \\`bench resume run\\` measures" in text
+    assert "\\`bench resume run\\`, in the folder that holds the run, measures" in text
     assert str(path.parent) not in text
 
 
@@ -345,7 +345,7 @@ def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> N
 
 
 def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="no run folder"):
+    with pytest.raises(BenchError, match="is not a run folder"):
         write_report(tmp_path)
 
 

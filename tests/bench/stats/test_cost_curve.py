@@ -154,7 +154,7 @@ def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Pa
         load_cost(tmp_path)
     assert missing.value.exit_code == 2
     table = table_of(FACTS, Calls(visits=visits([c for c in GRID.cells if c.rows > 1])))
-    with pytest.raises(BenchError, match="calls of one row") as damaged:
+    with pytest.raises(BenchError, match="lacks positive times of one-row calls") as damaged:
         load_cost(written(tmp_path, table))
     assert damaged.value.exit_code == 4
     (tmp_path / CURVE).write_text("rows\n1\n")

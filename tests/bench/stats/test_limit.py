@@ -82,7 +82,7 @@ def test_of_another_machine_or_model_nothing_is_claimed():
     other = replace(ENV, models=Models(target={**TARGET, "layers": 3}))
     assert mismatch(COST, ENV) is None
     assert "another machine" in str(mismatch(COST, elsewhere))
-    assert "layers is 2, the run's 3" in str(mismatch(COST, other))
+    assert "layers is 2, in the run 3" in str(mismatch(COST, other))
     (line,) = limit_lines(run_of(AR, env=elsewhere), COST)
     assert "another machine" in line
     assert "%" not in line
@@ -91,7 +91,7 @@ def test_of_another_machine_or_model_nothing_is_claimed():
 def test_a_run_of_groups_has_no_time_to_hold_against_the_limit():
     group = make_record("ar", (1,) * 5, batch_size=2, ttft_s=None, total_s=None, group_s=3.0)
     (line,) = limit_lines(run_of(group), COST)
-    assert "not known" in line
+    assert "is unknown" in line
 
 
 def test_operating_points_are_mean_rows_and_seconds_of_a_target_call():

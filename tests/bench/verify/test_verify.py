@@ -340,7 +340,7 @@ def test_the_table_says_verdicts_powers_and_margins(examined: Callable[..., Veri
     assert re.search(r"a distance of 0\.0\d\d", text)
     assert "ar in another shape, T = 0 " in text
     assert "0.001 apart" in text
-    assert "in 0.1 % of examinations" in text
+    assert "in 0.1 % of all verifications" in text
 
 
 def test_everything_printed_is_whole_on_a_narrow_terminal() -> None:

@@ -96,7 +96,7 @@ def test_workers_that_die_at_birth_are_replaced_but_not_for_ever() -> None:
     told = Told()
     told.take(JobQueue(Scripted(["a"], set(), unborn=2), 1, told.opening).run(jobs(1)))
     assert told.blocks == [0]
-    with pytest.raises(BenchError, match="3 workers died before they began, w2 the last"):
+    with pytest.raises(BenchError, match="3 workers died before they began, most recently w2"):
         told.take(JobQueue(Scripted(["a"], set(), unborn=3), 1, told.opening).run(jobs(1)))
 
 

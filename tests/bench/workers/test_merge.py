@@ -104,7 +104,7 @@ def test_what_two_runs_have_counts_once_and_what_is_missing_is_said(
     shutil.copytree(one, again)
     folder, notes = merge([one, again], tmp_path / "merged")
     assert answers(load_run(folder)) == answers(load_run(one))
-    assert any("of again are in an earlier run" in note for note in notes)
+    assert any("of again repeat an earlier run: ignored" in note for note in notes)
     assert any("parts 2/3, 3/3 are missing" in note for note in notes)
     assert any("parts 2/3, 3/3" in line for line in load_run(folder).status.warnings)
     assert load_run(folder).plan.parts == ("1/3",)

@@ -144,7 +144,9 @@ def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
 ) -> None:
     in_process(lambda worker, number: True)
     one = WorkerConfig(workers=1, kind="ray")
-    with pytest.raises(BenchError, match="3 workers died during block 0, w") as raised:
+    with pytest.raises(
+        BenchError, match="3 workers died during block 0, most recently w"
+    ) as raised:
         bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=one)
     assert raised.value.exit_code == Exit.FAILED
 
@@ -262,7 +264,7 @@ def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
 ) -> None:
     in_process()
     monkeypatch.setattr("bench.machine.env._cpu_model", iter(["one", "another"]).__next__)
-    with pytest.raises(BenchError, match=r"worker w0: node .* another machine.*bench merge") as r:
+    with pytest.raises(BenchError, match=r"worker w0: node .* differs from .*bench merge") as r:
         bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO)
     assert r.value.exit_code == Exit.UNAVAILABLE
 

@@ -105,7 +105,7 @@ def test_files_keep_all_and_each_kind_is_read_as_what_it_is(tmp_path: Path) -> N
     assert loaded.config == layer.config
     for name, value in layer.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
-    with pytest.raises(ValueError, match="of variant eagle, and medusa is needed"):
+    with pytest.raises(ValueError, match="of variant eagle, but medusa is needed"):
         DraftHeads.load(tmp_path)
     text = (tmp_path / "adapter.json").read_text()
     (tmp_path / "adapter.json").write_text(text.replace('"rank": 5', '"rank": 500000000'))

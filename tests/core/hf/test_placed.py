@@ -153,9 +153,9 @@ def test_a_run_records_it_and_has_the_answers_of_the_plain_one(tmp_path: Path) -
         ('{"a": null}', (), "maps no parts to devices"),
         ('{"model.norm": "cpu"}', (), "the device map leaves out model."),
         ('{"": "cuda:9"}', (), "cannot be loaded"),
-        ('{"": "cpu"}', ("--compile",), "--compile does not go with --device-map"),
-        ('{"": "cpu"}', ("--quantize", "int8"), "--quantize does not go with --device-map"),
-        ('{"": "cpu"}', ("--tensor-parallel", 2), "--tensor-parallel does not go with"),
+        ('{"": "cpu"}', ("--compile",), "--compile cannot be combined with --device-map"),
+        ('{"": "cpu"}', ("--quantize", "int8"), "--quantize cannot be combined with --device-map"),
+        ('{"": "cpu"}', ("--tensor-parallel", 2), "--tensor-parallel cannot be combined with"),
         ('{"": "cpu"}', ("-d", "ptp"), "adapters do not work on a model that is placed"),
         (None, (), "No such file"),
     ],
@@ -178,7 +178,7 @@ def test_what_does_not_go_is_one_line(
 def test_a_map_of_another_name_is_refused(tmp_path: Path) -> None:
     ended = bench("run", "--device-map", "round-robin", "--output", tmp_path)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "'round-robin' is none of auto, balanced" in ended.err
+    assert "'round-robin' is neither one of auto, balanced" in ended.err
 
 
 @pytest.mark.gpu

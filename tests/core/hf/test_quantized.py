@@ -178,7 +178,7 @@ def test_packed_kernels_are_part_of_a_graph(spec: str, width: Width) -> None:
 
 def test_packed_weights_take_no_merged_adapter() -> None:
     model = HFModel(fresh("llama-gqa"), quantized="int4")
-    with pytest.raises(ValueError, match="weights of int4 take no merged adapter"):
+    with pytest.raises(ValueError, match="int4 weights take no merged adapter"):
         model.attach("ptp", slot_adapter(fresh("llama-gqa")), merged=True)
 
 
@@ -241,7 +241,7 @@ def test_layers_of_another_kind_are_refused() -> None:
 
 
 def test_other_devices_are_refused() -> None:
-    with pytest.raises(ValueError, match="--quantize int4 runs on a CPU alone"):
+    with pytest.raises(ValueError, match="--quantize int4 runs only on a CPU"):
         quantize(fresh("llama-gqa").to("meta"), "int4")
 
 

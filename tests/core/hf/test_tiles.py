@@ -88,7 +88,7 @@ def test_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -> None:
 
 
 def test_a_model_that_attends_by_code_of_its_own_is_refused() -> None:
-    with pytest.raises(ValueError, match="GPTNeoForCausalLM attends by code of its own"):
+    with pytest.raises(ValueError, match="GPTNeoForCausalLM has its own attention code"):
         HFModel(fresh(OWN_ATTENTION, "eager")).in_tiles(TILE)
 
 

@@ -58,7 +58,7 @@ def refused(recipe: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("name", "tables", "told"),
     [
-        ("deepseek_v3", {"adapter": _ISD, "sampling": {}}, "kv_b_proj other rows than a call's"),
+        ("deepseek_v3", {"adapter": _ISD, "sampling": {}}, "kv_b_proj rows other than the call's"),
         ("gemma4_text", {"exit": {"after": 2, "rank": 4}}, "(num_kv_shared_layers)"),
         ("gpt_oss", {"adapter": ADAPTER}, "its attention is not plain (its states differ by "),
         ("opt, projected", {"exit": {"after": 1, "rank": 4}}, "projects states 32 wide to 16"),
@@ -124,7 +124,7 @@ def test_a_rehearsal_leaves_an_adapter_as_it_was() -> None:
     ],
 )
 def test_whatever_a_step_raises_is_one_line(error: Exception, reason: str) -> None:
-    line = f"LlamaForCausalLM cannot train a medusa adapter ({reason}); use another kind"
+    line = f"LlamaForCausalLM trains no medusa adapter ({reason}); use another kind"
     with pytest.raises(ValueError, match=rf"^{re.escape(line)}[^\n]*$"):
         rehearsed(error)
 

@@ -564,7 +564,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--on-policy",), "no BOS token"),
     (("--recipe", "./none.toml"), "none.toml cannot be read"),
     (("--model", "./none"), "there is no such folder"),
-    (("--device", "abacus"), "'abacus' is no device"),
+    (("--device", "abacus"), "'abacus' is not a device"),
     (("--num-steps", "0"), "run.num_steps"),
     (("--data", "text=x.txt", "--on-policy"), "on-policy"),
 ]

@@ -344,7 +344,8 @@ def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
     assert target.adapter_bytes("eagle") == layer.weight_bytes + short
     cache = target.drafter("eagle", 8)
     logits, _ = cache.feed(torch.randn(1, layer.config.width), [0])
-    assert (logits > float("-inf")).nonzero()[:, 1].tolist() == layer.words.tolist()
+    assert logits.shape == (1, 4)
+    assert cache.words == layer.words.tolist() != [0, 1, 2, 3]
     models = Models(target=target)
     for temperature in (0.0, 0.7):
         sampling = Sampling(temperature=temperature, max_new_tokens=20, seed=1)

@@ -140,6 +140,11 @@ class _Layer(StatesDrafter):
         probs, chances, candidates = likeliest_candidates(
             frontier.logits, self._request.sampling, options.width
         )
+        if (words := self._words) is not None:
+            candidates = [[words[candidate] for candidate in row] for row in candidates]
+            if self._draws:
+                whole = probs.new_zeros(len(probs), self._request.target.model.vocab_size)
+                probs = whole.index_copy_(-1, upload(words, probs.device), probs)
         ranked = [
             (row, candidate, (1.0 if draft is None else draft.chance) * chance)
             for row, draft in enumerate(frontier.drafts)
@@ -152,25 +157,16 @@ class _Layer(StatesDrafter):
         tokens: dict[int, list[int]] = {}
         for row in {row for row, *_ in ranked}:
             if self._draws:
-                q = drawn_from[frontier.drafts[row]] = self._of_vocabulary(probs[row])
+                drawn_from[frontier.drafts[row]] = probs[row]
                 num = sum(other == row for other, *_ in ranked)
-                tokens[row] = draw_candidates(q, num, self._request.uniforms, output)
-            elif self._words is None:
-                tokens[row] = candidates[row]
+                tokens[row] = draw_candidates(probs[row], num, self._request.uniforms, output)
             else:
-                tokens[row] = [self._words[candidate] for candidate in candidates[row]]
+                tokens[row] = candidates[row]
         return [
             _Draft(tokens[row][candidate], frontier.drafts[row], chance)
             for row, candidate, chance in ranked
             if candidate < len(tokens[row])
         ]
-
-    def _of_vocabulary(self, probs: Tensor) -> Tensor:
-        """Expand a distribution ``[W]`` over words to the vocabulary: ``[V]``."""
-        if self._words is None:
-            return probs
-        whole = probs.new_zeros(self._request.target.model.vocab_size)
-        return whole.index_copy_(-1, upload(self._words, probs.device), probs)
 
     def _expanded(self, frontier: _Frontier, drafts: list[_Draft]) -> _Frontier:
         ranked = [frontier.drafts.index(draft.before) for draft in drafts]

@@ -178,7 +178,10 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
             "hybrid:first=lookup:then=lookup",
             "'then' of decoder 'hybrid' is lookup; .* be a decoder other than",
         ),
-        ("hybrid:first=spec:then=exit", "'then' .* is exit; it must be a decoder without a draft"),
+        (
+            "hybrid:first=spec:then=exit",
+            "'then' .* is exit; it must be a decoder without a draft model",
+        ),
         ("hybrid:least=0", "'least' of decoder 'hybrid' is 0; it must be 1 or above"),
         ("hybrid:how=merge:least=2", "'least' .* is 2, but it belongs to how=match"),
         ("hybrid:first=lookup+k=0", "option 'k' of decoder 'lookup' is 0; it must be 1 or above"),

@@ -92,7 +92,8 @@ def test_a_decoder_without_a_page_gets_one_from_its_code(
     page = made["decoders/jacobi.md"]
     assert page.startswith("# jacobi\n\nJacobi decoding (Santilli et al. 2023, arXiv 2305.10427)")
     assert "[decoders/jacobi.py](../../decoders/jacobi.py)" in page
-    assert "| `block` | `16` | B, rows of a call: the last token and B - 1 guesses. |" in page
+    meaning = "B, rows of a call: the last token and B - 1 guesses."
+    assert f"| `block` | `16` | {meaning} | integer |" in page
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -39,15 +39,18 @@ def _without_kept(call: Call) -> Call:
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
-    most = min(
-        min((*call.read, *call.hidden), default=len(tokens)), len(tokens) - branches, len(kept)
-    )
+    most = min(_first_needed(call), len(tokens) - branches, len(kept))
     ordered = call.positions is None or call.positions[:most] == tuple(range(most))
     num = next((n for n in range(most) if tokens[n] != kept[n]), max(most, 0))
     if session.length or not ordered or not _is_causal(call, num):
         return call
     session.length = num
     return _rest(call, num)
+
+
+def _first_needed(call: Call) -> int:
+    """Return the first row whose logits or hidden states are returned, or the number of tokens."""
+    return min((*call.read, *call.hidden), default=len(call.tokens))
 
 
 def _rest(call: Call, fed: int) -> Call:
@@ -71,9 +74,9 @@ def _is_causal(call: Call, fed: int) -> bool:
 def _feed_head(call: Call) -> Call:
     """Feed a long call except for its last chunk; the fed rows must have a causal mask."""
     tokens, positions = call.tokens, call.positions
-    first_read = min((*call.read, *call.hidden), default=len(tokens) - 1)
+    first_needed = _first_needed(call)
     fed = 0
-    while len(tokens) - fed > PREFILL_CHUNK and first_read - fed >= PREFILL_CHUNK:
+    while len(tokens) - fed > PREFILL_CHUNK and first_needed - fed >= PREFILL_CHUNK:
         chunk = slice(fed, fed + PREFILL_CHUNK)
         head = dataclasses.replace(
             call,

@@ -317,6 +317,7 @@ def test_a_run_that_did_not_end_is_incomplete_and_says_what_it_lacks(
     validity = judge(run_of([record()], plan=PLAN, status=how))
     assert validity.verdict == "INCOMPLETE"
     assert f"did not end (status: {how}): 2 of 3 timing blocks" in validity.reasons[0]
+    assert " were not measured" in validity.reasons[0]
     all_there = judge(run_of([record()], status=how))
     assert all_there.verdict == "INCOMPLETE"
     assert "it was stopped after its last answer" in all_there.reasons[0]

@@ -27,6 +27,7 @@ from decoders.core.hf.checkpoint import graphs_folder
 _SOURCES = ("*.py", "*.cpp", "../adapter/*.py")
 """Source files that may affect a graph."""
 _NAMES, _VALUES = "constants", "values"
+_HALF = (torch.bfloat16, torch.float16)
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -87,13 +88,19 @@ class Package:
         values = {
             n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
         }
+        is_half = any(each.dtype in _HALF for each in constants.values())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
             made = Path(scratch) / self.path.name
             torch._inductor.aoti_compile_and_package(
                 program,
                 package_path=str(made),
-                inductor_configs={"aot_inductor.package_constants_in_so": False},
+                inductor_configs={
+                    "aot_inductor.package_constants_in_so": False,
+                    # fused operations round like separate ones, so that graphs of one row and of
+                    # many give a row the same bits
+                    "emulate_precision_casts": is_half,
+                },
             )
             facts = made.with_suffix(".json")
             text = json.dumps({**about, _NAMES: names, _VALUES: values})

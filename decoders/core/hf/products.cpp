@@ -25,6 +25,9 @@ constexpr int kColumns = 4;       // columns (weights [in]) read at a time
 constexpr int kRows = 6;          // rows read at a time: kRows * kColumns sums fit into registers
 constexpr int64_t kGrain = 16;    // fewest groups of kColumns columns per thread
 constexpr int64_t kAhead = 8;     // lines of a panel that are prefetched
+// Groups of columns prefetched ahead, into the second cache: it waits for more lines at a time than
+// the first, which gave 21 GB/s instead of 34 on an AMD EPYC (docs/log.md).
+constexpr int64_t kGroupsAhead = 3;
 constexpr int64_t kLong = 64;     // rows from which the library is faster than float32 columns
 #if defined(CPU_CAPABILITY_AVX512) || defined(__aarch64__)
 constexpr int kSums = 24;         // vectors of sums in a panel, by the number of registers
@@ -50,7 +53,7 @@ void block(const float* x, const T* w, T* out, int64_t width, int64_t stride) {
   for (int64_t k = 0; k < width; k += 2 * Wide::size()) {
     Wide low[C], high[C];
     for (int c = 0; c < C; c++) {
-      __builtin_prefetch(w + (C + c) * width + k);
+      __builtin_prefetch(w + (kGroupsAhead * C + c) * width + k, 0, 2);
       std::tie(low[c], high[c]) = widened(w + c * width + k);
     }
     for (int r = 0; r < R; r++) {
@@ -93,7 +96,7 @@ __attribute__((target("avx512bf16,avx512vl"))) void block(
   for (int64_t k = 0; k < width; k += 2 * Wide::size()) {
     __m512bh columns[C];
     for (int c = 0; c < C; c++) {
-      __builtin_prefetch(w + (C + c) * width + k);
+      __builtin_prefetch(w + (kGroupsAhead * C + c) * width + k, 0, 2);
       columns[c] = (__m512bh)_mm512_loadu_si512(w + c * width + k);
     }
     for (int r = 0; r < R; r++) {
@@ -124,12 +127,21 @@ void with_number(int64_t number, const F& run) {
   if constexpr (N > 1) with_number<N - 1>(number, run);
 }
 
+// Calls run<R>(done) for blocks of at most kRows rows, about equally many each.
+template <typename F>
+void by_blocks(int64_t rows, const F& run) {
+  for (int64_t done = 0, taken; done < rows; done += taken) {
+    const int64_t blocks = (rows - done + kRows - 1) / kRows;
+    taken = (rows - done + blocks - 1) / blocks;
+    with_number<kRows>(taken, [&]<int R>() { run.template operator()<R>(done); });
+  }
+}
+
 template <typename T, int C, typename X>
 void column(int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t stride) {
-  for (int64_t done = 0; done < rows; done += kRows)
-    with_number<kRows>(std::min<int64_t>(rows - done, kRows), [&]<int R>() {
-      block<T, R, C>(x + done * width, w, out + done * stride, width, stride);
-    });
+  by_blocks(rows, [&]<int R>(int64_t done) {
+    block<T, R, C>(x + done * width, w, out + done * stride, width, stride);
+  });
 }
 
 template <typename T, typename X>
@@ -197,16 +209,298 @@ void multiply_lines(
     const int64_t step = rows > kRows ? most_vectors(kRows) : end - begin;
     for (int64_t at = begin; at < end; at += step) {
       const int64_t width = std::min(std::min(at + step, end) * size, count) - at * size;
-      for (int64_t done = 0, taken; done < rows; done += taken) {
-        const int64_t blocks = (rows - done + kRows - 1) / kRows;
-        taken = (rows - done + blocks - 1) / blocks;
+      by_blocks(rows, [&]<int R>(int64_t done) {
         float* to = out + done * count + at * size;
-        with_number<kRows>(taken, [&]<int R>() {
-          strip<R>(x + done * depth, w + at * size, to, depth, count, width);
-        });
-      }
+        strip<R>(x + done * depth, w + at * size, to, depth, count, width);
+      });
     }
   });
+}
+
+#ifdef DECODERS_BFLOAT16_PRODUCTS
+constexpr int64_t kEntries = 64;     // cache entries of one unit of attention
+constexpr int64_t kDeepest = 256;    // numbers of a key
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr uint16_t kUnseen = 0xff7f;  // the lowest finite bfloat16, which masks add
+constexpr int kLanes = 4;            // vectors of kEntries sums
+
+// Multiplies rows x[R, 2 depth] by packed weights w[depth, kEntries, 2] into out[R, kEntries].
+template <int R>
+__attribute__((target("avx512bf16,avx512vl"))) void pairs(
+    const at::BFloat16* x, int64_t x_stride, const at::BFloat16* w, int64_t w_stride, float* out,
+    int64_t out_stride, int64_t depth) {
+  __m512 sums[R][kLanes];
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < kLanes; c++) sums[r][c] = _mm512_setzero_ps();
+  for (int64_t k = 0; k < depth; k++, w += w_stride) {
+    __m512bh columns[kLanes];
+    for (int c = 0; c < kLanes; c++) columns[c] = (__m512bh)_mm512_loadu_si512(w + 32 * c);
+    for (int r = 0; r < R; r++) {
+      int pair;
+      std::memcpy(&pair, x + r * x_stride + 2 * k, sizeof pair);
+      const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+      for (int c = 0; c < kLanes; c++) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], both, columns[c]);
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < kLanes; c++) _mm512_storeu_ps(out + r * out_stride + 16 * c, sums[r][c]);
+}
+
+// Packs keys [kEntries, depth] as [depth / 2, kEntries, 2]: transposes squares of 16 pairs.
+void pack_keys(const at::BFloat16* k, at::BFloat16* packed, int64_t depth) {
+  const auto pd = [](__m512 x) { return _mm512_castps_pd(x); };
+  const auto ps = [](__m512d x) { return _mm512_castpd_ps(x); };
+  for (int64_t e = 0; e < kEntries; e += 16)
+    for (int64_t d = 0; d < depth; d += 32) {
+      __m512 a[16], b[16];
+      for (int n = 0; n < 16; n++) a[n] = _mm512_loadu_ps(k + (e + n) * depth + d);
+      for (int n = 0; n < 16; n += 2) {
+        b[n] = _mm512_unpacklo_ps(a[n], a[n + 1]);
+        b[n + 1] = _mm512_unpackhi_ps(a[n], a[n + 1]);
+      }
+      for (int n = 0; n < 16; n += 4)
+        for (int half = 0; half < 2; half++) {
+          a[n + 2 * half] = ps(_mm512_unpacklo_pd(pd(b[n + half]), pd(b[n + 2 + half])));
+          a[n + 2 * half + 1] = ps(_mm512_unpackhi_pd(pd(b[n + half]), pd(b[n + 2 + half])));
+        }
+      for (int n = 0; n < 4; n++)  // pairs n, n + 4, n + 8 and n + 12 of entries 0 to 3, 4 to 7, …
+        for (int half = 0; half < 2; half++) {
+          b[n + 8 * half] = _mm512_shuffle_f32x4(a[n + 8 * half], a[n + 8 * half + 4], 0x88);
+          b[n + 8 * half + 4] = _mm512_shuffle_f32x4(a[n + 8 * half], a[n + 8 * half + 4], 0xdd);
+        }
+      for (int n = 0; n < 8; n++) {
+        at::BFloat16* to = packed + (d / 2 + n) * 2 * kEntries + 2 * e;
+        _mm512_storeu_ps(to, _mm512_shuffle_f32x4(b[n], b[n + 8], 0x88));
+        _mm512_storeu_ps(to + 8 * 2 * kEntries, _mm512_shuffle_f32x4(b[n], b[n + 8], 0xdd));
+      }
+    }
+}
+
+// Packs values [kEntries, depth] as [kEntries / 2, depth, 2].
+__attribute__((target("avx512bw"))) void pack_values(
+    const at::BFloat16* v, at::BFloat16* packed, int64_t depth) {
+  alignas(64) static const auto order = [] {
+    std::array<int16_t, 64> made;
+    for (int n = 0; n < 64; n++) made[n] = n / 2 + n % 2 * 32;
+    return made;
+  }();
+  const __m512i low = _mm512_load_si512(order.data()), high = _mm512_load_si512(order.data() + 32);
+  for (int64_t e = 0; e < kEntries; e += 2)
+    for (int64_t d = 0; d < depth; d += 32) {
+      const __m512i first = _mm512_loadu_si512(v + e * depth + d);
+      const __m512i second = _mm512_loadu_si512(v + (e + 1) * depth + d);
+      at::BFloat16* to = packed + e * depth + 2 * d;
+      _mm512_storeu_si512(to, _mm512_permutex2var_epi16(first, low, second));
+      _mm512_storeu_si512(to + 32, _mm512_permutex2var_epi16(first, high, second));
+    }
+}
+
+// Turns scores[kEntries] into weights exp(score * scale + mask - most); returns `most`, the largest
+// exponent, and the sum of the weights. Entries from `count` on have no weight.
+std::pair<float, float> weigh(
+    float* scores, const at::BFloat16* mask, float scale, int64_t count, at::BFloat16* weights) {
+  constexpr int64_t size = Wide::size();
+  Wide most(kLowest);
+  for (int64_t e = 0; e < kEntries; e += 2 * size) {
+    const int64_t left = std::clamp<int64_t>(count - e, 0, 2 * size);
+    const auto added = at::vec::Vectorized<at::BFloat16>::loadu(mask + e, left);
+    auto [low, high] = at::vec::convert_to_float<at::BFloat16>(added);
+    low = at::vec::fmadd(Wide::loadu(scores + e), Wide(scale), low);
+    high = at::vec::fmadd(Wide::loadu(scores + e + size), Wide(scale), high);
+    low.store(scores + e), high.store(scores + e + size);
+    if (left < 2 * size) {
+      std::fill(scores + e + left, scores + e + 2 * size, kLowest);
+      low = Wide::loadu(scores + e), high = Wide::loadu(scores + e + size);
+    }
+    most = at::vec::maximum(most, at::vec::maximum(low, high));
+  }
+  const float top =
+      at::vec::vec_reduce_all<float>([](Wide& a, Wide& b) { return at::vec::maximum(a, b); }, most);
+  Wide sum(0.f);
+  for (int64_t e = 0; e < kEntries; e += 2 * size) {
+    const Wide low = (Wide::loadu(scores + e) - Wide(top)).exp_u20();
+    const Wide high = (Wide::loadu(scores + e + size) - Wide(top)).exp_u20();
+    sum = sum + low + high;
+    at::vec::convert_from_float<at::BFloat16>(low, high).store(weights + e);
+  }
+  return {top, at::vec::vec_reduce_all<float>([](Wide& a, Wide& b) { return a + b; }, sum)};
+}
+
+bool is_seen(at::BFloat16 mask) { return mask.x != kUnseen; }
+
+// Rows number 0, 1, … of one key-value head: queries and results are strides apart, and masks, one
+// row per stored entry and `mask_stride` apart, repeat after `num_masks` rows.
+struct Rows {
+  const at::BFloat16* q;
+  const at::BFloat16* mask;
+  float* out;  // [depth + 2]: sums of weighted values, the largest exponent, the sum of weights
+  int64_t number, q_stride, mask_stride, num_masks, out_stride;
+
+  const at::BFloat16* mask_of(int64_t row) const { return mask + row % num_masks * mask_stride; }
+};
+
+// Lets rows attend to the first `count` of kEntries keys and values.
+void attend_unit(
+    const Rows& rows, const at::BFloat16* k, const at::BFloat16* v, float scale, int64_t count,
+    int64_t depth) {
+  alignas(64) at::BFloat16 keys[kEntries * kDeepest], values[kEntries * kDeepest];
+  at::BFloat16 whole[kEntries * kDeepest];
+  const auto padded = [&](const at::BFloat16* from) {
+    if (count == kEntries) return from;
+    std::fill(std::copy(from, from + count * depth, whole), whole + kEntries * depth, 0.f);
+    return static_cast<const at::BFloat16*>(whole);
+  };
+  pack_keys(padded(k), keys, depth);
+  pack_values(padded(v), values, depth);
+  by_blocks(rows.number, [&]<int R>(int64_t done) {
+    alignas(64) float scores[R][kEntries];
+    alignas(64) at::BFloat16 weights[R][kEntries];
+    float* out = rows.out + done * rows.out_stride;
+    int first = 0;  // the first row that sees an entry
+    for (; first < R; first++) {
+      const at::BFloat16* mask = rows.mask_of(done + first);
+      if (std::any_of(mask, mask + count, is_seen)) break;
+    }
+    if (first == R) {
+      for (int r = 0; r < R; r++, out += rows.out_stride) {
+        std::fill(out, out + depth + 2, 0.f);
+        out[depth] = kLowest;
+      }
+      return;
+    }
+    pairs<R>(
+        rows.q + done * rows.q_stride, rows.q_stride, keys, 2 * kEntries, scores[0], kEntries,
+        depth / 2);
+    for (int r = 0; r < R; r++)
+      std::tie(out[r * rows.out_stride + depth], out[r * rows.out_stride + depth + 1]) =
+          weigh(scores[r], rows.mask_of(done + r), scale, count, weights[r]);
+    for (int64_t d = 0; d < depth; d += kEntries)
+      pairs<R>(
+          weights[0], kEntries, values + 2 * d, 2 * depth, out + d, rows.out_stride, kEntries / 2);
+  });
+}
+
+// Lists the entries from `first` on that a row of a tree sees, in the order of its branch, if they
+// are not one span; earlier units are seen whole.
+std::vector<int64_t> branch_of(const at::BFloat16* mask, int64_t entries, int64_t* first) {
+  const auto* begin = std::find_if(mask, mask + entries, is_seen);
+  const auto* hole = std::find_if_not(begin, mask + entries, is_seen);
+  if (std::none_of(hole, mask + entries, is_seen)) return {};
+  std::vector<int64_t> branch;
+  *first = (hole - mask) / kEntries * kEntries;
+  for (int64_t e = *first; e < entries; e++)
+    if (mask + e < hole || is_seen(mask[e])) branch.push_back(e);
+  return branch;
+}
+
+// Lets rows attend to entries of a branch, unit by unit; units up to `num_units` remain empty.
+void attend_branch(
+    const Rows& rows, const std::vector<int64_t>& branch, const at::BFloat16* k,
+    const at::BFloat16* v, float scale, int64_t depth, int64_t num_units, int64_t unit_stride) {
+  at::BFloat16 keys[kEntries * kDeepest], values[kEntries * kDeepest], mask[kEntries];
+  const int64_t length = branch.size();
+  for (int64_t u = 0; u < num_units; u++) {
+    const int64_t count = std::clamp<int64_t>(length - u * kEntries, 0, kEntries);
+    for (int64_t n = 0; n < count; n++) {
+      const int64_t e = branch[u * kEntries + n];
+      std::copy_n(k + e * depth, depth, keys + n * depth);
+      std::copy_n(v + e * depth, depth, values + n * depth);
+      mask[n] = rows.mask[e];
+    }
+    Rows own = rows;
+    own.mask = mask, own.num_masks = 1, own.out += u * unit_stride;
+    attend_unit(own, keys, values, scale, count, depth);
+  }
+}
+
+// Joins what `units` units found for a row: `parts` are `stride` numbers apart.
+void join(const float* part, int64_t units, int64_t stride, int64_t depth, at::BFloat16* out) {
+  using Half = at::vec::Vectorized<at::BFloat16>;
+  constexpr int64_t size = Wide::size();
+  float most = part[depth], sum = 0;
+  for (int64_t u = 1; u < units; u++) most = std::max(most, part[u * stride + depth]);
+  for (int64_t u = 0; u < units; u++)
+    sum += std::exp(part[u * stride + depth] - most) * part[u * stride + depth + 1];
+  for (int64_t d = 0; d < depth; d += Half::size()) {
+    Wide low(0.f), high(0.f);
+    for (int64_t u = 0; u < units; u++) {
+      const float* found = part + u * stride;
+      const Wide share(std::exp(found[depth] - most) / sum);
+      low = at::vec::fmadd(Wide::loadu(found + d), share, low);
+      high = at::vec::fmadd(Wide::loadu(found + d + size), share, high);
+    }
+    at::vec::convert_from_float<at::BFloat16>(low, high).store(out + d);
+  }
+}
+#endif
+
+// Attention of q [B, K, G N, D] to k and v [B, K, T, D] with an additive mask [1 or B, 1, N, T].
+// Entries are read in units. A row's sums depend on no other row, nor on entries it does not see:
+// rows of a tree read the entries of their branch as if there were no others.
+at::Tensor attend(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+    double scale) {
+  const int64_t batch = q.size(0), heads = q.size(1), rows = q.size(2), depth = q.size(3);
+  const int64_t entries = k.size(2), length = mask.size(2);
+#ifdef DECODERS_BFLOAT16_PRODUCTS
+  const auto fits = [&](const at::Tensor& x) { return x.stride(3) == 1 && x.stride(2) == depth; };
+  if (q.scalar_type() == at::kBFloat16 && multiplies_bfloat16() && depth % kEntries == 0 &&
+      depth <= kDeepest && fits(k) && fits(v)) {
+    const at::Tensor given = q.contiguous(), made = at::empty(q.sizes(), q.options());
+    const at::Tensor added = mask.expand({batch, 1, length, entries}).contiguous();
+    const auto* masks = added.const_data_ptr<at::BFloat16>();
+    const auto* from = given.const_data_ptr<at::BFloat16>();
+    const int64_t units = (entries + kEntries - 1) / kEntries;
+    const int64_t out_stride = depth + 2, unit_stride = rows * out_stride;
+    const std::unique_ptr<float[]> parts(new float[batch * heads * units * unit_stride]);
+    const auto rows_of = [&](int64_t b, int64_t h, int64_t unit) {
+      return Rows{
+          from + (b * heads + h) * rows * depth, masks + b * length * entries,
+          parts.get() + ((b * heads + h) * units + unit) * unit_stride,
+          rows, depth, entries, length, out_stride};
+    };
+    const auto at_entry = [&](const at::Tensor& x, int64_t b, int64_t h, int64_t entry) {
+      return x.const_data_ptr<at::BFloat16>() + b * x.stride(0) + h * x.stride(1) + entry * depth;
+    };
+    const auto factor = static_cast<float>(scale);
+    at::parallel_for(0, batch * heads * units, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; n++) {
+        const int64_t b = n / units / heads, h = n / units % heads, u = n % units;
+        const int64_t first = u * kEntries;
+        Rows all = rows_of(b, h, u);
+        all.mask += first;
+        attend_unit(
+            all, at_entry(k, b, h, first), at_entry(v, b, h, first), factor,
+            std::min(kEntries, entries - first), depth);
+      }
+    });
+    at::parallel_for(0, batch * length, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; n++) {
+        int64_t first = 0;
+        const auto branch = branch_of(masks + n * entries, entries, &first);
+        for (int64_t h = 0; h < heads && !branch.empty(); h++) {
+          Rows own = rows_of(n / length, h, first / kEntries);
+          own.q += n % length * depth, own.mask += n % length * entries;
+          own.out += n % length * out_stride, own.number = rows / length;
+          own.q_stride *= length, own.out_stride *= length;
+          attend_branch(
+              own, branch, at_entry(k, n / length, h, 0), at_entry(v, n / length, h, 0), factor,
+              depth, units - first / kEntries, unit_stride);
+        }
+      }
+    });
+    auto* out = made.mutable_data_ptr<at::BFloat16>();
+    at::parallel_for(0, batch * heads * rows, kEntries, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; n++) {
+        const float* part = parts.get() + n / rows * units * unit_stride + n % rows * out_stride;
+        join(part, units, unit_stride, depth, out + n * depth);
+      }
+    });
+    return made;
+  }
+#endif
+  const at::Tensor each = mask.repeat({1, 1, rows / length, 1});
+  return at::scaled_dot_product_attention(q, k, v, each, 0.0, false, scale);
 }
 
 // x [..., in] times weight [out, in]; uses the library above `few` rows or for other layouts.
@@ -249,6 +543,10 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
 }  // namespace
 
 TORCH_LIBRARY(decoders, library) {
+  library.def("attend(Tensor q, Tensor k, Tensor v, Tensor mask, float scale) -> Tensor");
   library.def("product(Tensor x, Tensor weight, int few) -> Tensor");
 }
-TORCH_LIBRARY_IMPL(decoders, CPU, library) { library.impl("product", product); }
+TORCH_LIBRARY_IMPL(decoders, CPU, library) {
+  library.impl("attend", attend);
+  library.impl("product", product);
+}

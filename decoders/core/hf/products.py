@@ -39,6 +39,7 @@ def load(library: Path) -> dict[torch.dtype, int]:
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         torch.library.register_fake("decoders::product", _unfilled)
+        torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
     measured = library.with_suffix(".rows")
     if not measured.exists():
         partial = measured.with_suffix(f".{os.getpid()}")
@@ -75,9 +76,12 @@ def _measure_few(dtype: torch.dtype) -> int:
 
 
 def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
-    """Replace products with weights in an exported program; `few`: see `load`."""
+    """Replace products with weights and attention in an exported program; `few`: see `load`."""
     graph = program.graph
     for node in list(graph.nodes):
+        if node.target == _aten.scaled_dot_product_attention.default:
+            _replace_attention(node)
+            continue
         is_linear = node.target == _aten.linear.default
         if not is_linear and node.target not in (_aten.matmul.default, _aten.mm.default):
             continue
@@ -95,3 +99,28 @@ def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
         node.replace_all_uses_with(made)
         graph.erase_node(node)
     program.graph_module.recompile()
+
+
+def _replace_attention(node: Any) -> None:
+    """Replace bfloat16 attention with an additive mask for all heads, if a node computes that."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    operands = [given.get(name) for name in names[:4]]
+    if None in operands or any(given.get(each) for each in ("dropout_p", "is_causal")):
+        return
+    query, key, value, mask = (each.meta["val"] for each in operands)
+    is_plain = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
+    if query.dtype != torch.bfloat16 or mask.dtype != query.dtype or not is_plain:
+        return
+    if mask.dim() != 4 or mask.shape[1] != 1:
+        return
+    if operands[3].target == _aten.repeat.default:  # once for each query head that shares keys
+        operands[3] = operands[3].args[0]
+    scale = given.get("scale") or query.shape[3] ** -0.5
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(
+            torch.ops.decoders.attend.default, (*operands, float(scale))
+        )
+    made.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)

@@ -61,7 +61,7 @@ _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
-COMPILED_ROWS, COMPILED_PROMPT = 64, 512
+COMPILED_ROWS, COMPILED_PROMPT = 64, 1024
 """Most rows of a call that runs as a graph, and of a single sequence's call as machine code.
 
 Longer prompts run without a graph: attention without a mask is faster for them. A CUDA graph has

@@ -24,6 +24,7 @@ using Wide = at::vec::Vectorized<float>;
 constexpr int kColumns = 4;       // columns (weights [in]) read at a time
 constexpr int kRows = 6;          // rows read at a time: kRows * kColumns sums fit into registers
 constexpr int64_t kGrain = 16;    // fewest groups of kColumns columns per thread
+constexpr int64_t kPanel = 96;    // rows in bfloat16 that stay in the second cache
 constexpr int64_t kAhead = 8;     // lines of a panel that are prefetched
 // Groups of columns prefetched ahead, into the second cache: it waits for more lines at a time than
 // the first, which gave 21 GB/s instead of 34 on an AMD EPYC (docs/log.md).
@@ -328,15 +329,17 @@ std::pair<float, float> weigh(
 
 bool is_seen(at::BFloat16 mask) { return mask.x != kUnseen; }
 
-// Rows number 0, 1, … of one key-value head: queries and results are strides apart, and masks, one
-// row per stored entry and `mask_stride` apart, repeat after `num_masks` rows.
+// Rows of one key-value head from number `first` on. Queries and results are strides apart; masks
+// are `mask_stride` apart and repeat after `num_masks` rows.
 struct Rows {
   const at::BFloat16* q;
   const at::BFloat16* mask;
   float* out;  // [depth + 2]: sums of weighted values, the largest exponent, the sum of weights
-  int64_t number, q_stride, mask_stride, num_masks, out_stride;
+  int64_t first, number, q_stride, mask_stride, num_masks, out_stride;
 
-  const at::BFloat16* mask_of(int64_t row) const { return mask + row % num_masks * mask_stride; }
+  const at::BFloat16* mask_of(int64_t row) const {
+    return mask + (first + row) % num_masks * mask_stride;
+  }
 };
 
 // Lets rows attend to the first `count` of kEntries keys and values.
@@ -380,29 +383,32 @@ void attend_unit(
   });
 }
 
-// Lists the entries from `first` on that a row of a tree sees, in the order of its branch, if they
-// are not one span; earlier units are seen whole.
-std::vector<int64_t> branch_of(const at::BFloat16* mask, int64_t entries, int64_t* first) {
-  const auto* begin = std::find_if(mask, mask + entries, is_seen);
-  const auto* hole = std::find_if_not(begin, mask + entries, is_seen);
-  if (std::none_of(hole, mask + entries, is_seen)) return {};
-  std::vector<int64_t> branch;
-  *first = (hole - mask) / kEntries * kEntries;
-  for (int64_t e = *first; e < entries; e++)
-    if (mask + e < hole || is_seen(mask[e])) branch.push_back(e);
+// The entries that a row of a tree sees from a unit on, in the order of its branch.
+struct Branch {
+  int64_t unit;
+  std::vector<int64_t> entries;  // empty if the row sees one span of entries, as without a tree
+};
+
+Branch branch_of(const at::BFloat16* mask, int64_t num_entries) {
+  const at::BFloat16* end = mask + num_entries;
+  const at::BFloat16* hole = std::find_if_not(std::find_if(mask, end, is_seen), end, is_seen);
+  if (std::none_of(hole, end, is_seen)) return {};
+  Branch branch{(hole - mask) / kEntries, {}};
+  for (int64_t e = branch.unit * kEntries; e < num_entries; e++)
+    if (mask + e < hole || is_seen(mask[e])) branch.entries.push_back(e);
   return branch;
 }
 
 // Lets rows attend to entries of a branch, unit by unit; units up to `num_units` remain empty.
 void attend_branch(
-    const Rows& rows, const std::vector<int64_t>& branch, const at::BFloat16* k,
-    const at::BFloat16* v, float scale, int64_t depth, int64_t num_units, int64_t unit_stride) {
+    const Rows& rows, const Branch& branch, const at::BFloat16* k, const at::BFloat16* v,
+    float scale, int64_t depth, int64_t num_units, int64_t unit_stride) {
   at::BFloat16 keys[kEntries * kDeepest], values[kEntries * kDeepest], mask[kEntries];
-  const int64_t length = branch.size();
+  const int64_t length = branch.entries.size();
   for (int64_t u = 0; u < num_units; u++) {
     const int64_t count = std::clamp<int64_t>(length - u * kEntries, 0, kEntries);
     for (int64_t n = 0; n < count; n++) {
-      const int64_t e = branch[u * kEntries + n];
+      const int64_t e = branch.entries[u * kEntries + n];
       std::copy_n(k + e * depth, depth, keys + n * depth);
       std::copy_n(v + e * depth, depth, values + n * depth);
       mask[n] = rows.mask[e];
@@ -450,52 +456,60 @@ at::Tensor attend(
     const at::Tensor added = mask.expand({batch, 1, length, entries}).contiguous();
     const auto* masks = added.const_data_ptr<at::BFloat16>();
     const auto* from = given.const_data_ptr<at::BFloat16>();
-    const int64_t units = (entries + kEntries - 1) / kEntries;
-    const int64_t out_stride = depth + 2, unit_stride = rows * out_stride;
-    const std::unique_ptr<float[]> parts(new float[batch * heads * units * unit_stride]);
-    const auto rows_of = [&](int64_t b, int64_t h, int64_t unit) {
-      return Rows{
-          from + (b * heads + h) * rows * depth, masks + b * length * entries,
-          parts.get() + ((b * heads + h) * units + unit) * unit_stride,
-          rows, depth, entries, length, out_stride};
-    };
+    const auto factor = static_cast<float>(scale);
+    const int64_t units = (entries + kEntries - 1) / kEntries, out_stride = depth + 2;
+    std::vector<Branch> branches(batch * length);
+    for (int64_t n = 0; n < batch * length; n++)
+      branches[n] = branch_of(masks + n * entries, entries);
+    const auto is_tree = [](const Branch& branch) { return !branch.entries.empty(); };
+    const bool in_trees = std::any_of(branches.begin(), branches.end(), is_tree);
+    // parts of many rows would not stay in a cache
+    const int64_t most = in_trees ? rows : std::min(rows, 4 * kPanel);
+    const std::unique_ptr<float[]> parts(new float[batch * heads * units * most * out_stride]);
     const auto at_entry = [&](const at::Tensor& x, int64_t b, int64_t h, int64_t entry) {
       return x.const_data_ptr<at::BFloat16>() + b * x.stride(0) + h * x.stride(1) + entry * depth;
     };
-    const auto factor = static_cast<float>(scale);
-    at::parallel_for(0, batch * heads * units, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; n++) {
-        const int64_t b = n / units / heads, h = n / units % heads, u = n % units;
-        const int64_t first = u * kEntries;
-        Rows all = rows_of(b, h, u);
-        all.mask += first;
-        attend_unit(
-            all, at_entry(k, b, h, first), at_entry(v, b, h, first), factor,
-            std::min(kEntries, entries - first), depth);
-      }
-    });
-    at::parallel_for(0, batch * length, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; n++) {
-        int64_t first = 0;
-        const auto branch = branch_of(masks + n * entries, entries, &first);
-        for (int64_t h = 0; h < heads && !branch.empty(); h++) {
-          Rows own = rows_of(n / length, h, first / kEntries);
-          own.q += n % length * depth, own.mask += n % length * entries;
-          own.out += n % length * out_stride, own.number = rows / length;
-          own.q_stride *= length, own.out_stride *= length;
-          attend_branch(
-              own, branch, at_entry(k, n / length, h, 0), at_entry(v, n / length, h, 0), factor,
-              depth, units - first / kEntries, unit_stride);
+    for (int64_t first = 0; first < rows; first += most) {
+      const int64_t taken = std::min(most, rows - first), unit_stride = taken * out_stride;
+      const auto rows_of = [&](int64_t b, int64_t h, int64_t unit) {
+        return Rows{
+            from + ((b * heads + h) * rows + first) * depth, masks + b * length * entries,
+            parts.get() + ((b * heads + h) * units + unit) * unit_stride,
+            first, taken, depth, entries, length, out_stride};
+      };
+      at::parallel_for(0, batch * heads * units, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; n++) {
+          const int64_t b = n / units / heads, h = n / units % heads, entry = n % units * kEntries;
+          Rows all = rows_of(b, h, n % units);
+          all.mask += entry;
+          attend_unit(
+              all, at_entry(k, b, h, entry), at_entry(v, b, h, entry), factor,
+              std::min(kEntries, entries - entry), depth);
         }
-      }
-    });
-    auto* out = made.mutable_data_ptr<at::BFloat16>();
-    at::parallel_for(0, batch * heads * rows, kEntries, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; n++) {
-        const float* part = parts.get() + n / rows * units * unit_stride + n % rows * out_stride;
-        join(part, units, unit_stride, depth, out + n * depth);
-      }
-    });
+      });
+      if (in_trees)
+        at::parallel_for(0, batch * heads * length, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t n = begin; n < end; n++) {
+            const int64_t b = n / length / heads, h = n / length % heads, row = n % length;
+            const Branch& branch = branches[b * length + row];
+            if (!is_tree(branch)) continue;
+            Rows own = rows_of(b, h, branch.unit);
+            own.q += row * depth, own.mask += row * entries, own.out += row * out_stride;
+            own.number = rows / length, own.q_stride *= length, own.out_stride *= length;
+            attend_branch(
+                own, branch, at_entry(k, b, h, 0), at_entry(v, b, h, 0), factor, depth,
+                units - branch.unit, unit_stride);
+          }
+        });
+      auto* out = made.mutable_data_ptr<at::BFloat16>();
+      at::parallel_for(0, batch * heads * taken, kEntries, [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; n++) {
+          const int64_t head = n / taken, row = n % taken;
+          const float* part = parts.get() + head * units * unit_stride + row * out_stride;
+          join(part, units, unit_stride, depth, out + (head * rows + first + row) * depth);
+        }
+      });
+    }
     return made;
   }
 #endif
@@ -519,7 +533,10 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
     const at::Tensor given = x.contiguous();
     const auto* from = given.const_data_ptr<at::BFloat16>();
     const auto* w = weight.const_data_ptr<at::BFloat16>();
-    multiply(rows, from, w, made.mutable_data_ptr<at::BFloat16>(), width, count);
+    auto* to = made.mutable_data_ptr<at::BFloat16>();
+    for (int64_t done = 0; done < rows; done += kPanel)
+      multiply(
+          std::min(kPanel, rows - done), from + done * width, w, to + done * count, width, count);
     return made;
   }
 #endif

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _aten = torch.ops.aten
 

@@ -154,7 +154,7 @@ ZOO = {"ar", "nar", "idlm", "idlm@isd", "spec", "ptp", "lookup"}
     [
         ("cpu-smollm2", README, REAL | {"nar", "idlm"}),
         ("cpu-smollm2-invariant", STORED, LOSSLESS | {"ar@fast"}),
-        ("cpu-smollm2-t07", STORED, REAL | {"eagle@tree", "hybrid@tree"}),
+        ("cpu-smollm2-t07", STORED, REAL | {"eagle@tree"}),
         ("cpu-zoo", README, ZOO),
         ("cpu-zoo-t07", STORED, ZOO),
     ],

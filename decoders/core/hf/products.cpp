@@ -1,8 +1,10 @@
-// Products of few rows with a weight, which is read from memory once and multiplied with all rows.
+// Products of rows with a weight, which is read from memory once and multiplied with all of them,
+// and attention of rows to a cache.
 //
 // * [out, in] (half precision; a head tied to the embedding): four columns at a time, widened to
 //   float32, or in bfloat16 on processors that multiply bfloat16 (AVX512-BF16).
 // * [in, out] (float32): panels of vectors of columns, which need no sums over lanes.
+// * attention (bfloat16): `attend`, below.
 //
 // A row's sums do not depend on the other rows.
 
@@ -11,6 +13,15 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #if defined(CPU_CAPABILITY_AVX512) && (__GNUC__ >= 11 || __clang_major__ >= 9)
 #include <immintrin.h>
@@ -219,11 +230,11 @@ void multiply_lines(
 }
 
 #ifdef DECODERS_BFLOAT16_PRODUCTS
-constexpr int64_t kEntries = 64;     // cache entries of one unit of attention
-constexpr int64_t kDeepest = 256;    // numbers of a key
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr int64_t kEntries = 64;      // cache entries of one unit of attention
+constexpr int kLanes = 4;             // vectors of kEntries sums
+constexpr int64_t kDeepest = 256;     // most numbers of a key
 constexpr uint16_t kUnseen = 0xff7f;  // the lowest finite bfloat16, which masks add
-constexpr int kLanes = 4;            // vectors of kEntries sums
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // Multiplies rows x[R, 2 depth] by packed weights w[depth, kEntries, 2] into out[R, kEntries].
 template <int R>

@@ -1,4 +1,4 @@
-"""Products of few rows with weights, by our own C++ code, in graphs on a CPU.
+"""Products of few rows with weights, and attention, by our own C++ code, in graphs on a CPU.
 
 The libraries read weights at half the bandwidth of some memories and caches (docs/log.md), but some
 multiply many rows faster. The most rows for our code are measured once per machine.
@@ -20,6 +20,7 @@ from torch import Tensor
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_WIDENED = 256  # most rows in float16, whose products are float32's
 _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _aten = torch.ops.aten
 
@@ -47,7 +48,7 @@ def load(library: Path) -> dict[torch.dtype, int]:
         partial.write_text(" ".join(map(str, numbers)), encoding="utf-8")
         partial.replace(measured)
     half, whole = map(int, measured.read_text(encoding="utf-8").split())
-    return {torch.bfloat16: half, torch.float16: half, torch.float32: whole}
+    return {torch.bfloat16: half, torch.float16: min(half, _WIDENED), torch.float32: whole}
 
 
 def _unfilled(x: Tensor, weight: Tensor, few: int) -> Tensor:
@@ -77,50 +78,49 @@ def _measure_few(dtype: torch.dtype) -> int:
 
 def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
     """Replace products with weights and attention in an exported program; `few`: see `load`."""
-    graph = program.graph
-    for node in list(graph.nodes):
-        if node.target == _aten.scaled_dot_product_attention.default:
-            _replace_attention(node)
-            continue
-        is_linear = node.target == _aten.linear.default
-        if not is_linear and node.target not in (_aten.matmul.default, _aten.mm.default):
-            continue
-        x, weight, *bias = node.args
-        held = weight.meta["val"]
-        if not (most := few.get(held.dtype, 0)) or held.dim() != 2:
-            continue
-        with graph.inserting_before(node):
-            if not is_linear:
-                weight = graph.call_function(_aten.t.default, (weight,))
-            made = graph.call_function(torch.ops.decoders.product.default, (x, weight, most))
-            if bias and bias[0] is not None:
-                made = graph.call_function(_aten.add.Tensor, (made, bias[0]))
-        made.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(made)
-        graph.erase_node(node)
+    for node in list(program.graph.nodes):
+        with program.graph.inserting_before(node):
+            made = _product(node, few) or _attention(node)
+        if made is not None:
+            made.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(made)
+            program.graph.erase_node(node)
     program.graph_module.recompile()
 
 
-def _replace_attention(node: Any) -> None:
-    """Replace bfloat16 attention with an additive mask for all heads, if a node computes that."""
+def _product(node: Any, few: Mapping[torch.dtype, int]) -> Any:
+    """Insert our product if a node computes one with a weight."""
+    is_linear = node.target == _aten.linear.default
+    if not is_linear and node.target not in (_aten.matmul.default, _aten.mm.default):
+        return None
+    call = node.graph.call_function
+    x, weight, *bias = node.args
+    held = weight.meta["val"]
+    if not (most := few.get(held.dtype, 0)) or held.dim() != 2:
+        return None
+    if not is_linear:
+        weight = call(_aten.t.default, (weight,))
+    made = call(torch.ops.decoders.product.default, (x, weight, most))
+    if bias and bias[0] is not None:
+        made = call(_aten.add.Tensor, (made, bias[0]))
+    return made
+
+
+def _attention(node: Any) -> Any:
+    """Insert our attention if a node computes it in bfloat16, with one mask for all heads."""
+    if node.target != _aten.scaled_dot_product_attention.default:
+        return None
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    operands = [given.get(name) for name in names[:4]]
-    if None in operands or any(given.get(each) for each in ("dropout_p", "is_causal")):
-        return
+    operands: list[Any] = [given.get(name) for name in names[:4]]
+    if None in operands or given.get("dropout_p") or given.get("is_causal"):
+        return None
     query, key, value, mask = (each.meta["val"] for each in operands)
-    is_plain = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
-    if query.dtype != torch.bfloat16 or mask.dtype != query.dtype or not is_plain:
-        return
-    if mask.dim() != 4 or mask.shape[1] != 1:
-        return
+    is_grouped = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
+    is_shared = mask.dim() == 4 and mask.shape[1] == 1
+    if not (is_grouped and is_shared and query.dtype == mask.dtype == torch.bfloat16):
+        return None
     if operands[3].target == _aten.repeat.default:  # once for each query head that shares keys
         operands[3] = operands[3].args[0]
     scale = given.get("scale") or query.shape[3] ** -0.5
-    with node.graph.inserting_before(node):
-        made = node.graph.call_function(
-            torch.ops.decoders.attend.default, (*operands, float(scale))
-        )
-    made.meta["val"] = node.meta["val"]
-    node.replace_all_uses_with(made)
-    node.graph.erase_node(node)
+    return node.graph.call_function(torch.ops.decoders.attend.default, (*operands, float(scale)))

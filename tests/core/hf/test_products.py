@@ -1,17 +1,20 @@
-"""Products of few rows: sums of float32, rounded once, whatever rows and sizes are."""
+"""Products and attention of graphs on a CPU: near float64, and of the same bits in every call."""
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from decoders.core import masks
 from decoders.core.hf import graph_files, products
 from decoders.core.hf.model import HFModel
-from tests.tiny_models import fresh
+from tests.tiny_models import SIZES, fresh
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,6 +24,10 @@ CLOSE = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-5}
 SHAPES = [(576, 1536), (40, 64), (7, 128), (5, 48)]
 LINES = [*SHAPES, (1581, 160), (33, 7), (160, 1)]
 FEW = {torch.bfloat16: 64, torch.float16: 64, torch.float32: 64}
+LOWEST = torch.finfo(torch.bfloat16).min
+needs_bfloat16 = pytest.mark.skipif(
+    "avx512_bf16" not in graph_files._cpu_flags(), reason="the processor multiplies no bfloat16"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -121,6 +128,173 @@ def test_products_of_weights_are_replaced(few: dict[torch.dtype, int]) -> None:
     for count in (5, 9):
         x = drawn(1, count, 64, dtype=torch.float16) / 8
         torch.testing.assert_close(program.module()(x), module(x), rtol=0.05, atol=0.05)
+
+
+def seen_by(kind: str, num_rows: int, entries: int, generator: torch.Generator) -> Tensor:
+    """Draw which of the `entries` each row of a call sees: bool ``[1, 1, N, T]``."""
+    seen = torch.zeros(1, 1, num_rows, entries, dtype=torch.bool)
+    seen[..., : entries - num_rows] = True
+    for row in range(num_rows):
+        ancestor = row
+        while ancestor >= 0:
+            seen[0, 0, row, entries - num_rows + ancestor] = True
+            drawn = int(torch.randint(-1, ancestor, (1,), generator=generator)) if ancestor else -1
+            ancestor = drawn if kind == "tree" else ancestor - 1
+        if kind == "window":
+            seen[0, 0, row, : max(0, entries - num_rows + row - 20)] = False
+    return seen
+
+
+def attended(*given: Tensor) -> Tensor:
+    out: Tensor = torch.ops.decoders.attend(*given, 0.125)
+    return out
+
+
+ATTENTION = [(1, 3, 3, 13, 300, 64), (2, 2, 1, 5, 64, 128), (1, 1, 4, 7, 65, 64)]
+LONG = (1, 2, 3, 200, 210, 64)
+"""Sequences, key-value heads, query heads of one, rows, entries, head dimension."""
+
+
+@pytest.mark.parametrize("kind", ["causal", "tree", "window"])
+@pytest.mark.parametrize("sizes", [*ATTENTION, LONG, (1, 2, 2, 9, 40, 24)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_attention_is_near_float64(dtype: torch.dtype, sizes: Any, kind: str) -> None:
+    batch, heads, share, num_rows, entries, depth = sizes
+    query = drawn(batch, heads, share * num_rows, depth, dtype=dtype)
+    planes = [drawn(batch, heads, entries + n, depth, dtype=dtype) for n in (7, 9)]
+    key, value = (plane[:, :, :entries] for plane in planes)
+    seen = seen_by(kind, num_rows, entries, torch.Generator().manual_seed(entries))
+    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    repeated = mask.double().repeat(1, 1, share, 1)
+    exact = nn.functional.scaled_dot_product_attention(
+        query.double(), key.double(), value.double(), attn_mask=repeated, scale=0.125
+    )
+    found = attended(query, key, value, mask)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=2 * CLOSE[dtype], atol=4e-3)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", ["causal", "tree"])
+@pytest.mark.parametrize("sizes", ATTENTION)
+def test_attention_of_a_row_does_not_depend_on_its_call(sizes: Any, kind: str) -> None:
+    """A row of a tree attends as it does where its branch is all that the cache holds."""
+    batch, heads, share, num_rows, entries, depth = sizes
+    query, key, value = (
+        drawn(batch, heads, n, depth, dtype=torch.bfloat16)
+        for n in (share * num_rows, entries, entries + 1)
+    )
+    value = value[:, :, 1:]
+    seen = seen_by(kind, num_rows, entries, torch.Generator().manual_seed(entries))
+    mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, LOWEST)
+    together = attended(query, key, value, mask)
+    for row in range(num_rows):
+        branch = seen[0, 0, row].nonzero().flatten()
+        rows = torch.arange(share) * num_rows + row
+        nothing_hidden = torch.zeros(1, 1, 1, len(branch), dtype=torch.bfloat16)
+        alone = attended(
+            query[:, :, rows],
+            key[:, :, branch].contiguous(),
+            value[:, :, branch].contiguous(),
+            nothing_hidden,
+        )
+        assert torch.equal(alone, together[:, :, rows])
+
+
+@needs_bfloat16
+def test_attention_of_a_long_prompt_is_that_of_its_rows() -> None:
+    _, heads, share, num_rows, entries, depth = LONG
+    query = drawn(1, heads, share * num_rows, depth, dtype=torch.bfloat16)
+    key, value = (drawn(1, heads, entries, depth, dtype=torch.bfloat16) for _ in range(2))
+    seen = seen_by("causal", num_rows, entries, torch.Generator())
+    mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, LOWEST)
+    together = attended(query, key, value, mask)
+    for row in (0, 100, 199):
+        rows = torch.arange(share) * num_rows + row
+        alone = attended(query[:, :, rows], key, value, mask[:, :, row : row + 1])
+        assert torch.equal(alone, together[:, :, rows])
+
+
+class Attends(nn.Module):
+    """Attention of grouped rows, with options of the call."""
+
+    def __init__(self, share: int = 2, **options: Any) -> None:
+        super().__init__()
+        self.share, self.options = share, options
+
+    def forward(self, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
+        repeated = mask.repeat(1, 1, self.share, 1) if self.share > 1 else mask
+        return nn.functional.scaled_dot_product_attention(
+            query, key, key, attn_mask=repeated, **self.options
+        )
+
+
+@pytest.mark.parametrize(
+    ("module", "dtype", "mask_heads", "is_replaced"),
+    [
+        (Attends(scale=0.3), torch.bfloat16, 1, True),
+        (Attends(share=1), torch.bfloat16, 1, True),
+        (Attends(), torch.float32, 1, False),
+        (Attends(), torch.bfloat16, 2, False),
+        (Attends(dropout_p=0.1), torch.bfloat16, 1, False),
+    ],
+)
+def test_attention_with_a_mask_for_all_heads_is_replaced(
+    module: Attends, dtype: torch.dtype, mask_heads: int, is_replaced: bool
+) -> None:
+    rows = module.share * 5
+    query, key = drawn(1, 2, rows, 64, dtype=dtype), drawn(1, 2, 30, 64, dtype=dtype)
+    mask = torch.zeros(1, mask_heads, 5, 30, dtype=dtype)
+    mask[..., 20:] = torch.finfo(dtype).min
+    program: Any = torch.export.export(module, (query, key, mask), strict=False)
+    products.use_in(program, FEW)
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert ("decoders.attend.default" in targets) == is_replaced
+    if is_replaced:
+        found = program.module()(query, key, mask)
+        torch.testing.assert_close(found, module(query, key, mask), rtol=0.02, atol=0.01)
+
+
+@needs_bfloat16
+def test_graphs_give_a_row_the_same_bits_in_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row alone, in a chain, beside another sequence, and in a tree, whose entries lie apart."""
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(products, "_measure_few", lambda _: 64)
+    wider = {"hidden_size": 256, "intermediate_size": 192, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    module: Any = LlamaForCausalLM(LlamaConfig(**SIZES | wider))
+    model = HFModel(module.to(torch.bfloat16), compile=True)
+    model.reserve(2, 128)
+    session = model.open()
+    prompt, answer = list(range(5, 65)), [3, 1, 4, 15, 9, 26]
+
+    def logits(tokens: Sequence[int], **options: Any) -> Tensor:
+        call = session.call(tokens, output="logits", read=range(len(tokens)), **options)
+        return model.forward([call]).clone()
+
+    session.truncate(0)
+    model.forward([session.call(prompt, read=())])
+    alone = torch.cat([logits([token]) for token in answer])
+    for count in (2, 4, 6):
+        session.truncate(len(prompt))
+        assert torch.equal(logits(answer[:count]), alone[:count])
+    session.truncate(len(prompt))
+    other = model.open()
+    model.forward([other.call(prompt[:20], read=())])
+    calls = [each.call(answer[:3], output="logits", read=range(3)) for each in (other, session)]
+    assert torch.equal(model.forward(calls)[3:], alone[:3])
+    session.truncate(len(prompt))
+    branches = [3, 7, 1, 8, 4, 15]  # the answer is rows 0, 2, 4 and 5
+    parents = [-1, 0, 0, 1, 2, 4]
+    depths = [0, 1, 1, 2, 2, 3]
+    in_tree = logits(
+        branches,
+        mask=masks.tree(parents),
+        positions=[len(prompt) + depth for depth in depths],
+    )
+    assert torch.equal(in_tree[[0, 2, 4, 5]], alone[:4])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

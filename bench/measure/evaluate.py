@@ -125,7 +125,7 @@ def evaluate(
         )
     facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
     _store(folder, results, facts)
-    notes = [] if not model.num_cut else [f"{model.num_cut} prompts were left-truncated to fit"]
+    notes = [] if not model.num_cut else [f"prompts left-truncated to fit: {model.num_cut}"]
     if cell != BASELINE and setup.arms[cell].cell.guarantee == "none":
         notes.append(f"{cell} is not lossless: these are its scores, not the model's")
     return Evaluation(results=results, folder=folder, notes=notes)

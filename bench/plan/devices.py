@@ -32,7 +32,7 @@ def open_device(name: str | None) -> torch.device:
         raise UsageError(f"device {name!r} is not supported; use cpu or cuda")
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
-        line = f"device {name!r} is missing: {num_gpus} CUDA devices found; use --device cpu"
+        line = f"device {name!r} is missing; CUDA devices found: {num_gpus}; use --device cpu"
         raise UnavailableError(line)
     return device
 

@@ -58,7 +58,8 @@ class Session:
     @property
     def machine(self) -> str:
         """The processor or GPU, and threads; machines that agree in both count as one."""
-        return portable(f"{hardware(self.side)}, {self.side.env.torch.threads} threads")
+        threads = self.side.env.torch.threads or UNKNOWN
+        return portable(f"{hardware(self.side) or UNKNOWN}, {threads} threads")
 
     @property
     def began(self) -> str:

@@ -78,8 +78,9 @@ def obstacles(
         speeds.append("its device is not stated")
     elif reference.gpu not in here:
         speeds.append(f"another device ({here or env.device or 'unknown'})")
-    if reference.dtype and config.get("dtype") != reference.dtype:
-        speeds.append(f"{config.get('dtype')}, not {reference.dtype}")
+    if config.get("dtype") != reference.dtype:
+        stated = f"{config.get('dtype')}, not {reference.dtype}"
+        speeds.append(stated if reference.dtype else "its dtype is not stated")
     return lengths, speeds
 
 

@@ -35,10 +35,10 @@ _ASKED = {
 _LATER = {"reuse_prefix": False}
 """Settings that older runs lack, with the values that they used."""
 _SETTINGS = (
-    *("tasks", "split", "limit", "prompt_tokens", "quality_limit", "repeats", "batch_size"),
-    *("max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype", "attention"),
-    *("protocol", "fixed_length", "compile", "quantize", "numerics", "tile", "reuse_prefix"),
-    *("overlong", "prompt_tokens"),
+    *("tasks", "split", "limit", "overlong", "prompt_tokens", "quality_limit", "repeats"),
+    *("batch_size", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype"),
+    *("attention", "protocol", "fixed_length", "compile", "quantize", "numerics", "tile"),
+    "reuse_prefix",
 )
 _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
 CIRCUMSTANCES = {

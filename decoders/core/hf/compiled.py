@@ -64,8 +64,8 @@ _WARM = 3
 COMPILED_ROWS, COMPILED_PROMPT = 64, 1024
 """Most rows of a call that runs as a graph, and of a single sequence's call as machine code.
 
-Longer prompts run without a graph: attention without a mask is faster for them. A CUDA graph has
-one size, so prompts would need a graph for each length.
+Our products are measured up to as many rows (`products.ROWS`). A CUDA graph has one size, so
+prompts would need a graph for each length.
 """
 
 

@@ -470,8 +470,9 @@ at::Tensor attend(
     const auto factor = static_cast<float>(scale);
     const int64_t units = (entries + kEntries - 1) / kEntries, out_stride = depth + 2;
     std::vector<Branch> branches(batch * length);
-    for (int64_t n = 0; n < batch * length; n++)
-      branches[n] = branch_of(masks + n * entries, entries);
+    at::parallel_for(0, batch * length, kPanel, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; n++) branches[n] = branch_of(masks + n * entries, entries);
+    });
     const auto is_tree = [](const Branch& branch) { return !branch.entries.empty(); };
     const bool in_trees = std::any_of(branches.begin(), branches.end(), is_tree);
     // parts of many rows would not stay in a cache

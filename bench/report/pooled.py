@@ -58,8 +58,8 @@ class Session:
     @property
     def machine(self) -> str:
         """The processor or GPU, and threads; machines that agree in both count as one."""
-        threads = self.side.env.torch.threads or UNKNOWN
-        return portable(f"{hardware(self.side) or UNKNOWN}, {threads} threads")
+        facts = hardware(self.side), self.side.env.torch.threads
+        return portable("{}, {} threads".format(*(each or UNKNOWN for each in facts)))
 
     @property
     def began(self) -> str:

@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,7 @@ from decoders.core.hf.checkpoint import graphs_folder
 
 _SOURCES = ("*.py", "*.cpp", "../adapter/*.py")
 """Source files that may affect a graph."""
-_NAMES, _VALUES = "constants", "values"
-_HALF = (torch.bfloat16, torch.float16)
+_NAMES, _VALUES, _PACKED = "constants", "values", "aot_inductor.package_constants_in_so"
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -88,20 +88,18 @@ class Package:
         values = {
             n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
         }
-        is_half = any(each.dtype in _HALF for each in constants.values())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
             made = Path(scratch) / self.path.name
-            torch._inductor.aoti_compile_and_package(
-                program,
-                package_path=str(made),
-                inductor_configs={
-                    "aot_inductor.package_constants_in_so": False,
-                    # fused operations round like separate ones, so that graphs of one row and of
-                    # many give a row the same bits
-                    "emulate_precision_casts": is_half,
-                },
-            )
+            # fused operations then round like separate ones: a row has the same bits in all graphs
+            is_half = any(each.dtype.itemsize == 2 for each in constants.values())
+            options = {_PACKED: False, "emulate_precision_casts": is_half}
+            for _ in range(3):  # again while a process beside this one writes a file of both
+                torch._inductor.aoti_compile_and_package(
+                    program, package_path=str(made), inductor_configs=options
+                )
+                if all(each.file_size for each in zipfile.ZipFile(made).infolist()):
+                    break
             facts = made.with_suffix(".json")
             text = json.dumps({**about, _NAMES: names, _VALUES: values})
             facts.write_text(text, encoding="utf-8")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+import zipfile
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from decoders.core.hf import graph_children
+from decoders.core.hf import graph_children, graph_files
 from decoders.core.hf.compiled import Graphs
 from decoders.core.hf.graph_files import Package
 
@@ -105,3 +107,23 @@ def test_a_call_runs_plainly_while_a_child_compiles_its_graph(
     monkeypatch.setattr(Package, "exists", property(lambda package: package.path.exists()))
     assert graphs(*given)[0].tolist() == [[2, 2, 2]]
     assert len(loaded) == graphs.num_graphs == 1
+
+
+def test_a_package_with_an_empty_file_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process beside this one had only begun to write the file to Inductor's cache."""
+    texts = ["", "{}"]
+
+    def compile_and_package(_: Any, *, package_path: str, inductor_configs: Any) -> str:
+        assert inductor_configs["emulate_precision_casts"] is False
+        with zipfile.ZipFile(package_path, "w") as package:
+            package.writestr("model.wrapper.json", texts.pop(0))
+        return package_path
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compile_and_package)
+    monkeypatch.setattr(graph_files, "missing_compiler", lambda: None)
+    package = Package(tmp_path / "graph.pt2")
+    package.make(SimpleNamespace(state_dict={}, constants={}), {}, {"model": "any"})
+    assert not texts
+    assert zipfile.ZipFile(package.path).read("model.wrapper.json") == b"{}"

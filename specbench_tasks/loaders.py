@@ -105,9 +105,6 @@ def open_dataset(
     return f"{dataset}, row", enumerate(_split_of(_opened(dataset, path, config), dataset, split))
 
 
-# ---------------------------------------------------------------- the hub
-
-
 def _opened(dataset: str, path: Path, config: str | None) -> Any:
     import datasets  # takes 1.3 s, so only to load a dataset
 

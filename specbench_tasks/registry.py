@@ -136,9 +136,6 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
     )
 
 
-# ---------------------------------------------------------------- sources
-
-
 def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     if path := _path_of(spec):
         return f"file:{path.name}", _of_path(path, columns)
@@ -198,9 +195,6 @@ def _check_name(name: str) -> None:
         )
     if equals and source not in ("specbench", "jsonl", "hf"):
         raise ValueError(f"task {source!r} takes no value; got {name!r}")
-
-
-# ---------------------------------------------------------------- subsets
 
 
 def tuning_split(conversation: Conversation) -> str:

@@ -121,9 +121,6 @@ def existing(path: Path) -> Path:
     return file
 
 
-# ---------------------------------------------------------------- download
-
-
 def cached_questions() -> Path:
     """Return the pinned ``question.jsonl`` from the user's cache; download it if missing.
 

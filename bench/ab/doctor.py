@@ -157,9 +157,6 @@ def _boost() -> bool | None:
     return None
 
 
-# ---------------------------------------------------------------- A/A
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Support:
     """The margin that an unchanged decoder passes with P prompts of R repeats (power 80 %).

@@ -64,9 +64,6 @@ def check_asked(base: str, head: str, note: Note) -> None:
         note(f"{line}: base plans for both")
 
 
-# ---------------------------------------------------------------- paths
-
-
 def _absolute(given: str) -> str:
     return str(Path(given).expanduser().absolute())
 

@@ -73,9 +73,6 @@ def print_table(table: Table, console: Console) -> None:
     console.print(table)
 
 
-# ---------------------------------------------------------------- facts
-
-
 def _decoder(name: str) -> Facts:
     """Return a decoder's facts, with required options apart, or ``error`` if loading fails."""
     try:
@@ -167,9 +164,6 @@ def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
         return None
 
 
-# ---------------------------------------------------------------- columns
-
-
 def _does(facts: Facts) -> str | Text:
     if "error" in facts:
         return Text(f"cannot be loaded: {facts['error']}", style="red")
@@ -234,9 +228,6 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
         "records": lambda f: str(f["records"]),
     },
 }
-
-
-# ---------------------------------------------------------------- prompts
 
 
 def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:

@@ -87,9 +87,6 @@ def _unjudged(pair: RunPair) -> list[str]:
     return lines
 
 
-# ---------------------------------------------------------------- one decoder
-
-
 def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     """Judge a cell; it is always WRONG if head claims that it is lossless and it is not."""
     if cell not in pair.base.cells:

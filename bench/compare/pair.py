@@ -140,9 +140,6 @@ def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
 
 
-# ---------------------------------------------------------------- answers to the same prompts
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedAnswers:
     """One decoder's answers on both sides, in pairs; head's answers carry base's prompt names.
@@ -199,9 +196,6 @@ def _shared(base: Collection[Key], head: Collection[Key], passes: Sequence[str])
 def _of(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:
     records = [record for record in side.records if record.decoder == cell]
     return {(r.kind, r.decoder, r.prompt_hash, r.repeat): r for r in records}
-
-
-# ---------------------------------------------------------------- what each side counted
 
 
 def counted(

@@ -97,9 +97,6 @@ class PhaseClock:
         self.padded_rows += getattr(model, "num_padded_rows", 0) - before
 
 
-# ---------------------------------------------------------------- measuring
-
-
 class SecondPass:
     """The instrumented answers of a run: measured `after` timed blocks, `complete` at the end."""
 

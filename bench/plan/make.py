@@ -210,9 +210,6 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]
 
 
-# ---------------------------------------------------------------- ``bench run --dry-run``
-
-
 def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) -> list[str]:
     """Return lines about the plan and its estimate; write nothing (raises as `bench.runs.run`)."""
     setup = opener(choose_decoders(config, progress.note))

@@ -147,9 +147,6 @@ class Pool:
         return pool(np.log(ratios.to_numpy()), machines, list(conversations[ratios.columns]))
 
 
-# ---------------------------------------------------------------- what may be pooled
-
-
 def load_pool(names: Sequence[str], parent: Path) -> Pool:
     """Load runs, or folders of runs, without incomplete runs.
 
@@ -217,9 +214,6 @@ def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
     for cell in side.cells.keys() & other.cells.keys():
         facts |= {f"{key} of {cell}": value for key, value in side.cells[cell].items()}
     return facts
-
-
-# ---------------------------------------------------------------- what is written
 
 
 def write_pool(found: Pool, folder: Path) -> list[Path]:

@@ -125,9 +125,6 @@ def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
     return sorted(ranks, key=ranks.__getitem__)
 
 
-# ---------------------------------------------------------------- refused runs
-
-
 def refuse_invalid(side: RunSnapshot) -> None:
     """Refuse a damaged or invalid run (exit 4)."""
     if side.verdict in (DAMAGED, INVALID):
@@ -165,9 +162,6 @@ def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
             why = portable(f"{key} is {ours} in one and {theirs} in the other: {why}")
             line = f"{first.name} and {other.name} cannot be in one table: {why}"
             raise UnavailableError(f"{line}; report each run separately")
-
-
-# ---------------------------------------------------------------- names and differences
 
 
 def disambiguate_names(sides: Sequence[RunSnapshot]) -> list[dict[str, str]]:

@@ -112,9 +112,6 @@ def tables_of(findings: Findings) -> dict[str, bytes]:
     }
 
 
-# ---------------------------------------------------------------- terminal
-
-
 def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> Exit:
     """Print the findings of a run folder; see `write_report` for `reference`.
 

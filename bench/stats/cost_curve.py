@@ -74,13 +74,8 @@ class CostCurve:
         """Tell whether a measured cell is at least as large along every axis as the call."""
         return any(
             cell.rows >= rows and cell.context >= context and cell.sequences >= sequences
-            for cell in self._outermost
+            for cell in self.points
         )
-
-    @cached_property
-    def _outermost(self) -> list[CostCell]:
-        cells = self.points
-        return [c for c in cells if not any(o != c and o.contains(c) for o in cells)]
 
     def row_cost(self, context: float, sequences: float = 1) -> float:
         """Return the mean cost of one more row of a proposal, in one-row calls."""
@@ -128,9 +123,6 @@ def break_even_rate(cost: float, num_drafts: int) -> float | None:
     if cost >= num_drafts + 1:
         return 1.0 if cost == num_drafts + 1 else None
     return float(brentq(lambda rate: tokens_per_step(rate, num_drafts) - cost, 0.0, 1.0))
-
-
-# ---------------------------------------------------------------- the file
 
 
 def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:

@@ -92,9 +92,6 @@ def passes_per_block(steps: Iterable[StepColumns]) -> dict[str, float | None]:
     }
 
 
-# ---------------------------------------------------------------- what an output lost
-
-
 def _answers(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     return [r for r in records if r.kind == "quality" and r.error is None and r.tokens]
 
@@ -158,9 +155,6 @@ def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) 
         return ours / num - theirs / other_num
 
     return jackknife(sums, difference)
-
-
-# ---------------------------------------------------------------- accuracy under parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

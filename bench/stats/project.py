@@ -117,9 +117,6 @@ def project(
     return made
 
 
-# ---------------------------------------------------------------- a trace on a curve
-
-
 def _units(records: Iterable[SampleRecord], terms: Terms, decoder: str) -> list[Unit]:
     """Return the answers as units, with times after the first token from the curve."""
     return [
@@ -182,9 +179,6 @@ def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
             rows = steps.target_rows[step] / num if num else 0
             outside += 0 if terms.curve.covers(rows, context, terms.sequences) else num
     return ratio(outside, calls) or 0.0
-
-
-# ---------------------------------------------------------------- costs measured in a run
 
 
 def overheads_s(answers: Sequence[PhasedAnswer]) -> dict[str, float]:

@@ -113,9 +113,6 @@ def more_prompts(estimate: Estimate) -> int | None:
     return math.ceil(more * estimate.num / estimate.clusters)
 
 
-# ---------------------------------------------------------------- sums of conversations
-
-
 def _timed(unit: Unit) -> bool:
     return unit.ok and bool(unit.time_per_token)
 

@@ -124,9 +124,6 @@ def clock_drift(run: Run) -> float | None:
     return round(math.expm1(median(ratios)), 4)
 
 
-# ---------------------------------------------------------------- reasons of a verdict
-
-
 def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
     """Describe how the wrong cells (or the others) differ from the baseline, one line per cell."""
     lines = []
@@ -246,9 +243,6 @@ def _unanswered(run: Run) -> tuple[str, ...]:
         return ()
     failed = asked[0]
     return (f"{BASELINE} answered none of its prompts, e.g. {failed.prompt}: {failed.failure}",)
-
-
-# ---------------------------------------------------------------- warnings
 
 
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:

@@ -155,9 +155,6 @@ def _missing_parts(plan: Plan) -> list[str]:
     return [f"parts {', '.join(missing)} are missing: this run is also a part"] if missing else []
 
 
-# ---------------------------------------------------------------- writing
-
-
 def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
     prompts: dict[str, Prompt] = {}
     pieces: dict[str, str] = {}

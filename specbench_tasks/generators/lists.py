@@ -91,9 +91,6 @@ def _letters(rng: random.Random, split: Split, family: str) -> list[str]:
             return letters
 
 
-# ---------------------------------------------------------------- ceilings
-
-
 def ceiling(family: str, groups: Sequence[int]) -> float:
     """Return the probability that a list filled in groups of these sizes is right.
 

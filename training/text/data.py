@@ -117,9 +117,6 @@ def learnt(rows: Sequence[Row]) -> Tensor:
     return pad_sequence([torch.tensor([False, *row.learn[1:]]) for row in rows], batch_first=True)
 
 
-# ---------------------------------------------------------------- a fixed pool of rows
-
-
 _HELD_OUT_SHARE = 20  # one in this many distinct rows is held out ...
 _MIN_HELD_OUT = 4  # ... but at least this many, and at most half of all
 _MIN_ROWS = 2 * _MIN_HELD_OUT  # fewest distinct rows of a source

@@ -213,9 +213,6 @@ def train_zoo(
     return reached
 
 
-# ---------------------------------------------------------------- greedy answers, to watch training
-
-
 _EVAL_SEED = 4_711
 
 

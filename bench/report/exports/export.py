@@ -153,9 +153,6 @@ def export(
     return seen
 
 
-# ---------------------------------------------------------------- a run to store
-
-
 def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:
     """Return a run's files to keep in a repository, which are read like the run itself.
 

@@ -126,9 +126,6 @@ def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
     return str(commit.commit_url)
 
 
-# ---------------------------------------------------------------- results of a model
-
-
 def _parse(texts: Sequence[str], families: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return (dataset, task) by family of the run."""
     form = "--benchmark FAMILY=OWNER/DATASET#TASK"

@@ -124,9 +124,6 @@ def _made(folder: Path) -> None:
         raise cannot_write(folder, error) from error
 
 
-# ---------------------------------------------------------------- MLflow
-
-
 def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:
     """Write into ``mlflow.db`` of `folder`, or into MLFLOW_TRACKING_URI; return the URI."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -189,9 +186,6 @@ def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -
         client.log_batch(number, metrics=metrics[start : start + _MAX_METRICS])
     client.set_terminated(number, end_time=run.ended_ms)
     client.set_tag(number, _CONTENT, run.content)
-
-
-# ---------------------------------------------------------------- Trackio
 
 
 def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:

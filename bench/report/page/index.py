@@ -160,9 +160,6 @@ def num_records_of(folder: Path) -> int:
         return num_samples(folder / STORED)
 
 
-# ---------------------------------------------------------------- the page
-
-
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     """Write ``index.html`` and ``history.parquet`` of a folder of runs; return page and history.
 

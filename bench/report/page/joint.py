@@ -140,9 +140,6 @@ def print_joint(members: Members, console: Console) -> Exit:
     return max(EXIT_CODES[member.side.verdict] for member in members)
 
 
-# ---------------------------------------------------------------- tables
-
-
 def matrices(members: Members) -> dict[str, Table]:
     """Return tables (decoders × runs) of speed-up, tokens per step, quality, identity with ar."""
     bases = "; ".join(

@@ -49,9 +49,6 @@ def _joined(parts: Iterable[str | None]) -> str | None:
     return ", ".join(filter(None, parts)) or None
 
 
-# ---------------------------------------------------------------- the work
-
-
 def models(members: Members) -> str:
     """State target, draft model and adapters with their sizes and short hashes."""
     target = merge_statements(
@@ -188,9 +185,6 @@ def _protocol(member: NamedRun) -> str | None:
     )
 
 
-# ---------------------------------------------------------------- the machine
-
-
 def machine(members: Members) -> str:
     """State processor or GPU, threads and memory."""
     return f"Hardware: {merge_statements(members, _machine) or 'not recorded'}."
@@ -259,9 +253,6 @@ def _spent(member: NamedRun) -> str | None:
     text += ", interruptions included" if (status.attempts or 1) > 1 else ""
     peak = process and process.peak_rss_bytes
     return text + (f", peak memory {peak / 2**30:.1f} GiB" if peak else "")
-
-
-# ---------------------------------------------------------------- the claims
 
 
 def statistics(members: Members) -> str:

@@ -134,9 +134,6 @@ def name_of(row: SummaryRow, layout: Layout) -> str:
     return f"{name} ({WRONG})" if row.guarantee == WRONG else name
 
 
-# ---------------------------------------------------------------- available width
-
-
 def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
     """Return the requested columns, or the usual ones (without times for several runs)."""
     if layout.columns is not None:
@@ -186,9 +183,6 @@ def width_of(made: Grid, size: float, space: float) -> float:
             whole += widest("\u00a0") + widest(*(e.interval for e in made.entries(column)))
         total += 2 * space + max(whole, widest(COLUMNS[column].heading))
     return total
-
-
-# ---------------------------------------------------------------- as LaTeX
 
 
 def latex(

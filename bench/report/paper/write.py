@@ -130,9 +130,6 @@ def _skeleton(venue: str, made: Collection[str]) -> str:
     )
 
 
-# ---------------------------------------------------------------- the table's caption
-
-
 def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     """Return the caption as LaTeX: estimands, model, what is bold, and what is lossy."""
     rows = [row for member in members for row in rows_of(member.summary, ALL)]

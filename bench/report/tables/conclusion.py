@@ -142,9 +142,6 @@ def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     )
 
 
-# ---------------------------------------------------------------- resolution
-
-
 def resolution(summary: pd.DataFrame) -> str:
     """State the smallest differences from ar that the intervals can show; empty without intervals.
 

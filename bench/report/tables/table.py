@@ -231,9 +231,6 @@ def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
     return summary[summary["guarantee"] != WRONG]
 
 
-# ---------------------------------------------------------------- formats
-
-
 def is_number(value: object) -> bool:
     """Tell whether a summary cell holds a number."""
     return value is not None and value is not pd.NA and not math.isnan(float(str(value)))

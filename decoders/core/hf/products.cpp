@@ -56,9 +56,24 @@ std::tuple<Wide, Wide> widened(const T* w) {
     return at::vec::convert_to_float<T>(at::vec::Vectorized<T>::loadu(w));
 }
 
+// More numbers of rows and of columns: x[rows, depth] and w[columns, depth], in bfloat16. Rows from
+// `first` to `end` have them, others have zeros.
+struct Extra {
+  const at::BFloat16* x = nullptr;
+  const at::BFloat16* w = nullptr;
+  int64_t depth = 0, first = 0, end = 0;
+
+  // Returns those of R rows from row `done` on and of columns from number n on.
+  Extra of(int64_t done, int R, int64_t n) const {
+    if (done >= end || done + R <= first) return {};
+    return {x + done * depth, w + n * depth, depth};
+  }
+};
+
 // Multiplies x[R, width] by w[C, width] into out[R, stride]; rounds each sum once.
 template <typename T, int R, int C>
-void block(const float* x, const T* w, T* out, int64_t width, int64_t stride) {
+void block(
+    const float* x, const T* w, T* out, int64_t width, int64_t stride, const Extra& /*extra*/) {
   Wide sums[R][C];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = Wide(0.f);
@@ -98,13 +113,10 @@ inline __m128 summed(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-// The same for rows in bfloat16, without widening: twice as many products at a time.
+// Adds products of x[R, width] and w[C, width] to sums.
 template <typename T, int R, int C>
-__attribute__((target("avx512bf16,avx512vl"))) void block(
-    const at::BFloat16* x, const T* w, T* out, int64_t width, int64_t stride) {
-  __m512 sums[R][C];
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < C; c++) sums[r][c] = _mm512_setzero_ps();
+__attribute__((target("avx512bf16,avx512vl"))) inline void accumulate(
+    __m512 (&sums)[R][C], const at::BFloat16* x, const T* w, int64_t width) {
   for (int64_t k = 0; k < width; k += 2 * Wide::size()) {
     __m512bh columns[C];
     for (int c = 0; c < C; c++) {
@@ -116,6 +128,17 @@ __attribute__((target("avx512bf16,avx512vl"))) void block(
       for (int c = 0; c < C; c++) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], row, columns[c]);
     }
   }
+}
+
+// The same for rows in bfloat16, without widening: twice as many products at a time.
+template <typename T, int R, int C>
+__attribute__((target("avx512bf16,avx512vl"))) void block(
+    const at::BFloat16* x, const T* w, T* out, int64_t width, int64_t stride, const Extra& extra) {
+  __m512 sums[R][C];
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) sums[r][c] = _mm512_setzero_ps();
+  accumulate<T, R, C>(sums, x, w, width);
+  accumulate<at::BFloat16, R, C>(sums, extra.x, extra.w, extra.depth);
   for (int r = 0; r < R; r++) {
     if constexpr (C == 4) {
       const __m128 four = summed(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
@@ -149,24 +172,31 @@ void by_blocks(int64_t rows, const F& run) {
   }
 }
 
+// Multiplies rows by C columns from number n of `count` on.
 template <typename T, int C, typename X>
-void column(int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t stride) {
+void column(
+    int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t count, int64_t n,
+    const Extra& extra) {
   by_blocks(rows, [&]<int R>(int64_t done) {
-    block<T, R, C>(x + done * width, w, out + done * stride, width, stride);
+    block<T, R, C>(
+        x + done * width, w + n * width, out + done * count + n, width, count,
+        extra.of(done, R, n));
   });
 }
 
 template <typename T, typename X>
-void multiply(int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t count) {
+void multiply(
+    int64_t rows, const X* x, const T* w, T* out, int64_t width, int64_t count,
+    const Extra& extra = {}) {
   const int64_t groups = (count + kColumns - 1) / kColumns;
   at::parallel_for(0, groups, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin * kColumns; n < std::min(end * kColumns, count); n += kColumns) {
       if (n + kColumns <= count) {
-        column<T, kColumns>(rows, x, w + n * width, out + n, width, count);
+        column<T, kColumns>(rows, x, w, out, width, count, n, extra);
         continue;
       }
       for (int64_t last = n; last < count; last++)
-        column<T, 1>(rows, x, w + last * width, out + last, width, count);
+        column<T, 1>(rows, x, w, out, width, count, last, extra);
     }
   });
 }
@@ -236,14 +266,16 @@ constexpr int64_t kDeepest = 256;     // most numbers of a key
 constexpr uint16_t kUnseen = 0xff7f;  // the lowest finite bfloat16, which masks add
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Multiplies rows x[R, 2 depth] by packed weights w[depth, kEntries, 2] into out[R, kEntries].
+// Multiplies rows x[R, 2 depth] by packed weights w[depth, kEntries, 2] into out[R, kEntries], or
+// adds to it.
 template <int R>
 __attribute__((target("avx512bf16,avx512vl"))) void pairs(
     const at::BFloat16* x, int64_t x_stride, const at::BFloat16* w, int64_t w_stride, float* out,
-    int64_t out_stride, int64_t depth) {
+    int64_t out_stride, int64_t depth, bool adds = false) {
   __m512 sums[R][kLanes];
   for (int r = 0; r < R; r++)
-    for (int c = 0; c < kLanes; c++) sums[r][c] = _mm512_setzero_ps();
+    for (int c = 0; c < kLanes; c++)
+      sums[r][c] = adds ? _mm512_loadu_ps(out + r * out_stride + 16 * c) : _mm512_setzero_ps();
   for (int64_t k = 0; k < depth; k++, w += w_stride) {
     __m512bh columns[kLanes];
     for (int c = 0; c < kLanes; c++) columns[c] = (__m512bh)_mm512_loadu_si512(w + 32 * c);
@@ -258,14 +290,16 @@ __attribute__((target("avx512bf16,avx512vl"))) void pairs(
     for (int c = 0; c < kLanes; c++) _mm512_storeu_ps(out + r * out_stride + 16 * c, sums[r][c]);
 }
 
-// Packs keys [kEntries, depth] as [depth / 2, kEntries, 2]: transposes squares of 16 pairs.
-void pack_keys(const at::BFloat16* k, at::BFloat16* packed, int64_t depth) {
+// Packs keys [count, depth] as [depth / 2, kEntries, 2]: transposes squares of 16 pairs. Leaves
+// entries undefined from `count` on.
+void pack_keys(const at::BFloat16* k, at::BFloat16* packed, int64_t count, int64_t depth) {
   const auto pd = [](__m512 x) { return _mm512_castps_pd(x); };
   const auto ps = [](__m512d x) { return _mm512_castpd_ps(x); };
-  for (int64_t e = 0; e < kEntries; e += 16)
+  for (int64_t e = 0; e < count; e += 16)
     for (int64_t d = 0; d < depth; d += 32) {
       __m512 a[16], b[16];
-      for (int n = 0; n < 16; n++) a[n] = _mm512_loadu_ps(k + (e + n) * depth + d);
+      for (int n = 0; n < 16; n++)
+        a[n] = _mm512_loadu_ps(k + std::min(e + n, count - 1) * depth + d);
       for (int n = 0; n < 16; n += 2) {
         b[n] = _mm512_unpacklo_ps(a[n], a[n + 1]);
         b[n + 1] = _mm512_unpackhi_ps(a[n], a[n + 1]);
@@ -288,54 +322,62 @@ void pack_keys(const at::BFloat16* k, at::BFloat16* packed, int64_t depth) {
     }
 }
 
-// Packs values [kEntries, depth] as [kEntries / 2, depth, 2].
+// Packs values [count, depth] as [count / 2, depth, 2]; a last one is paired with zeros.
 __attribute__((target("avx512bw"))) void pack_values(
-    const at::BFloat16* v, at::BFloat16* packed, int64_t depth) {
+    const at::BFloat16* v, at::BFloat16* packed, int64_t count, int64_t depth) {
   alignas(64) static const auto order = [] {
     std::array<int16_t, 64> made;
     for (int n = 0; n < 64; n++) made[n] = n / 2 + n % 2 * 32;
     return made;
   }();
   const __m512i low = _mm512_load_si512(order.data()), high = _mm512_load_si512(order.data() + 32);
-  for (int64_t e = 0; e < kEntries; e += 2)
+  for (int64_t e = 0; e < count; e += 2)
     for (int64_t d = 0; d < depth; d += 32) {
       const __m512i first = _mm512_loadu_si512(v + e * depth + d);
-      const __m512i second = _mm512_loadu_si512(v + (e + 1) * depth + d);
+      const __m512i second =
+          e + 1 < count ? _mm512_loadu_si512(v + (e + 1) * depth + d) : _mm512_setzero_si512();
       at::BFloat16* to = packed + e * depth + 2 * d;
       _mm512_storeu_si512(to, _mm512_permutex2var_epi16(first, low, second));
       _mm512_storeu_si512(to + 32, _mm512_permutex2var_epi16(first, high, second));
     }
 }
 
+// Returns 2^x for x up to 0; zero below -149.
+inline __m512 power_of_two(__m512 x) {
+  const __m512 exponent = _mm512_max_ps(x, _mm512_set1_ps(-200.f));
+  const __m512 whole =
+      _mm512_roundscale_ps(exponent, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 rest = _mm512_sub_ps(exponent, whole);
+  __m512 sum = _mm512_set1_ps(0.0013333558f);  // ln(2)^n / n!
+  for (const float term : {0.0096181291f, 0.0555041087f, 0.2402265070f, 0.6931471806f, 1.f})
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(term));
+  return _mm512_scalef_ps(sum, whole);
+}
+
 // Turns scores[kEntries] into weights exp(score * scale + mask - most); returns `most`, the largest
 // exponent, and the sum of the weights. Entries from `count` on have no weight.
-std::pair<float, float> weigh(
-    float* scores, const at::BFloat16* mask, float scale, int64_t count, at::BFloat16* weights) {
-  constexpr int64_t size = Wide::size();
-  Wide most(kLowest);
-  for (int64_t e = 0; e < kEntries; e += 2 * size) {
-    const int64_t left = std::clamp<int64_t>(count - e, 0, 2 * size);
-    const auto added = at::vec::Vectorized<at::BFloat16>::loadu(mask + e, left);
-    auto [low, high] = at::vec::convert_to_float<at::BFloat16>(added);
-    low = at::vec::fmadd(Wide::loadu(scores + e), Wide(scale), low);
-    high = at::vec::fmadd(Wide::loadu(scores + e + size), Wide(scale), high);
-    low.store(scores + e), high.store(scores + e + size);
-    if (left < 2 * size) {
-      std::fill(scores + e + left, scores + e + 2 * size, kLowest);
-      low = Wide::loadu(scores + e), high = Wide::loadu(scores + e + size);
-    }
-    most = at::vec::maximum(most, at::vec::maximum(low, high));
+__attribute__((target("avx512bf16,avx512vl"))) std::pair<float, float> weigh(
+    const float* scores, const at::BFloat16* mask, float scale, int64_t count,
+    at::BFloat16* weights) {
+  __m512 exponents[kLanes];
+  for (int c = 0; c < kLanes; c++) {
+    const auto is_entry = static_cast<__mmask16>((1u << std::clamp<int64_t>(count - 16 * c, 0, 16)) - 1);
+    const __m256i added = _mm256_maskz_loadu_epi16(is_entry, mask + 16 * c);
+    const __m512 wide = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(added), 16));
+    const __m512 score = _mm512_loadu_ps(scores + 16 * c);
+    exponents[c] = _mm512_mask_blend_ps(
+        is_entry, _mm512_set1_ps(kLowest), _mm512_fmadd_ps(score, _mm512_set1_ps(scale), wide));
   }
-  const float top =
-      at::vec::vec_reduce_all<float>([](Wide& a, Wide& b) { return at::vec::maximum(a, b); }, most);
-  Wide sum(0.f);
-  for (int64_t e = 0; e < kEntries; e += 2 * size) {
-    const Wide low = (Wide::loadu(scores + e) - Wide(top)).exp_u20();
-    const Wide high = (Wide::loadu(scores + e + size) - Wide(top)).exp_u20();
-    sum = sum + low + high;
-    at::vec::convert_from_float<at::BFloat16>(low, high).store(weights + e);
-  }
-  return {top, at::vec::vec_reduce_all<float>([](Wide& a, Wide& b) { return a + b; }, sum)};
+  const float most = _mm512_reduce_max_ps(_mm512_max_ps(
+      _mm512_max_ps(exponents[0], exponents[1]), _mm512_max_ps(exponents[2], exponents[3])));
+  for (int c = 0; c < kLanes; c++)
+    exponents[c] = power_of_two(_mm512_mul_ps(
+        _mm512_sub_ps(exponents[c], _mm512_set1_ps(most)), _mm512_set1_ps(1.4426950409f)));
+  for (int c = 0; c < kLanes; c += 2)
+    _mm512_storeu_si512(
+        weights + 16 * c, (__m512i)_mm512_cvtne2ps_pbh(exponents[c + 1], exponents[c]));
+  return {most, _mm512_reduce_add_ps(_mm512_add_ps(
+      _mm512_add_ps(exponents[0], exponents[1]), _mm512_add_ps(exponents[2], exponents[3])))};
 }
 
 bool is_seen(at::BFloat16 mask) { return mask.x != kUnseen; }
@@ -351,53 +393,20 @@ struct Rows {
   const at::BFloat16* mask_of(int64_t row) const {
     return mask + (first + row) % num_masks * mask_stride;
   }
-};
 
-// Lets rows attend to the first `count` of kEntries keys and values.
-void attend_unit(
-    const Rows& rows, const at::BFloat16* k, const at::BFloat16* v, float scale, int64_t count,
-    int64_t depth) {
-  alignas(64) at::BFloat16 keys[kEntries * kDeepest], values[kEntries * kDeepest];
-  at::BFloat16 whole[kEntries * kDeepest];
-  const auto padded = [&](const at::BFloat16* from) {
-    if (count == kEntries) return from;
-    std::fill(std::copy(from, from + count * depth, whole), whole + kEntries * depth, 0.f);
-    return static_cast<const at::BFloat16*>(whole);
-  };
-  pack_keys(padded(k), keys, depth);
-  pack_values(padded(v), values, depth);
-  by_blocks(rows.number, [&]<int R>(int64_t done) {
-    alignas(64) float scores[R][kEntries];
-    alignas(64) at::BFloat16 weights[R][kEntries];
-    float* out = rows.out + done * rows.out_stride;
-    int first = 0;  // the first row that sees an entry
-    for (; first < R; first++) {
-      const at::BFloat16* mask = rows.mask_of(done + first);
-      if (std::any_of(mask, mask + count, is_seen)) break;
-    }
-    if (first == R) {
-      for (int r = 0; r < R; r++, out += rows.out_stride) {
-        std::fill(out, out + depth + 2, 0.f);
-        out[depth] = kLowest;
-      }
-      return;
-    }
-    pairs<R>(
-        rows.q + done * rows.q_stride, rows.q_stride, keys, 2 * kEntries, scores[0], kEntries,
-        depth / 2);
-    for (int r = 0; r < R; r++)
-      std::tie(out[r * rows.out_stride + depth], out[r * rows.out_stride + depth + 1]) =
-          weigh(scores[r], rows.mask_of(done + r), scale, count, weights[r]);
-    for (int64_t d = 0; d < depth; d += kEntries)
-      pairs<R>(
-          weights[0], kEntries, values + 2 * d, 2 * depth, out + d, rows.out_stride, kEntries / 2);
-  });
-}
+  void set_empty(int64_t row, int64_t depth) const {
+    float* empty = out + row * out_stride;
+    std::fill(empty, empty + depth + 2, 0.f);
+    empty[depth] = kLowest;
+  }
+};
 
 // The entries that a row of a tree sees from a unit on, in the order of its branch.
 struct Branch {
   int64_t unit;
   std::vector<int64_t> entries;  // empty if the row sees one span of entries, as without a tree
+
+  bool reads(int64_t from) const { return !entries.empty() && unit <= from; }
 };
 
 Branch branch_of(const at::BFloat16* mask, int64_t num_entries) {
@@ -410,39 +419,122 @@ Branch branch_of(const at::BFloat16* mask, int64_t num_entries) {
   return branch;
 }
 
-// Lets rows attend to entries of a branch, unit by unit; units up to `num_units` remain empty.
-void attend_branch(
-    const Rows& rows, const Branch& branch, const at::BFloat16* k, const at::BFloat16* v,
-    float scale, int64_t depth, int64_t num_units, int64_t unit_stride) {
-  at::BFloat16 keys[kEntries * kDeepest], values[kEntries * kDeepest], mask[kEntries];
-  const int64_t length = branch.entries.size();
-  for (int64_t u = 0; u < num_units; u++) {
-    const int64_t count = std::clamp<int64_t>(length - u * kEntries, 0, kEntries);
-    for (int64_t n = 0; n < count; n++) {
-      const int64_t e = branch.entries[u * kEntries + n];
-      std::copy_n(k + e * depth, depth, keys + n * depth);
-      std::copy_n(v + e * depth, depth, values + n * depth);
-      mask[n] = rows.mask[e];
+// What rows of a tree need of a unit: scores [rows, kEntries], `stride` apart, and packed values.
+struct Scratch {
+  float* scores;
+  at::BFloat16* values;
+  int64_t stride;
+  const Branch* branches;  // of each mask
+  int64_t unit;
+};
+
+// Lets rows attend to `count` keys and values of a unit; keeps scores and values in a scratch.
+void attend_unit(
+    const Rows& rows, const at::BFloat16* k, const at::BFloat16* v, float scale, int64_t count,
+    int64_t depth, const Scratch* kept) {
+  alignas(64) at::BFloat16 keys[kEntries * kDeepest], own[kEntries * kDeepest];
+  at::BFloat16* values = kept ? kept->values : own;
+  for (int64_t n = 0; n < count * depth; n += 32) {
+    __builtin_prefetch(v + n, 0, 2);
+    __builtin_prefetch(k + kEntries * depth + n, 0, 2);
+  }
+  pack_keys(k, keys, count, depth);
+  pack_values(v, values, count, depth);
+  by_blocks(rows.number, [&]<int R>(int64_t done) {
+    alignas(64) float own_scores[R][kEntries];
+    alignas(64) at::BFloat16 weights[R][kEntries];
+    float* scores = kept ? kept->scores + done * kept->stride : own_scores[0];
+    const int64_t stride = kept ? kept->stride : kEntries;
+    int first = 0;  // the first row that sees an entry
+    for (; first < R; first++) {
+      const at::BFloat16* mask = rows.mask_of(done + first);
+      if (std::any_of(mask, mask + count, is_seen)) break;
     }
+    if (first == R) {
+      for (int r = 0; r < R; r++) rows.set_empty(done + r, depth);
+      return;
+    }
+    pairs<R>(
+        rows.q + done * rows.q_stride, rows.q_stride, keys, 2 * kEntries, scores, stride,
+        depth / 2);
+    const auto reads_branch = [&](int64_t row) {
+      return kept->branches[(rows.first + row) % rows.num_masks].reads(kept->unit);
+    };
+    int waiting = 0;  // rows that read this unit as a part of their branch
+    while (kept && waiting < R && reads_branch(done + waiting)) waiting++;
+    if (waiting == R) return;
+    float* out = rows.out + done * rows.out_stride;
+    for (int r = 0; r < R; r++)
+      std::tie(out[r * rows.out_stride + depth], out[r * rows.out_stride + depth + 1]) =
+          weigh(scores + r * stride, rows.mask_of(done + r), scale, count, weights[r]);
+    for (int64_t d = 0; d < depth; d += kEntries)
+      pairs<R>(
+          weights[0], kEntries, values + 2 * d, 2 * depth, out + d, rows.out_stride,
+          (count + 1) / 2);
+  });
+}
+
+// Lets rows with one mask attend to entries of their branch, unit by unit; units up to `num_units`
+// remain empty. Values that are packed in the same order, those before the first gap, are reused.
+void attend_branch(
+    const Rows& rows, const Branch& branch, const at::BFloat16* v, float scale, int64_t depth,
+    int64_t num_units, int64_t unit_stride, const Scratch& kept, int64_t kept_first) {
+  alignas(64) at::BFloat16 values[kEntries * kDeepest], gathered[kEntries * kDeepest];
+  at::BFloat16 mask[kEntries];
+  const int64_t begin = branch.unit * kEntries, length = branch.entries.size();
+  for (int64_t u = 0; u < num_units; u++) {
     Rows own = rows;
-    own.mask = mask, own.num_masks = 1, own.out += u * unit_stride;
-    attend_unit(own, keys, values, scale, count, depth);
+    own.out += u * unit_stride;
+    const int64_t* entries = branch.entries.data() + u * kEntries;
+    const int64_t count = std::clamp<int64_t>(length - u * kEntries, 0, kEntries);
+    int64_t same = 0;  // entries in whole pairs that stand where the unit has them
+    while (same + 2 <= count && entries[same + 1] == begin + u * kEntries + same + 1) same += 2;
+    for (int64_t n = 0; n < count; n++) mask[n] = rows.mask[entries[n]];
+    for (int64_t n = same; n < count; n++)
+      std::copy_n(v + entries[n] * depth, depth, gathered + (n - same) * depth);
+    pack_values(gathered, values, count - same, depth);
+    const at::BFloat16* packed = kept.values + (begin - kept_first + u * kEntries) * depth;
+    by_blocks(own.number, [&]<int R>(int64_t done) {
+      alignas(64) float scores[R][kEntries];
+      alignas(64) at::BFloat16 weights[R][kEntries];
+      float* out = own.out + done * own.out_stride;
+      for (int r = 0; r < R; r++) {
+        if (!count) {
+          own.set_empty(done + r, depth);
+          continue;
+        }
+        const float* found = kept.scores + (done + r) * kept.stride;
+        for (int64_t n = 0; n < count; n++) scores[r][n] = found[entries[n] - kept_first];
+        std::tie(out[r * own.out_stride + depth], out[r * own.out_stride + depth + 1]) =
+            weigh(scores[r], mask, scale, count, weights[r]);
+      }
+      for (int64_t d = 0; d < depth && count; d += kEntries) {
+        pairs<R>(
+            weights[0], kEntries, packed + 2 * d, 2 * depth, out + d, own.out_stride, same / 2);
+        pairs<R>(
+            weights[0] + same, kEntries, values + 2 * d, 2 * depth, out + d, own.out_stride,
+            (count - same + 1) / 2, true);
+      }
+    });
   }
 }
 
-// Joins what `units` units found for a row: `parts` are `stride` numbers apart.
-void join(const float* part, int64_t units, int64_t stride, int64_t depth, at::BFloat16* out) {
+// Joins what `units` units found for a row: `parts` are `stride` numbers apart, and are changed.
+void join(float* part, int64_t units, int64_t stride, int64_t depth, at::BFloat16* out) {
   using Half = at::vec::Vectorized<at::BFloat16>;
   constexpr int64_t size = Wide::size();
   float most = part[depth], sum = 0;
   for (int64_t u = 1; u < units; u++) most = std::max(most, part[u * stride + depth]);
-  for (int64_t u = 0; u < units; u++)
-    sum += std::exp(part[u * stride + depth] - most) * part[u * stride + depth + 1];
+  for (int64_t u = 0; u < units; u++) {
+    float* found = part + u * stride;
+    found[depth] = std::exp(found[depth] - most);
+    sum += found[depth] * found[depth + 1];
+  }
   for (int64_t d = 0; d < depth; d += Half::size()) {
     Wide low(0.f), high(0.f);
     for (int64_t u = 0; u < units; u++) {
       const float* found = part + u * stride;
-      const Wide share(std::exp(found[depth] - most) / sum);
+      const Wide share(found[depth] / sum);
       low = at::vec::fmadd(Wide::loadu(found + d), share, low);
       high = at::vec::fmadd(Wide::loadu(found + d + size), share, high);
     }
@@ -473,11 +565,23 @@ at::Tensor attend(
     at::parallel_for(0, batch * length, kPanel, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; n++) branches[n] = branch_of(masks + n * entries, entries);
     });
-    const auto is_tree = [](const Branch& branch) { return !branch.entries.empty(); };
-    const bool in_trees = std::any_of(branches.begin(), branches.end(), is_tree);
+    int64_t kept_unit = units;  // the first unit of which rows read a branch
+    for (const Branch& branch : branches)
+      if (branch.reads(units)) kept_unit = std::min(kept_unit, branch.unit);
+    const bool in_trees = kept_unit < units;
     // parts of many rows would not stay in a cache
     const int64_t most = in_trees ? rows : std::min(rows, 4 * kPanel);
     const std::unique_ptr<float[]> parts(new float[batch * heads * units * most * out_stride]);
+    const int64_t kept_first = kept_unit * kEntries, kept_entries = units * kEntries - kept_first;
+    const std::unique_ptr<float[]> kept_scores(new float[batch * heads * most * kept_entries]);
+    const std::unique_ptr<at::BFloat16[]> kept_values(
+        new at::BFloat16[batch * heads * kept_entries * depth]);
+    const auto kept_of = [&](int64_t b, int64_t h, int64_t entry) {
+      return Scratch{
+          kept_scores.get() + (b * heads + h) * most * kept_entries + entry - kept_first,
+          kept_values.get() + ((b * heads + h) * kept_entries + entry - kept_first) * depth,
+          kept_entries, branches.data() + b * length, entry / kEntries};
+    };
     const auto at_entry = [&](const at::Tensor& x, int64_t b, int64_t h, int64_t entry) {
       return x.const_data_ptr<at::BFloat16>() + b * x.stride(0) + h * x.stride(1) + entry * depth;
     };
@@ -494,9 +598,11 @@ at::Tensor attend(
           const int64_t b = n / units / heads, h = n / units % heads, entry = n % units * kEntries;
           Rows all = rows_of(b, h, n % units);
           all.mask += entry;
+          const bool is_kept = entry >= kept_first;
+          const Scratch kept = is_kept ? kept_of(b, h, entry) : Scratch{};
           attend_unit(
               all, at_entry(k, b, h, entry), at_entry(v, b, h, entry), factor,
-              std::min(kEntries, entries - entry), depth);
+              std::min(kEntries, entries - entry), depth, is_kept ? &kept : nullptr);
         }
       });
       if (in_trees)
@@ -504,20 +610,22 @@ at::Tensor attend(
           for (int64_t n = begin; n < end; n++) {
             const int64_t b = n / length / heads, h = n / length % heads, row = n % length;
             const Branch& branch = branches[b * length + row];
-            if (!is_tree(branch)) continue;
+            if (!branch.reads(units)) continue;
             Rows own = rows_of(b, h, branch.unit);
             own.q += row * depth, own.mask += row * entries, own.out += row * out_stride;
             own.number = rows / length, own.q_stride *= length, own.out_stride *= length;
+            Scratch kept = kept_of(b, h, kept_first);
+            kept.scores += row * kept.stride, kept.stride *= length;
             attend_branch(
-                own, branch, at_entry(k, b, h, 0), at_entry(v, b, h, 0), factor, depth,
-                units - branch.unit, unit_stride);
+                own, branch, at_entry(v, b, h, 0), factor, depth, units - branch.unit, unit_stride,
+                kept, kept_first);
           }
         });
       auto* out = made.mutable_data_ptr<at::BFloat16>();
       at::parallel_for(0, batch * heads * taken, kEntries, [&](int64_t begin, int64_t end) {
         for (int64_t n = begin; n < end; n++) {
           const int64_t head = n / taken, row = n % taken;
-          const float* part = parts.get() + head * units * unit_stride + row * out_stride;
+          float* part = parts.get() + head * units * unit_stride + row * out_stride;
           join(part, units, unit_stride, depth, out + (head * rows + first + row) * depth);
         }
       });
@@ -528,6 +636,20 @@ at::Tensor attend(
   const at::Tensor each = mask.repeat({1, 1, rows / length, 1});
   return at::scaled_dot_product_attention(q, k, v, each, 0.0, false, scale);
 }
+
+#ifdef DECODERS_BFLOAT16_PRODUCTS
+// Multiplies rows of bfloat16 by w[count, width], panel by panel.
+void multiply_panels(
+    int64_t rows, const at::BFloat16* x, const at::BFloat16* w, at::BFloat16* out, int64_t width,
+    int64_t count, const Extra& extra = {}) {
+  for (int64_t done = 0; done < rows; done += kPanel) {
+    Extra left = extra;
+    left.x += done * extra.depth, left.first -= done, left.end -= done;
+    multiply(
+        std::min(kPanel, rows - done), x + done * width, w, out + done * count, width, count, left);
+  }
+}
+#endif
 
 // x [..., in] times weight [out, in]; uses the library above `few` rows or for other layouts.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
@@ -543,12 +665,9 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
 #ifdef DECODERS_BFLOAT16_PRODUCTS
   if (weight.scalar_type() == at::kBFloat16 && multiplies_bfloat16()) {
     const at::Tensor given = x.contiguous();
-    const auto* from = given.const_data_ptr<at::BFloat16>();
-    const auto* w = weight.const_data_ptr<at::BFloat16>();
-    auto* to = made.mutable_data_ptr<at::BFloat16>();
-    for (int64_t done = 0; done < rows; done += kPanel)
-      multiply(
-          std::min(kPanel, rows - done), from + done * width, w, to + done * count, width, count);
+    multiply_panels(
+        rows, given.const_data_ptr<at::BFloat16>(), weight.const_data_ptr<at::BFloat16>(),
+        made.mutable_data_ptr<at::BFloat16>(), width, count);
     return made;
   }
 #endif
@@ -569,13 +688,56 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
   return made;
 }
 
+// The same, plus x low high for rows whose gate [rows, 1] is not zero: low [rank, in] and high
+// [out, rank]. In bfloat16, x low are more numbers of a row, and high are more of each column.
+at::Tensor gated_product(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& low, const at::Tensor& high,
+    const at::Tensor& gate, int64_t few) {
+#ifdef DECODERS_BFLOAT16_PRODUCTS
+  const int64_t width = weight.size(1), count = weight.size(0), depth = low.size(0);
+  const int64_t rows = x.numel() / width, size = 2 * Wide::size();
+  const bool is_dense =
+      weight.is_contiguous() && low.is_contiguous() && high.is_contiguous() && gate.is_contiguous();
+  if (weight.scalar_type() == at::kBFloat16 && multiplies_bfloat16() && rows <= few && is_dense &&
+      gate.scalar_type() == at::kFloat && width % size == 0 && depth % size == 0) {
+    const float* open = gate.const_data_ptr<float>();
+    const auto is_open = [](float value) { return value != 0; };
+    const int64_t first = std::find_if(open, open + rows, is_open) - open;
+    int64_t end = rows;
+    while (end > first && !is_open(open[end - 1])) end--;
+    auto shape = x.sizes().vec();
+    shape.back() = count;
+    const at::Tensor made = at::empty(shape, weight.options()), given = x.contiguous();
+    const auto* from = given.const_data_ptr<at::BFloat16>();
+    std::vector<at::BFloat16> more(rows * depth, 0.f);
+    multiply_panels(
+        end - first, from + first * width, low.const_data_ptr<at::BFloat16>(),
+        more.data() + first * depth, width, depth);
+    for (int64_t row = first; row < end; row++)
+      if (!is_open(open[row])) std::fill_n(more.begin() + row * depth, depth, 0.f);
+    multiply_panels(
+        rows, from, weight.const_data_ptr<at::BFloat16>(), made.mutable_data_ptr<at::BFloat16>(),
+        width, count, {more.data(), high.const_data_ptr<at::BFloat16>(), depth, first, end});
+    return made;
+  }
+#endif
+  auto shape = x.sizes().vec();
+  shape.back() = 1;
+  const at::Tensor added = product(product(x, low, few), high, few);
+  return product(x, weight, few) + added * gate.to(x.scalar_type()).view(shape);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(decoders, library) {
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor mask, float scale) -> Tensor");
   library.def("product(Tensor x, Tensor weight, int few) -> Tensor");
+  library.def(
+      "gated_product(Tensor x, Tensor weight, Tensor low, Tensor high, Tensor gate, int few)"
+      " -> Tensor");
 }
 TORCH_LIBRARY_IMPL(decoders, CPU, library) {
   library.impl("attend", attend);
   library.impl("product", product);
+  library.impl("gated_product", gated_product);
 }

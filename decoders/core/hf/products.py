@@ -39,6 +39,7 @@ def load(library: Path) -> dict[torch.dtype, int]:
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         torch.library.register_fake("decoders::product", _unfilled)
+        torch.library.register_fake("decoders::gated_product", _unfilled)
         torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
     measured = library.with_suffix(".rows")
     if not measured.exists():
@@ -50,8 +51,7 @@ def load(library: Path) -> dict[torch.dtype, int]:
     return {torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole}
 
 
-def _unfilled(x: Tensor, weight: Tensor, few: int) -> Tensor:
-    del few
+def _unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
     return x.new_empty(*x.shape[:-1], len(weight))
 
 
@@ -78,6 +78,8 @@ def _measure_few(dtype: torch.dtype) -> int:
 def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
     """Replace products with weights and attention in an exported program; `few`: see `load`."""
     for node in list(program.graph.nodes):
+        _gated_product(node, few)
+    for node in list(program.graph.nodes):
         with program.graph.inserting_before(node):
             made = _product(node, few) or _attention(node)
         if made is not None:
@@ -103,6 +105,43 @@ def _product(node: Any, few: Mapping[torch.dtype, int]) -> Any:
     if bias and bias[0] is not None:
         made = call(_aten.add.Tensor, (made, bias[0]))
     return made
+
+
+def _gated_product(node: Any, few: Mapping[torch.dtype, int]) -> None:
+    """Insert our product with a low-rank delta if a node adds one, as `AddedWeights.through` does.
+
+    The node adds ``matmul(matmul(rows, low), high) * gate`` to a view of ``matmul(x, weight)``.
+    """
+    total = _chain(node, _aten.add_.Tensor, _aten.view.default, _aten.matmul.default)
+    delta = _chain(node.args[1], _aten.mul.Tensor, *[_aten.matmul.default] * 2) if total else []
+    if not delta:
+        return
+    (_, view, base), (scaled, high, low) = total, delta
+    x, weight = base.args
+    if (held := weight.meta["val"]).dtype != torch.bfloat16 or held.dtype not in few:
+        return
+    call = node.graph.call_function
+    with node.graph.inserting_before(node):
+        columns = [call(_aten.t.default, (part,)) for part in (weight, low.args[1], high.args[1])]
+        operands = (x, *columns, scaled.args[1].args[0], few[held.dtype])
+        made = call(torch.ops.decoders.gated_product.default, operands)
+    made.meta["val"] = base.meta["val"]
+    node.graph.erase_node(node)
+    node.graph.erase_node(view)
+    base.replace_all_uses_with(made)
+    for part in (scaled, high, low, base):
+        node.graph.erase_node(part)
+
+
+def _chain(node: Any, *targets: Any) -> list[Any]:
+    """Return nodes of these targets, each the first argument of the one before; else none."""
+    nodes = []
+    for target in targets:
+        if getattr(node, "target", None) != target:
+            return []
+        nodes.append(node)
+        node = node.args[0] if node.args else None
+    return nodes
 
 
 def _attention(node: Any) -> Any:

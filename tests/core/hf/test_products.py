@@ -14,7 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from decoders.core import masks
 from decoders.core.hf import graph_files, products
 from decoders.core.hf.model import HFModel
-from tests.tiny_models import SIZES, fresh
+from decoders.core.types import Slots
+from tests.tiny_models import SIZES, fresh, slot_adapter
 
 pytestmark = [
     pytest.mark.slow,
@@ -92,6 +93,36 @@ def test_rows_that_are_not_contiguous() -> None:
     assert torch.equal(found, torch.ops.decoders.product(wide[:, ::2].contiguous(), weight, 64))
 
 
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize(
+    ("sizes", "open_rows"),
+    [
+        ((9, 64, 33, 32), range(3, 9)),
+        ((1, 96, 8, 32), range(1)),
+        ((4, 64, 9, 64), range(0)),
+        ((20, 64, 30, 32), (2, 9, 10, 15)),
+        ((130, 64, 40, 64), range(95, 98)),
+        ((6, 40, 8, 24), range(6)),
+    ],
+)
+def test_open_rows_also_get_a_low_rank_delta(
+    dtype: torch.dtype, sizes: tuple[int, int, int, int], open_rows: Sequence[int]
+) -> None:
+    num_rows, width, count, rank = sizes
+    x, weight = drawn(1, num_rows, width, dtype=dtype), drawn(count, width, dtype=dtype)
+    low, high = drawn(rank, width, dtype=dtype), drawn(count, rank, dtype=dtype)
+    gate = torch.zeros(num_rows, 1)
+    gate[list(open_rows)] = 1
+    found = torch.ops.decoders.gated_product(x, weight, low, high, gate, 256)
+    plain = torch.ops.decoders.product(x, weight, 256)
+    closed = gate[:, 0] == 0
+    assert torch.equal(found[:, closed], plain[:, closed])
+    inner = (x.double() @ low.double().t()).to(dtype).double()
+    exact = x.double() @ weight.double().t() + inner @ high.double().t() * gate
+    error = (found.double() - exact).abs().max() / exact.abs().max()
+    assert error < 2 * CLOSE[dtype]
+
+
 class Several(nn.Module):
     """Products of all kinds: those of activations stay as they are.
 
@@ -150,7 +181,10 @@ def attended(*given: Tensor) -> Tensor:
     return out
 
 
-ATTENTION = [(1, 3, 3, 13, 300, 64), (2, 2, 1, 5, 64, 128), (1, 1, 4, 7, 65, 64)]
+ATTENTION = [
+    *[(1, 3, 3, 13, 300, 64), (2, 2, 1, 5, 64, 128), (1, 1, 4, 7, 65, 64)],
+    (1, 2, 3, 90, 230, 64),  # branches of several units
+]
 LONG = (1, 2, 3, 200, 210, 64)
 """Sequences, key-value heads, query heads of one, rows, entries, head dimension."""
 
@@ -298,6 +332,46 @@ def test_graphs_give_a_row_the_same_bits_in_every_call(
         positions=[len(prompt) + depth for depth in depths],
     )
     assert torch.equal(in_tree[[0, 2, 4, 5]], alone[:4])
+
+
+@needs_bfloat16
+def test_graphs_add_the_delta_of_slots_as_they_multiply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(products, "_measure_few", lambda _: 64)
+    graphs: list[str] = []
+    replaced = products.use_in
+
+    def use_in(program: Any, few: dict[torch.dtype, int]) -> None:
+        replaced(program, few)
+        graphs.append(str(program.graph))
+
+    monkeypatch.setattr(products, "use_in", use_in)
+    found: list[tuple[Tensor, Tensor]] = []
+    for compile in (False, True):
+        torch.manual_seed(0)
+        sizes = SIZES | {"intermediate_size": 64, "head_dim": 64}
+        module: Any = LlamaForCausalLM(LlamaConfig(**sizes))
+        model = HFModel(module.to(torch.bfloat16), compile=compile)
+        model.attach("slots", slot_adapter(model.module, rank=4), merged=False)
+        model.reserve(1, 32)
+        session = model.open()
+        model.forward([session.call(list(range(12)), read=())])
+        slots = Slots(adapter="slots", uniforms=(0.3, 0.6), sizes=(2,), anchors=(5,), read=(0, 1))
+        given: dict[str, Any] = {"output": "logits", "read": range(2)}
+        plain = model.forward([session.call([4, 5], **given)])
+        session.truncate(12)
+        result = model.forward([session.call([4, 5], slots=slots, **given)])
+        found.append((plain, result))
+    (graph,) = [each for each in graphs if "gated_product" in each]
+    num_groups = 4 * SIZES["num_hidden_layers"]
+    assert graph.count("decoders.gated_product.default") == num_groups
+    assert graph.count("decoders.product.default") == 1, "the head"
+    assert "aten.matmul.default" not in graph
+    (_, eager), (plain, compiled) = found
+    assert torch.equal(compiled[:2], plain), "rows of tokens keep their bits"
+    torch.testing.assert_close(compiled, eager, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -543,7 +543,8 @@ void join(float* part, int64_t units, int64_t stride, int64_t depth, at::BFloat1
 }
 #endif
 
-// Attention of q [B, K, G N, D] to k and v [B, K, T, D] with an additive mask [1 or B, 1, N, T].
+// Attention of q [B, K, G N, D] to k and v [B, K, T, D] with a mask [1 or B, 1, N, T], which is added
+// or tells what is seen.
 // Entries are read in units. A row's sums depend on no other row, nor on entries it does not see:
 // rows of a tree read the entries of their branch as if there were no others.
 at::Tensor attend(
@@ -556,7 +557,11 @@ at::Tensor attend(
   if (q.scalar_type() == at::kBFloat16 && multiplies_bfloat16() && depth % kEntries == 0 &&
       depth <= kDeepest && fits(k) && fits(v)) {
     const at::Tensor given = q.contiguous(), made = at::empty(q.sizes(), q.options());
-    const at::Tensor added = mask.expand({batch, 1, length, entries}).contiguous();
+    at::Tensor added = mask;
+    if (mask.scalar_type() == at::kBool)
+      added = at::zeros(mask.sizes(), q.options())
+                  .masked_fill_(mask.logical_not(), std::numeric_limits<at::BFloat16>::lowest());
+    added = added.expand({batch, 1, length, entries}).contiguous();
     const auto* masks = added.const_data_ptr<at::BFloat16>();
     const auto* from = given.const_data_ptr<at::BFloat16>();
     const auto factor = static_cast<float>(scale);

@@ -156,7 +156,8 @@ def _attention(node: Any) -> Any:
     query, key, value, mask = (each.meta["val"] for each in operands)
     is_grouped = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
     is_shared = mask.dim() == 4 and mask.shape[1] == 1
-    if not (is_grouped and is_shared and query.dtype == mask.dtype == torch.bfloat16):
+    is_half = query.dtype == torch.bfloat16 and mask.dtype in (torch.bfloat16, torch.bool)
+    if not (is_grouped and is_shared and is_half):
         return None
     if operands[3].target == _aten.repeat.default:  # once for each query head that shares keys
         operands[3] = operands[3].args[0]

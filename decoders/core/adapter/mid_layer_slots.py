@@ -1,7 +1,8 @@
 """Hooks that let slots enter a module above its first layer.
 
 A call of one sequence leaves the slots out of lower layers if these are called with known
-arguments. Else the slots run there too and are replaced. Letters: P token rows, S slots, D width.
+arguments. Else the slots run there too and are replaced.
+Letters: N rows of a call, P of them tokens, S slots, T cache entries read, D hidden width.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _KEYWORDS = {
     *("cache_position", "output_attentions"),
 }
 """Arguments of a decoder layer, besides hidden states, that can be cut to fewer rows."""
-_PARTS = ("rows", "before", "number", "embedded")
+_PARTS = ("rows", "before", "number", "embedded", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class LateSlots:
     """Slots of a call that enter above the first layer, embedded as ``[S, D]``.
 
     `rows` ``[S]`` are the slots' flat rows, `before` the rows of the tokens before their branches,
-    `number` the slots' numbers in the branch.
+    `number` the slots' numbers in the branch. A call of one sequence has its tokens in the first
+    rows: `num_tokens`, or in a graph `tokens` ``[P]``, whose last row may be repeated.
     """
 
     adapter: SlotAdapter
@@ -37,17 +39,20 @@ class LateSlots:
     before: Tensor
     number: Tensor
     embedded: Tensor
+    tokens: Tensor | None = None
+    num_tokens: int = 0
 
     @classmethod
     def of(cls, adapter: SlotAdapter, tensors: Mapping[str, Tensor]) -> LateSlots:
         """Restore late slots from `tensors`."""
-        rows, before, number, embedded = (tensors[f"late.{part}"] for part in _PARTS)
-        return cls(adapter, rows, before, number, embedded)
+        parts: dict[str, Any] = {part: tensors.get(f"late.{part}") for part in _PARTS}
+        return cls(adapter, **parts)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""
-        return {f"late.{part}": getattr(self, part) for part in _PARTS}
+        parts = {f"late.{part}": getattr(self, part) for part in _PARTS}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def layer(self) -> int:
@@ -59,6 +64,20 @@ class LateSlots:
         before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.before)
         return self.adapter.entering(self.embedded, self.number, before)
 
+    def without(self, part: Tensor, dim: int) -> Tensor:
+        """Return the token rows of a tensor that has N rows along `dim`."""
+        if self.tokens is None:
+            return part.narrow(dim, 0, self.num_tokens)
+        return part.index_select(dim, self.tokens)
+
+    def joined(self, hidden: Tensor, num_rows: int) -> Tensor:
+        """Return all rows' hidden states ``[1, N, D]`` from token rows' ``[1, P, D]``."""
+        slots = self.slots(hidden)[None]
+        if self.tokens is None:
+            return torch.cat([hidden, slots], 1)
+        both = hidden.new_zeros(1, num_rows, hidden.shape[-1])
+        return both.index_copy(1, self.tokens, hidden).index_copy(1, self.rows, slots)
+
 
 class LateSlotHooks:
     """Hooks that insert the late slots of the running call."""
@@ -67,10 +86,7 @@ class LateSlotHooks:
         """Add no hook before `open`."""
         self._module = module
         self._opened: set[int] = set()
-        self._late: LateSlots | None = None
-        self._num_tokens = 0
-        self._see: Callable[[int], None] | None = None
-        self._narrow = False
+        self.begin(None)
 
     def open(self, layer: int) -> None:
         """Let slots enter at a decoder layer from now on (0: with the tokens)."""
@@ -83,15 +99,14 @@ class LateSlotHooks:
         layers[layer].register_forward_pre_hook(self._at(layer))
         self._opened.add(layer)
 
-    def begin(
-        self,
-        late: LateSlots | None,
-        num_tokens: int = 0,
-        see: Callable[[int], None] | None = None,
-    ) -> None:
-        """Announce late slots after P tokens; `see` prepares the cache for a number of rows."""
-        self._late, self._num_tokens, self._see = late, num_tokens, see
-        self._narrow = False
+    def begin(self, late: LateSlots | None, see: Callable[[bool], None] | None = None) -> None:
+        """Announce late slots; `see` prepares the cache for all rows (True) or token rows only.
+
+        Without `see`, the slots run through lower layers.
+        """
+        self._late, self._see = late, see
+        self._narrow, self._num_rows = False, 0
+        self._cut: dict[tuple[str, int], Any] = {}  # shared by all layers below
 
     def _below(self, number: int) -> Callable[..., Any]:
         def hook(
@@ -100,16 +115,20 @@ class LateSlotHooks:
             late = self._late
             if late is None or number >= late.layer or self._see is None:
                 return None
-            count = self._num_tokens
             if number == 0:
                 self._narrow = len(args) == 1 and set(named) <= _KEYWORDS
                 if self._narrow:
-                    self._see(count)
-                    args = (args[0][:, :count],)
+                    self._see(False)
+                    self._num_rows = args[0].shape[1]
+                    args = (late.without(args[0], 1),)
             if not self._narrow:
                 return None
-            spared = len(late.rows)
-            parts = {name: _of_first(name, part, count, spared) for name, part in named.items()}
+            parts = {}
+            for name, part in named.items():
+                key = name, id(part)
+                if key not in self._cut:
+                    self._cut[key] = _without(late, name, part)
+                parts[name] = self._cut[key]
             return args, parts
 
         return hook
@@ -119,24 +138,24 @@ class LateSlotHooks:
             late = self._late
             if late is None or late.layer != layer:
                 return None
-            hidden, slots = args[0], late.slots(args[0])
+            hidden = args[0]
             if self._narrow:
                 assert self._see is not None
-                self._see(self._num_tokens + len(slots))
-                return (torch.cat([hidden, slots[None]], 1), *args[1:])
+                self._see(True)
+                return (late.joined(hidden, self._num_rows), *args[1:])
             flat = hidden.reshape(-1, hidden.shape[-1])
-            return (flat.index_copy(0, late.rows, slots).view(hidden.shape), *args[1:])
+            return (flat.index_copy(0, late.rows, late.slots(hidden)).view(hidden.shape), *args[1:])
 
         return hook
 
 
-def _of_first(name: str, part: Any, count: int, spared: int) -> Any:
-    if name == "attention_mask" and part is not None:
-        return part[:, :, :count, : part.shape[3] - spared]
-    if name == "position_embeddings" and part is not None:
-        return tuple(values[:, :count] for values in part)
-    if name == "position_ids" and part is not None:
-        return part[:, :count]
-    if name == "cache_position" and part is not None:
-        return part[:count]
-    return part
+def _without(late: LateSlots, name: str, part: Any) -> Any:
+    if part is None:
+        return None
+    if name == "attention_mask":
+        rows = late.without(part, 2)
+        return rows if late.tokens is not None else rows[..., : part.shape[3] - len(late.rows)]
+    if name == "position_embeddings":
+        return tuple(late.without(values, 1) for values in part)
+    dims = {"position_ids": 1, "cache_position": 0}
+    return late.without(part, dims[name]) if name in dims else part

@@ -6,8 +6,7 @@ Letters: B calls, N rows of the widest call, S slots, D hidden width.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -66,11 +65,12 @@ class AttachedAdapter:
         firsts: Sequence[int],
         inputs: Tensor,
         *,
-        whole: Callable[[int], int] = int,
+        bucketed: bool | None = None,
     ) -> LateSlots | None:
         """Return the slots of calls with inputs ``[B, N, D]``; None unless slots enter late.
 
-        `firsts` are the calls' first flat rows. Copies of the last slot pad n slots to `whole(n)`.
+        `firsts` are the calls' first flat rows. `bucketed` (None: no graph) pads as `graph_size`
+        does, with copies of the last slot; graphs of free sizes leave slots out below.
         """
         if not self.config.enter:
             return None
@@ -91,8 +91,13 @@ class AttachedAdapter:
             for branch, size in enumerate(sizes):  # branches follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
-        missing = whole(len(rows)) - len(rows)
-        rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
+        num_tokens = len(calls[0].tokens) if len(inputs) == 1 else 0
+        tokens = None
+        if bucketed is not None:
+            missing = graph_size(len(rows), bucketed) - len(rows)
+            rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
+            if num_tokens and not bucketed:
+                tokens = self._indices([*range(num_tokens), *[0] * (num_tokens == 1)])
         embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
         return LateSlots(
             adapter=self.module,
@@ -100,6 +105,8 @@ class AttachedAdapter:
             before=self._indices(before),
             number=self._indices(number),
             embedded=embedded,
+            tokens=tokens,
+            num_tokens=num_tokens,
         )
 
     def one(self, slots: Slots, embedded: Tensor) -> tuple[Tensor, Forward]:
@@ -140,8 +147,7 @@ class AttachedAdapter:
         Otherwise, calls that have only slots have no gate.
         """
         rows, base, slots = self._embedded(calls, firsts, embedded)
-        whole = partial(graph_size, bucketed=bucketed)
-        late = self.late_slots(calls, firsts, rows, whole=whole)
+        late = self.late_slots(calls, firsts, rows, bucketed=bucketed)
         gate = {}
         if bucketed or any(call.tokens for call in calls):
             gate = self.weights.gate(base, slots, bucketed=bucketed)

@@ -26,8 +26,14 @@ class PlaneCache(Cache):
     def __init__(self, planes: Sequence[Tensor], entries: Tensor, seen: int) -> None:
         """Take the planes, the entries ``[B, N]`` that the rows are written to, and T (`seen`)."""
         super().__init__(layers=[])
-        self._planes, self._entries, self._seen = planes, entries, seen
+        self._planes, self._seen = planes, seen
+        self._given = self._entries = entries
         self._indices: dict[int, Tensor] = {}
+
+    def write(self, rows: Tensor, all_rows: bool) -> None:
+        """Let the next layers write `rows` of the entries only, or all."""
+        self._entries = self._given if all_rows else self._given.index_select(1, rows)
+        self._indices.clear()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any

@@ -48,16 +48,17 @@ DIMS = {
     "gate.back": "BN",
     **dict.fromkeys(("late.rows", "late.before", "late.number"), "L"),
     "late.embedded": "LD",
+    "late.tokens": "U",
     **dict.fromkeys(("behind", "levels"), "BK"),
     "sees": "B1KT",
     **dict.fromkeys(("last", "warmth"), "1"),
 }
-"""Dimensions of a graph's inputs: R rows read, P base rows, S slots, L late slots.
+"""Dimensions of a graph's inputs: R rows read, P base rows, S slots, L late slots, U late tokens.
 
 K is the number of drafts in one pass, which is fixed in a graph.
 """
 _MASK, _PLANE = "B1NT", "BHCD"
-_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23}
+_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23, "U": 29}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""

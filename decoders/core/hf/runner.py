@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -89,8 +90,9 @@ class Runner:
         embedded, gate = adapter.one(call.slots, self.tokens(rows.ids))
         self._late_slots.begin(
             adapter.late_slots(rows.calls, rows.firsts, embedded),
-            len(call.tokens),
-            lambda count: layout.store.at(row, start, start + count),
+            lambda all_rows: layout.store.at(
+                row, start, start + (call.num_rows if all_rows else len(call.tokens))
+            ),
         )
         return self._logits(layout, {"inputs_embeds": embedded}, rows, gate)
 
@@ -148,10 +150,11 @@ class Runner:
         """
         masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
         seen = next(iter(masks.values())).shape[-1]
+        cache = PlaneCache(planes, inputs["entries"], seen)
         fed: dict[str, Any] = {
             "position_ids": inputs["positions"],
             "attention_mask": masks.get("", masks),
-            "past_key_values": PlaneCache(planes, inputs["entries"], seen),
+            "past_key_values": cache,
             "use_cache": True,
         }
         active: Any = nullcontext()
@@ -162,7 +165,10 @@ class Runner:
             adapter = self.adapters[name]
             fed["inputs_embeds"] = inputs["embeds"]
             active = self.gated.active(adapter.through(inputs))
-            self._late_slots.begin(adapter.late(inputs))
+            if (late := adapter.late(inputs)) is not None:
+                tokens = late.tokens
+                write = partial(cache.write, tokens) if tokens is not None else None
+                self._late_slots.begin(late, write)
         try:
             with active:
                 out = self._output(**fed).flatten(0, 1)

@@ -298,7 +298,8 @@ def test_slots_meet_the_models_own_weights_without_a_copy() -> None:
     merged = MergedWeights(Deltas(case.joined, case.factors), torch.float32)
     with case.joined.active(merged.tail(FIRST, 9)):
         found = logits(case.joined_module, IDS[:1])
-    assert torch.equal(found, case.run(IDS[:1], "merged", "tail", FIRST, 9))
+    copied = case.run(IDS[:1], "merged", "tail", FIRST, 9)
+    torch.testing.assert_close(found, copied, atol=2e-5, rtol=1e-5)
     own = [case.joined.layers[group[0]].weight.data_ptr() for group in case.joined.groups]
     assert [[weight.data_ptr() for weight in group.base] for group in merged._groups] == [
         [each] for each in own

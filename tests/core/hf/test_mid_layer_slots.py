@@ -104,6 +104,37 @@ def test_slots_of_one_sequence_run_in_no_layer_below(name):
     assert rows == [9, 14, 3, 8, 1, 1, 6, 6]
 
 
+def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph():
+    adapter, prompt, sizes = slot_adapter(tiny("qwen2"), enter=ENTER), ids(1, 9), (0, 2, 1)
+    calls = [(1, (2,)), (1, (1,)), (4, (3,)), (3, sizes), (2, None)]
+    found = []
+    for compiled in (False, True):
+        model = HFModel(fresh("qwen2"), compile=compiled, backend="export")
+        model.attach("ptp", adapter, merged=False)
+        model.reserve(1, 100)
+        widths: list[set[str]] = [set() for _ in decoder_layers(model.module)]
+        for layer, seen in zip(decoder_layers(model.module), widths, strict=True):
+            layer.register_forward_pre_hook(lambda _, args, seen=seen: seen.add(str(args[0].shape)))
+        session = model.open()
+        model.forward([session.call(prompt)])
+        for seen in widths:
+            seen.clear()
+        outputs = []
+        for count, branches in calls:
+            tokens, placed = ids(2, count), {}
+            slots = branches and slots_of(3, branches, tokens[-len(branches) :])
+            if branches == sizes:
+                placed = partial_quadratic(session.length, count, sizes)
+            outputs.append(model.forward([everything(session, tokens, slots=slots, **placed)]))
+        outputs.append(model.forward([everything(session, [5])]))
+        found.append(outputs)
+    assert model.num_graphs == 3, "of rows, of one row, and of slots"
+    below, above = widths
+    assert len(below - above) == 1, "graphs of slots"
+    for eager, graph in zip(*found, strict=True):
+        assert gap(graph, eager) < TOLERANCE
+
+
 def test_each_branch_begins_from_its_own_token(case):
     prompt, tokens, sizes = ids(6, 8), ids(7, 4), (3, 0, 2, 5)
     (session,) = opened(case, prompt)

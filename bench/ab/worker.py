@@ -20,6 +20,7 @@ from typing import Any
 from bench.ab.checkout import PROTOCOL
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
+from bench.plan.compiling import make_graphs, open_compiled
 from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
@@ -42,9 +43,12 @@ class Worker(Measuring):
     """Answers the parent's requests, one after another."""
 
     def open(self, config: Mapping[str, Any]) -> Answer:
-        """Open a configuration; return its resolved values, its cells and the environment."""
-        run = choose_decoders(load_config(None, config), Progress().note)
-        self._setup = setup = open_setup(run)
+        """Open a configuration, uncompiled by default; return its values, cells and environment."""
+        progress = Progress()
+        run = choose_decoders(load_config(None, {"compile": False, **config}), progress.note)
+        self._setup = setup = open_compiled(
+            run, lambda run: make_graphs(open_setup(run), progress), progress.note
+        )
         return {
             "protocol": PROTOCOL,
             "root": str(ROOT),

@@ -58,11 +58,12 @@ def compare(
 @app.command(cls=Verb, rich_help_panel=PANEL)
 @options.configured(
     *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
-    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
+    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "compile", "config"),
     quality_limit=options.option(
         int, "Prompts per family to score. [default: 8; with --config as for run]"
     ),
     repeats=options.option(int, "Two at a time in fresh processes. [default: 6]"),
+    compile=options.option(bool, "Compile calls. [default: no]", "--compile/--no-compile"),
 )
 def ab(
     base: Annotated[str, typer.Option(help="Git revision, or folder of a checkout.")],

@@ -106,7 +106,7 @@ class LateSlotHooks:
         """
         self._late, self._see = late, see
         self._narrow, self._num_rows = False, 0
-        self._cut: dict[tuple[str, int], Any] = {}  # shared by all layers below
+        self._cut: dict[str, tuple[Any, Any]] = {}  # arguments of the layer below, whole and cut
 
     def _below(self, number: int) -> Callable[..., Any]:
         def hook(
@@ -123,13 +123,10 @@ class LateSlotHooks:
                     args = (late.without(args[0], 1),)
             if not self._narrow:
                 return None
-            parts = {}
             for name, part in named.items():
-                key = name, id(part)
-                if key not in self._cut:
-                    self._cut[key] = _without(late, name, part)
-                parts[name] = self._cut[key]
-            return args, parts
+                if name not in self._cut or self._cut[name][0] is not part:
+                    self._cut[name] = part, _without(late, name, part)
+            return args, {name: self._cut[name][1] for name in named}
 
         return hook
 
@@ -150,12 +147,11 @@ class LateSlotHooks:
 
 
 def _without(late: LateSlots, name: str, part: Any) -> Any:
-    if part is None:
-        return None
-    if name == "attention_mask":
-        rows = late.without(part, 2)
-        return rows if late.tokens is not None else rows[..., : part.shape[3] - len(late.rows)]
-    if name == "position_embeddings":
+    dims = {"attention_mask": 2, "position_ids": 1, "cache_position": 0}
+    if name == "position_embeddings" and part is not None:
         return tuple(late.without(values, 1) for values in part)
-    dims = {"position_ids": 1, "cache_position": 0}
-    return late.without(part, dims[name]) if name in dims else part
+    if name not in dims or part is None:
+        return part
+    rows = late.without(part, dims[name])
+    has_slots = name == "attention_mask" and late.tokens is None
+    return rows[..., : part.shape[3] - len(late.rows)] if has_slots else rows

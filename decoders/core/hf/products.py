@@ -154,7 +154,7 @@ def _attention(node: Any) -> Any:
     if None in operands or given.get("dropout_p") or given.get("is_causal"):
         return None
     query, key, value, mask = (each.meta["val"] for each in operands)
-    is_grouped = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
+    is_grouped = query.shape[:2] == key.shape[:2] and query.shape[3] == value.shape[3]
     is_shared = mask.dim() == 4 and mask.shape[1] == 1
     is_half = query.dtype == torch.bfloat16 and mask.dtype in (torch.bfloat16, torch.bool)
     if not (is_grouped and is_shared and is_half):

@@ -166,8 +166,7 @@ class Runner:
             fed["inputs_embeds"] = inputs["embeds"]
             active = self.gated.active(adapter.through(inputs))
             if (late := adapter.late(inputs)) is not None:
-                tokens = late.tokens
-                write = partial(cache.write, tokens) if tokens is not None else None
+                write = None if late.tokens is None else partial(cache.write, late.tokens)
                 self._late_slots.begin(late, write)
         try:
             with active:

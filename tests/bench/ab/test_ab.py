@@ -26,6 +26,7 @@ from bench.machine.env import ROOT
 from bench.records.environment import Environment, environment_of
 from bench.records.run_folder import load_run
 from bench.stats.side import load_side
+from decoders.core.hf.graph_files import missing_compiler
 from tests.fake_clock import FakeClock
 
 CONFIG = {
@@ -376,14 +377,34 @@ def test_each_side_works_in_its_checkout_and_finds_its_own_files(
             assert process.ask("look") == {"found": number}
 
 
+@pytest.mark.parametrize("compiled", [None, False, True])
+def test_graphs_are_made_before_anything_is_measured(
+    sides: Any, monkeypatch: pytest.MonkeyPatch, compiled: bool | None
+) -> None:
+    made: list[bool | None] = []
+
+    def make_graphs(setup: Any, _progress: object) -> Any:
+        made.append(setup.config.compile)
+        return setup
+
+    monkeypatch.setattr("bench.ab.worker.make_graphs", make_graphs)
+    values = {} if compiled is None else {"compile": compiled}
+    sides(repeats=1, **values)
+    assert made == [bool(compiled)] * 2
+
+
 @pytest.mark.slow
-def test_two_checkouts_are_measured_by_their_own_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_two_checkouts_are_measured_by_their_own_processes(tmp_path: Path, compiled: bool) -> None:
     """The whole verb on the zoo: the working tree against itself."""
+    if compiled and missing_compiler() is not None:
+        pytest.skip("no C++ compiler")
     done = subprocess.run(
         [
             sys.executable, ROOT / "cli.py", "ab", "--base", ROOT, "--head", ROOT, "-d", "ar",
             "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--quality-limit", "0",
             "--threads", "1", "-o", tmp_path, "--progress", "none",
+            "--compile" if compiled else "--no-compile",
         ],
         capture_output=True,
         text=True,
@@ -392,3 +413,6 @@ def test_two_checkouts_are_measured_by_their_own_processes(tmp_path: Path) -> No
     assert done.returncode in (Exit.DONE, Exit.REGRESSION), done.stderr  # two prompts: any time
     (pair,) = tmp_path.iterdir()
     assert judged((pair / "base", pair / "head")).cells[0].num_changed == 0
+    for side in ("base", "head"):
+        model = json.loads((pair / side / "env.json").read_text())["models"]["target"]
+        assert bool(model.get("compiled")) == compiled

@@ -64,8 +64,9 @@ class LateSlots:
         before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.before)
         return self.adapter.entering(self.embedded, self.number, before)
 
-    def without(self, part: Tensor, dim: int) -> Tensor:
-        """Return the token rows of a tensor that has N rows along `dim`."""
+    def without(self, part: Tensor, dim: int, num_rows: int) -> Tensor:
+        """Return the token rows of a tensor that has N = `num_rows` rows along `dim`."""
+        assert part.shape[dim] == num_rows, "a trace would let the two sizes differ"
         if self.tokens is None:
             return part.narrow(dim, 0, self.num_tokens)
         return part.index_select(dim, self.tokens)
@@ -120,12 +121,12 @@ class LateSlotHooks:
                 if self._narrow:
                     self._see(False)
                     self._num_rows = args[0].shape[1]
-                    args = (late.without(args[0], 1),)
+                    args = (late.without(args[0], 1, self._num_rows),)
             if not self._narrow:
                 return None
             for name, part in named.items():
                 if name not in self._cut or self._cut[name][0] is not part:
-                    self._cut[name] = part, _without(late, name, part)
+                    self._cut[name] = part, _without(late, name, part, self._num_rows)
             return args, {name: self._cut[name][1] for name in named}
 
         return hook
@@ -146,12 +147,12 @@ class LateSlotHooks:
         return hook
 
 
-def _without(late: LateSlots, name: str, part: Any) -> Any:
+def _without(late: LateSlots, name: str, part: Any, num_rows: int) -> Any:
     dims = {"attention_mask": 2, "position_ids": 1, "cache_position": 0}
     if name == "position_embeddings" and part is not None:
-        return tuple(late.without(values, 1) for values in part)
+        return tuple(late.without(values, 1, num_rows) for values in part)
     if name not in dims or part is None:
         return part
-    rows = late.without(part, dims[name])
+    rows = late.without(part, dims[name], num_rows)
     has_slots = name == "attention_mask" and late.tokens is None
     return rows[..., : part.shape[3] - len(late.rows)] if has_slots else rows

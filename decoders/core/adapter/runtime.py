@@ -92,12 +92,10 @@ class AttachedAdapter:
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
         num_tokens = len(calls[0].tokens) if len(inputs) == 1 else 0
-        tokens = None
+        tokens = [*range(num_tokens), *[0] * (num_tokens == 1)] if bucketed is False else []
         if bucketed is not None:
             missing = graph_size(len(rows), bucketed) - len(rows)
             rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
-            if num_tokens and not bucketed:
-                tokens = self._indices([*range(num_tokens), *[0] * (num_tokens == 1)])
         embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
         return LateSlots(
             adapter=self.module,
@@ -105,7 +103,7 @@ class AttachedAdapter:
             before=self._indices(before),
             number=self._indices(number),
             embedded=embedded,
-            tokens=tokens,
+            tokens=self._indices(tokens) if tokens else None,
             num_tokens=num_tokens,
         )
 

@@ -4,6 +4,7 @@ The oracle of `test_hf_slots` runs the whole call cold; here a further hook puts
 of the slots' rows in place before the layer where they enter, slot by slot.
 """
 
+import copy
 import dataclasses
 from contextlib import contextmanager
 
@@ -133,6 +134,27 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph():
     assert len(below - above) == 1, "graphs of slots"
     for eager, graph in zip(*found, strict=True):
         assert gap(graph, eager) < TOLERANCE
+
+
+def test_layers_below_with_other_masks_and_rotations_get_their_own():
+    kinds = ["sliding_attention", "full_attention", "full_attention"]
+    module = fresh("gemma3-window")
+    config = dataclasses.replace(module.config, num_hidden_layers=3, layer_types=kinds)
+    torch.manual_seed(0)
+    whole = type(module)(config).eval()
+    adapter, prompt, tokens = slot_adapter(whole, enter=2), ids(1, 30), ids(2, 3)
+    found = []
+    for compiled in (False, True):
+        model = HFModel(copy.deepcopy(whole), compile=compiled, backend="export")
+        model.attach("ptp", adapter, merged=False)
+        model.reserve(1, 100)
+        session = model.open()
+        plain = model.forward([everything(session, [*prompt, *tokens])])
+        session.truncate(len(prompt))
+        slots = slots_of(3, (3,), tokens[-1:])
+        found.append(model.forward([everything(session, tokens, slots=slots)]))
+        assert gap(found[-1][:3], plain[-3:]) < TOLERANCE
+    assert gap(*found) < TOLERANCE
 
 
 def test_each_branch_begins_from_its_own_token(case):

@@ -23,7 +23,7 @@ from bench.machine.load import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
-from bench.plan.compiling import make_graphs, open_compiled
+from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
 from bench.plan.make import batch_size, make_plan, parse_part, part_of
@@ -201,11 +201,7 @@ class _Session:
 
     def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
         """Open the models and write the plan; the manifest, written last, marks a planned run."""
-
-        def opened(run: ResolvedRun) -> Setup:
-            return make_graphs(self.team.opener(run), self.progress)
-
-        setup = open_compiled(resolved, opened, self.progress.note)
+        setup = open_with_graphs(resolved, self.team.opener, self.progress)
         self.progress.note(computed_in(resolved.config, setup.config))
         plan, prompts = make_plan(setup, _name(resolved), self.progress)
         if part is not None:

@@ -20,7 +20,7 @@ from typing import Any
 from bench.ab.checkout import PROTOCOL
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
-from bench.plan.compiling import make_graphs, open_compiled
+from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
@@ -46,9 +46,7 @@ class Worker(Measuring):
         """Open a configuration, uncompiled by default; return its values, cells and environment."""
         progress = Progress()
         run = choose_decoders(load_config(None, {"compile": False, **config}), progress.note)
-        self._setup = setup = open_compiled(
-            run, lambda run: make_graphs(open_setup(run), progress), progress.note
-        )
+        self._setup = setup = open_with_graphs(run, open_setup, progress)
         return {
             "protocol": PROTOCOL,
             "root": str(ROOT),

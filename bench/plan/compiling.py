@@ -17,7 +17,7 @@ from bench.machine.clock import Stopwatch
 from bench.plan.devices import open_device
 from bench.plan.numerics import uses_tiles
 from bench.plan.select import Note, ResolvedRun
-from bench.plan.setup import Arm, Setup
+from bench.plan.setup import Arm, Opener, Setup
 from bench.progress import Progress
 from bench.text import counted
 from decoders.core.decoder import SelfDriven
@@ -53,6 +53,11 @@ def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Opened], not
         return opener(run.with_values(compile=bool(asked)))
     except NoGraphError as error:
         raise UnavailableError(f"{error}; use --no-compile") from error
+
+
+def open_with_graphs(run: ResolvedRun, opener: Opener, progress: Progress) -> Setup:
+    """Open a run as `open_compiled` does, and make its graphs (`make_graphs`)."""
+    return open_compiled(run, lambda run: make_graphs(opener(run), progress), progress.note)
 
 
 def _eager_because(run: ResolvedRun) -> str | None:

@@ -20,7 +20,6 @@
 #include <limits>
 #include <memory>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #if defined(CPU_CAPABILITY_AVX512) && (__GNUC__ >= 11 || __clang_major__ >= 9)
@@ -114,9 +113,9 @@ inline __m128 summed(__m512 a, __m512 b, __m512 c, __m512 d) {
 }
 
 // Adds products of x[R, width] and w[C, width] to sums.
-template <typename T, int R, int C>
+template <int R, int C>
 __attribute__((target("avx512bf16,avx512vl"))) inline void accumulate(
-    __m512 (&sums)[R][C], const at::BFloat16* x, const T* w, int64_t width) {
+    __m512 (&sums)[R][C], const at::BFloat16* x, const at::BFloat16* w, int64_t width) {
   for (int64_t k = 0; k < width; k += 2 * Wide::size()) {
     __m512bh columns[C];
     for (int c = 0; c < C; c++) {
@@ -137,8 +136,8 @@ __attribute__((target("avx512bf16,avx512vl"))) void block(
   __m512 sums[R][C];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = _mm512_setzero_ps();
-  accumulate<T, R, C>(sums, x, w, width);
-  accumulate<at::BFloat16, R, C>(sums, extra.x, extra.w, extra.depth);
+  accumulate<R, C>(sums, x, w, width);
+  accumulate<R, C>(sums, extra.x, extra.w, extra.depth);
   for (int r = 0; r < R; r++) {
     if constexpr (C == 4) {
       const __m128 four = summed(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
@@ -354,14 +353,15 @@ inline __m512 power_of_two(__m512 x) {
   return _mm512_scalef_ps(sum, whole);
 }
 
-// Turns scores[kEntries] into weights exp(score * scale + mask - most); returns `most`, the largest
+// Turns scores[kEntries] into weights exp(score * scale + mask - most); stores `most`, the largest
 // exponent, and the sum of the weights. Entries from `count` on have no weight.
-__attribute__((target("avx512bf16,avx512vl"))) std::pair<float, float> weigh(
+__attribute__((target("avx512bf16,avx512vl"))) void weigh(
     const float* scores, const at::BFloat16* mask, float scale, int64_t count,
-    at::BFloat16* weights) {
+    at::BFloat16* weights, float* most_and_sum) {
   __m512 exponents[kLanes];
   for (int c = 0; c < kLanes; c++) {
-    const auto is_entry = static_cast<__mmask16>((1u << std::clamp<int64_t>(count - 16 * c, 0, 16)) - 1);
+    const auto left = std::clamp<int64_t>(count - 16 * c, 0, 16);
+    const auto is_entry = static_cast<__mmask16>((1u << left) - 1);
     const __m256i added = _mm256_maskz_loadu_epi16(is_entry, mask + 16 * c);
     const __m512 wide = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(added), 16));
     const __m512 score = _mm512_loadu_ps(scores + 16 * c);
@@ -376,8 +376,9 @@ __attribute__((target("avx512bf16,avx512vl"))) std::pair<float, float> weigh(
   for (int c = 0; c < kLanes; c += 2)
     _mm512_storeu_si512(
         weights + 16 * c, (__m512i)_mm512_cvtne2ps_pbh(exponents[c + 1], exponents[c]));
-  return {most, _mm512_reduce_add_ps(_mm512_add_ps(
-      _mm512_add_ps(exponents[0], exponents[1]), _mm512_add_ps(exponents[2], exponents[3])))};
+  most_and_sum[0] = most;
+  most_and_sum[1] = _mm512_reduce_add_ps(_mm512_add_ps(
+      _mm512_add_ps(exponents[0], exponents[1]), _mm512_add_ps(exponents[2], exponents[3])));
 }
 
 bool is_seen(at::BFloat16 mask) { return mask.x != kUnseen; }
@@ -419,7 +420,7 @@ Branch branch_of(const at::BFloat16* mask, int64_t num_entries) {
   return branch;
 }
 
-// What rows of a tree need of a unit: scores [rows, kEntries], `stride` apart, and packed values.
+// Scores [rows, kEntries], `stride` apart, and packed values of a unit, for rows of a tree.
 struct Scratch {
   float* scores;
   at::BFloat16* values;
@@ -465,8 +466,9 @@ void attend_unit(
     if (waiting == R) return;
     float* out = rows.out + done * rows.out_stride;
     for (int r = 0; r < R; r++)
-      std::tie(out[r * rows.out_stride + depth], out[r * rows.out_stride + depth + 1]) =
-          weigh(scores + r * stride, rows.mask_of(done + r), scale, count, weights[r]);
+      weigh(
+          scores + r * stride, rows.mask_of(done + r), scale, count, weights[r],
+          out + r * rows.out_stride + depth);
     for (int64_t d = 0; d < depth; d += kEntries)
       pairs<R>(
           weights[0], kEntries, values + 2 * d, 2 * depth, out + d, rows.out_stride,
@@ -487,6 +489,10 @@ void attend_branch(
     own.out += u * unit_stride;
     const int64_t* entries = branch.entries.data() + u * kEntries;
     const int64_t count = std::clamp<int64_t>(length - u * kEntries, 0, kEntries);
+    if (!count) {
+      for (int64_t r = 0; r < own.number; r++) own.set_empty(r, depth);
+      continue;
+    }
     int64_t same = 0;  // entries in whole pairs that stand where the unit has them
     while (same + 2 <= count && entries[same + 1] == begin + u * kEntries + same + 1) same += 2;
     for (int64_t n = 0; n < count; n++) mask[n] = rows.mask[entries[n]];
@@ -499,16 +505,11 @@ void attend_branch(
       alignas(64) at::BFloat16 weights[R][kEntries];
       float* out = own.out + done * own.out_stride;
       for (int r = 0; r < R; r++) {
-        if (!count) {
-          own.set_empty(done + r, depth);
-          continue;
-        }
         const float* found = kept.scores + (done + r) * kept.stride;
         for (int64_t n = 0; n < count; n++) scores[r][n] = found[entries[n] - kept_first];
-        std::tie(out[r * own.out_stride + depth], out[r * own.out_stride + depth + 1]) =
-            weigh(scores[r], mask, scale, count, weights[r]);
+        weigh(scores[r], mask, scale, count, weights[r], out + r * own.out_stride + depth);
       }
-      for (int64_t d = 0; d < depth && count; d += kEntries) {
+      for (int64_t d = 0; d < depth; d += kEntries) {
         pairs<R>(
             weights[0], kEntries, packed + 2 * d, 2 * depth, out + d, own.out_stride, same / 2);
         pairs<R>(
@@ -543,10 +544,10 @@ void join(float* part, int64_t units, int64_t stride, int64_t depth, at::BFloat1
 }
 #endif
 
-// Attention of q [B, K, G N, D] to k and v [B, K, T, D] with a mask [1 or B, 1, N, T], which is added
-// or tells what is seen.
-// Entries are read in units. A row's sums depend on no other row, nor on entries it does not see:
-// rows of a tree read the entries of their branch as if there were no others.
+// Attention of q [B, K, G N, D] to k and v [B, K, T, D] with a mask [1 or B, 1, N, T], which is
+// added, or is true for entries that a row sees. Entries are read in units. A row's sums depend on
+// no other row, nor on entries it does not see: rows of a tree read the entries of their branch as
+// if there were no others.
 at::Tensor attend(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
     double scale) {

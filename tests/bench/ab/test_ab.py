@@ -387,7 +387,7 @@ def test_graphs_are_made_before_anything_is_measured(
         made.append(setup.config.compile)
         return setup
 
-    monkeypatch.setattr("bench.ab.worker.make_graphs", make_graphs)
+    monkeypatch.setattr("bench.plan.compiling.make_graphs", make_graphs)
     values = {} if compiled is None else {"compile": compiled}
     sides(repeats=1, **values)
     assert made == [bool(compiled)] * 2

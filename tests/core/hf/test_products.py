@@ -291,13 +291,37 @@ def test_attention_with_a_mask_for_all_heads_is_replaced(
         torch.testing.assert_close(found, module(query, key, mask), rtol=0.02, atol=0.01)
 
 
-@needs_bfloat16
-def test_graphs_give_a_row_the_same_bits_in_every_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A row alone, in a chain, beside another sequence, and in a tree, whose entries lie apart."""
+def test_a_mask_may_tell_what_is_seen() -> None:
+    module, dtype = Attends(share=1), torch.bfloat16
+    query, key = drawn(1, 2, 5, 64, dtype=dtype), drawn(1, 2, 30, 64, dtype=dtype)
+    seen = seen_by("tree", 5, 30, torch.Generator().manual_seed(5))
+    program: Any = torch.export.export(module, (query, key, seen), strict=False)
+    products.use_in(program, FEW)
+    assert "decoders.attend" in str(program.graph)
+    found = program.module()(query, key, seen)
+    torch.testing.assert_close(found, module(query, key, seen), rtol=0.02, atol=0.01)
+
+
+@pytest.fixture
+def graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make graphs in a fresh folder; hold each program after its products are replaced."""
     monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(products, "_measure_few", lambda _: 64)
+    found: list[str] = []
+    replaced = products.use_in
+
+    def use_in(program: Any, few: dict[torch.dtype, int]) -> None:
+        replaced(program, few)
+        found.append(str(program.graph))
+
+    monkeypatch.setattr(products, "use_in", use_in)
+    return found
+
+
+@needs_bfloat16
+@pytest.mark.usefixtures("graphs")
+def test_graphs_give_a_row_the_same_bits_in_every_call() -> None:
+    """A row alone, in a chain, beside another sequence, and in a tree, whose entries lie apart."""
     wider = {"hidden_size": 576, "intermediate_size": 1536}
     wider |= {"num_attention_heads": 9, "num_key_value_heads": 3}
     torch.manual_seed(0)
@@ -335,19 +359,7 @@ def test_graphs_give_a_row_the_same_bits_in_every_call(
 
 
 @needs_bfloat16
-def test_graphs_add_the_delta_of_slots_as_they_multiply(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(products, "_measure_few", lambda _: 64)
-    graphs: list[str] = []
-    replaced = products.use_in
-
-    def use_in(program: Any, few: dict[torch.dtype, int]) -> None:
-        replaced(program, few)
-        graphs.append(str(program.graph))
-
-    monkeypatch.setattr(products, "use_in", use_in)
+def test_graphs_add_the_delta_of_slots_as_they_multiply(graphs: list[str]) -> None:
     found: list[tuple[Tensor, Tensor]] = []
     for compile in (False, True):
         torch.manual_seed(0)
@@ -376,16 +388,8 @@ def test_graphs_add_the_delta_of_slots_as_they_multiply(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_graphs_multiply_by_them(
-    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, graphs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
-    used: list[str] = []
-    replaced = products.use_in
-
-    def use_in(program: Any, few: dict[torch.dtype, int]) -> None:
-        replaced(program, few)
-        used.append(str(program.graph))
-
     casts: list[bool] = []
     compiled = torch._inductor.aoti_compile_and_package
 
@@ -394,8 +398,6 @@ def test_graphs_multiply_by_them(
         return compiled(*given, inductor_configs=inductor_configs, **options)
 
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compile_noting)
-    monkeypatch.setattr(products, "use_in", use_in)
-    monkeypatch.setattr(products, "_measure_few", lambda _: 64)
     logits = []
     for compile in (False, True):
         model = HFModel(fresh("llama-gqa").to(dtype), compile=compile)
@@ -403,9 +405,9 @@ def test_graphs_multiply_by_them(
         session = model.open()
         model.forward([session.call(list(range(12)), read=())])
         logits.append(model.forward([session.call([3], output="logits", read=[0])]))
-    assert len(used) == 2, "a graph of rows, and one of one row"
+    assert len(graphs) == 2, "a graph of rows, and one of one row"
     assert casts == [dtype == torch.bfloat16] * 2, "SmolLM2's rows differed by 0.4 without them"
-    for graph in used:
+    for graph in graphs:
         assert "decoders.product.default" in graph
         assert "aten.linear.default" not in graph
     close = 1e-4 if dtype == torch.float32 else 0.05

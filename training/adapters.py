@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -108,10 +109,7 @@ def build_job(
 
     path = taught_by = located(recipe.model.path, locate)
     model, state = HFModel(opened(path), grouped=False), output / ".training"
-    base = {
-        "architecture": type(model.module).__name__,
-        "weights_sha256": weights_sha256(path),
-    }
+    base = {"architecture": type(model.module).__name__, "weights_sha256": weights_sha256(path)}
     if isinstance(recipe, HeadsRecipe):
         room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")
         adapter, make = _of_states(recipe, model, reporter)
@@ -172,7 +170,7 @@ def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made
     name = next((name for name in _OF_STATES if getattr(recipe, name) is not None), "heads")
     kind, job, names = _OF_STATES[name]
     table: Any = getattr(recipe, name) or HeadsTable()
-    values = table.model_dump(exclude={"seed"}).items()
+    values = table.model_dump(exclude={"seed", "initial"}).items()
     sizes = {"num_slots": 1, "code": "constant"} | {names.get(k, k): v for k, v in values}
     if name == "layer" and sizes["num_words"] > num_words:
         raise ValueError(
@@ -181,8 +179,13 @@ def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made
     if name == "drafter":
         sizes["num_words"] = min(table.num_words, num_words) or num_words
     config = AdapterConfig(variant=kind.variant, layers={}, width=width, **sizes)
-    heads = kind(config, table.seed).to(module.device)
-    return heads, lambda source: job(module, heads, source, recipe.run, reporter)
+    heads: Any = kind(config, table.seed)
+    if initial := getattr(table, "initial", None):
+        given = kind.load(initial)
+        if replace(given.config, base={}, measured={}) != config:
+            raise ValueError(f"layer.initial {initial} has other sizes than [layer]")
+        heads.load_state_dict(given.state_dict())
+    return heads.to(module.device), lambda source: job(module, heads, source, recipe.run, reporter)
 
 
 def _fresh_slots(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAdapter:

@@ -83,9 +83,8 @@ def _zoo(
     from training.zoo.train import train_zoo
 
     with _usage():
-        tables = read_recipe(recipe or RECIPES / "zoo.toml")
-        options: Any = {"resume": not restart, "progress": progress, "device": device}
-        train_zoo(tables, output or zoo_output(), **options)
+        given: Any = {"resume": not restart, "progress": progress, "device": device}
+        train_zoo(read_recipe(recipe or RECIPES / "zoo.toml"), output or zoo_output(), **given)
 
 
 def _adapter_verb(kind: str, text: str) -> None:
@@ -116,8 +115,7 @@ _adapter_verb(
     "eagle", "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
 )
 _adapter_verb(
-    "drafter",
-    "Train layers that draft in one pass (resumable); see docs/decoders/shallow.md.",
+    "drafter", "Train layers that draft in one pass (resumable); see docs/decoders/shallow.md."
 )
 _adapter_verb("exit", "Train an early exit of a model (resumable); see docs/decoders/exit.md.")
 

@@ -46,9 +46,7 @@ class Report:
     def measured(self) -> dict[str, Any]:
         """Return the figures by name, as they are stored; leave out None except ``greedy_*``."""
         fields = asdict(self).items()
-        return {
-            name: value for name, value in fields if value is not None or name.startswith("greedy_")
-        }
+        return {k: value for k, value in fields if value is not None or k.startswith("greedy_")}
 
 
 class JudgedJob:
@@ -85,5 +83,4 @@ class JudgedJob:
         if self.best is not None and (better := self.best.better_than(report.score)) is not None:
             self.trained.load_state_dict(better)
             report = self.held_out()
-        measured: dict[str, Any] = report.measured()
-        return measured
+        return dict(report.measured())

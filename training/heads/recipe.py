@@ -36,12 +36,14 @@ class LayerTable(RecipeTable):
         unroll: number of tokens the layer drafts in training, one after another.
         rank: width of the layer's MLP.
         words: number of words the layer can draft, the most frequent in answers; 0: all.
+        initial: folder of a layer of these sizes whose weights replace fresh ones.
     """
 
     unroll: Count = 4
     rank: Count = 768
     num_heads: Count = 4
     words: NotNegative = 0
+    initial: str | None = None
     seed: Seed = 0
 
 

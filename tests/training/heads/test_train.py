@@ -354,6 +354,22 @@ def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
             assert generate(Eagle(verify=verify), [0], sampling, models).tokens == expected
 
 
+def test_a_draft_layer_may_begin_as_another_of_its_sizes(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    del tables["heads"]
+    tables["layer"] = {"unroll": 2, "rank": 8, "num_heads": 2, "words": 4}
+    train_heads(tables, tmp_path, progress="none")
+    given = DraftLayer.load(tmp_path)
+    tables["layer"] |= {"seed": 9, "initial": str(tmp_path)}
+    begun = job_of(tables, tmp_path / "next").heads
+    assert begun.feed.requires_grad
+    assert all(torch.equal(value, begun.state_dict()[k]) for k, value in given.state_dict().items())
+    tables["layer"]["rank"] = 16
+    with pytest.raises(ValueError, match=r"layer\.initial .* has other sizes than \[layer\]"):
+        job_of(tables, tmp_path / "next")
+
+
 def test_the_command_trains_a_draft_layer(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:

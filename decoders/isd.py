@@ -104,8 +104,9 @@ class _Masks(Drafter):
         self._most_masks = min(options.stride - 1, request.adapter.num_slots)
         by_picks = options.verification.by_picks(request.sampling)
         # specs are drawn from the distributions that verification uses
-        self._output: SlotOutput = "draws" if by_picks else "probs"
-        if options.proposal == "argmax" or request.sampling.greedy:
+        greedy = request.sampling.greedy
+        self._output: SlotOutput = "picks" if by_picks or greedy else "probs"
+        if options.proposal == "argmax" and not greedy:
             self._output = "argmax"
         self._specs: tuple[int, ...] = ()
         self._probs: dict[int, Tensor] = {}

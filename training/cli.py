@@ -101,8 +101,7 @@ _adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.
 @gathering(_OF_ADAPTERS)
 def train_idlm(
     objective: Annotated[
-        Literal["refine", "isd"],
-        typer.Option(help="refine: for nar and idlm; isd: for isd."),
+        Literal["refine", "isd"], typer.Option(help="refine: for nar and idlm; isd: for isd.")
     ],
     given: Given,
 ) -> None:

@@ -198,11 +198,7 @@ def _sum_over_workers(total: Tensor, parameters: Sequence[nn.Parameter]) -> None
 
 
 def muon_and_adamw(
-    trained: nn.Module,
-    matrices: Iterable[nn.Parameter],
-    run: Any,
-    *,
-    weight_decay: float = 0.0,
+    trained: nn.Module, matrices: Iterable[nn.Parameter], run: Any, *, weight_decay: float = 0.0
 ) -> list[torch.optim.Optimizer]:
     """Return Muon for the 2-D `matrices` of a module, and AdamW for its other trained parameters.
 

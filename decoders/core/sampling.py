@@ -69,9 +69,9 @@ def warp(logits: Tensor, sampling: Sampling, *, ask: bool = True) -> Tensor:
     distribution contains NaN, and `pick` returns V for the row. See `nucleus` for `ask`.
     """
     if sampling.greedy:
-        best = logits.max(-1)
-        certain = torch.where(best.values < torch.inf, 1.0, torch.nan).unsqueeze(-1)
-        return torch.zeros_like(logits).scatter_(-1, best.indices.unsqueeze(-1), certain)
+        values, ids = highest(logits)
+        certain = torch.where(values < torch.inf, 1.0, torch.nan).unsqueeze(-1)
+        return torch.zeros_like(logits).scatter_(-1, ids.unsqueeze(-1), certain)
     probs = tempered(logits, sampling.temperature, sampling.top_k)
     return nucleus(probs, sampling.top_p, ask=ask) if sampling.top_p < 1 else probs
 
@@ -81,8 +81,19 @@ def likeliest(logits: Tensor) -> Tensor:
 
     Thus the copy of the tokens also tells the host about NaN, without another wait.
     """
-    best = logits.max(-1)
-    return torch.where(best.values < torch.inf, best.indices, logits.shape[-1])
+    values, ids = highest(logits)
+    return torch.where(values < torch.inf, ids, logits.shape[-1])
+
+
+def highest(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's highest value ``[R]`` and its first index; NaN is the highest of all.
+
+    On a CPU NumPy searches in a seventh of torch's time.
+    """
+    if rows.device.type != "cpu":
+        return rows.max(-1)
+    ids = torch.from_numpy(rows.float().numpy().argmax(-1))
+    return rows.gather(-1, ids.unsqueeze(-1)).squeeze(-1), ids
 
 
 def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from decoders.core.model import Session
 
 Output = Literal["picks", "argmax", "probs", "logits", "acceptance"]
-SlotOutput = Literal["argmax", "draws", "probs"]
+SlotOutput = Literal["picks", "argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
 
@@ -92,8 +92,8 @@ class Slots:
         anchors: the token before each branch.
         read: indices of the slots that are read (0 is the first slot), ascending.
         output: ``argmax``: likeliest tokens; ``draws``: draws from the warped distributions with
-            the uniforms of the predicted positions. Both have confidences. ``probs``: the warped
-            distributions, and draws from them.
+            the uniforms of the predicted positions. Both have confidences. ``picks``: the draws
+            alone. ``probs``: the warped distributions, and draws from them.
         warp: temperature and top-p for the uniforms.
         slot_tokens: token that each slot shows instead of its uniform, or `MASKED`; empty: none.
         confidence: measure of confidence: ``prob``, the prediction's probability; ``margin``, its

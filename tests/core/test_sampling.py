@@ -14,6 +14,8 @@ from torch import Tensor
 from decoders.core.sampling import (
     Uniforms,
     compare_distributions,
+    highest,
+    likeliest,
     one_hot,
     pick,
     verify_picks,
@@ -53,6 +55,20 @@ def test_top_p_sorts_everything_where_the_top_64_hold_too_little() -> None:
     assert flat.softmax(-1).topk(64).values.sum(-1).max() < 0.9
     distribution = warp(flat, Sampling(temperature=1.0, top_p=0.9))
     torch.testing.assert_close(distribution, TopPLogitsWarper(0.9)(None, flat).softmax(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_highest_value_is_the_first_of_equals_and_nan_is_higher(dtype: torch.dtype) -> None:
+    rows = random_logits(5, 3000).to(dtype)  # in bfloat16 the highest values tie
+    rows[3, 40:50] = rows[3].max() + 1
+    rows[4, 2000] = torch.nan
+    values, ids = highest(rows)
+    assert ids.tolist() == [
+        *((row == row.max()).nonzero()[0].item() for row in rows[:4]),
+        2000,
+    ]
+    torch.testing.assert_close(values, rows.max(-1).values, equal_nan=True, rtol=0, atol=0)
+    assert likeliest(rows).tolist() == [*ids.tolist()[:4], 3000]
 
 
 def test_temperature_zero_is_the_one_hot_distribution_of_the_argmax() -> None:

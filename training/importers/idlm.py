@@ -32,14 +32,7 @@ from torch import Tensor
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
-from training.importers.lora import (
-    Parts,
-    check_new,
-    check_plain,
-    one_line,
-    read_tree,
-    written,
-)
+from training.importers.lora import Parts, check_new, check_plain, one_line, read_tree, written
 
 _MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a row that Qwen3 leaves unused; the release's stride
 _MAX_STRIDE = 1024

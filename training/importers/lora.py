@@ -60,10 +60,7 @@ class Parts:
             raise ValueError(f"{str(folder)!r} holds no LoRA weight")
 
     def shapes(
-        self,
-        rank: int | None,
-        known: Mapping[str, tuple[int, int]] | None = None,
-        line: str = "",
+        self, rank: int | None, known: Mapping[str, tuple[int, int]] | None = None, line: str = ""
     ) -> tuple[dict[str, tuple[int, int]], int]:
         """Return (in, out) of every adapted layer and the common rank, which `rank` may prescribe.
 

@@ -91,10 +91,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _build(
-    folder: Path,
-    written: AdapterConfig,
-    settings: Mapping[str, Any],
-    factors: Mapping[str, Tensor],
+    folder: Path, written: AdapterConfig, settings: Mapping[str, Any], factors: Mapping[str, Tensor]
 ) -> SlotAdapter:
     """Return the adapter; a layer that PEFT does not adapt keeps a delta of zero."""
     parts = Parts()

@@ -121,13 +121,7 @@ def _build_adapter(
     if all(num_in != width for num_in, _ in layers.values()):
         raise ValueError(f"the u embedding is {width} wide, and no layer reads that width")
     config = AdapterConfig(
-        variant="o-ptp",
-        layers=layers,
-        width=width,
-        rank=rank,
-        code=code,
-        greedy=False,
-        **fields,
+        variant="o-ptp", layers=layers, width=width, rank=rank, code=code, greedy=False, **fields
     )
     others = {f"embedding.{name}": value for name, value in embedding.items()}
     return parts.adapter(config, {**others, "embedding.blank": torch.zeros(width)})

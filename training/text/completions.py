@@ -127,11 +127,7 @@ def _rows_of(file: Path, vocab_size: int) -> list[Row]:
 
 
 def sample(
-    teacher: Teacher,
-    tokenizer: Any,
-    prompts: Sequence[Ids],
-    plan: CompletionPlan,
-    folder: Path,
+    teacher: Teacher, tokenizer: Any, prompts: Sequence[Ids], plan: CompletionPlan, folder: Path
 ) -> list[Completion]:
     """Return all completions of a plan in the order of their numbers.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.sampling import Stream, Uniforms, in_parts, likeliest, pick, warp
+from decoders.core.sampling import Stream, Uniforms, highest, in_parts, likeliest, pick, warp
 from decoders.core.types import Call, CallResult, Confidence, Output, Sampling, SlotOutput
 from decoders.core.upload import upload
 
@@ -101,7 +101,7 @@ def _read_at_once(
     rows = [logits]
     if len(forms) > 1:
         parts = _split_rows(logits, readouts)
-        rows = [torch.cat([parts[i] for i in group]) for group in members]
+        rows = [torch.cat(p) if p[1:] else p[0] for p in ([parts[i] for i in g] for g in members)]
     reads = [
         _READERS[form](of, [readouts[i] for i in group], sampling, ask)
         for form, of, group in zip(forms, rows, members, strict=True)
@@ -175,7 +175,7 @@ def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: boo
 
 def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
     distribution = torch.softmax(logits, dim=-1)
-    return _weighed(distribution.argmax(-1), distribution, readouts)
+    return _weighed(highest(distribution)[1], distribution, readouts)
 
 
 def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:

@@ -159,11 +159,11 @@ def test_argmax_confidences_are_unwarped_probabilities() -> None:
 
 def test_greedy_draws_are_the_likeliest_tokens_and_say_how_likely() -> None:
     logits = logits_of(3)
-    draws, argmax = (
+    draws, argmax, picks = (
         read_out(logits, [readout_of([0, 1, 2], output)], Sampling())[0]
-        for output in ("draws", "argmax")
+        for output in ("draws", "argmax", "picks")
     )
-    assert draws.picks == argmax.picks == tuple(logits.argmax(-1).tolist())
+    assert draws.picks == argmax.picks == picks.picks == tuple(logits.argmax(-1).tolist())
     assert draws.confidences == argmax.confidences
     assert max(draws.confidences) < 1
 

@@ -36,7 +36,7 @@ class LayerTable(RecipeTable):
         unroll: number of tokens the layer drafts in training, one after another.
         rank: width of the layer's MLP.
         words: number of words the layer can draft, the most frequent in answers; 0: all.
-        initial: folder of a layer of these sizes whose weights replace fresh ones.
+        initial: folder of a layer of these sizes whose weights replace fresh ones (not its words).
     """
 
     unroll: Count = 4

@@ -126,7 +126,7 @@ def test_wrong_decoders_and_those_of_some_sessions_are_left_out(synthetic_run: W
 
 
 def test_stored_references_pool_by_their_answers(tmp_path: Path) -> None:
-    stored = ROOT / "results" / "reference" / "h100-smollm2"
+    stored = ROOT / "results" / "reference" / "h100-smollm2-adapters"
     copies = [shutil.copytree(stored, tmp_path / name) for name in ("a", "b")]
     status = json.loads((copies[1] / "run.json").read_text())
     later = status | {"started_utc": "2026-12-24T11:34:57+00:00"}

@@ -103,8 +103,8 @@ class _Masks(Drafter):
         # with more slots than in training, an adapter would guess blindly
         self._most_masks = min(options.stride - 1, request.adapter.num_slots)
         by_picks = options.verification.by_picks(request.sampling)
-        # specs are drawn from the distributions that verification uses
         greedy = request.sampling.greedy
+        # specs are drawn from the distributions that verification uses
         self._output: SlotOutput = "picks" if by_picks or greedy else "probs"
         if options.proposal == "argmax" and not greedy:
             self._output = "argmax"

@@ -172,11 +172,14 @@ def _machine() -> Machine:
 
 
 def _cpu_model() -> str | None:
+    """Return the processor's name; on x86 with family and model, as clouds mask the name."""
     lines = _lines("/proc/cpuinfo")
     if lines is None:
         return platform.processor() or None
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    facts = {key.strip(): value.strip() for key, _, value in (s.partition(":") for s in lines)}
+    name = facts.get("model name", platform.machine())
+    family = facts.get("cpu family")
+    return name if family is None else f"{name} (family {family}, model {facts.get('model')})"
 
 
 def has_bfloat16() -> bool:

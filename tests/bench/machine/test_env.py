@@ -41,6 +41,21 @@ def test_it_says_what_the_numbers_were_measured_on(captured: Environment) -> Non
     assert len(captured.comparability_key or "") == 12
 
 
+def test_processors_under_one_masked_name_are_two_machines(
+    captured: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(text: str) -> Environment:
+        monkeypatch.setattr(environment, "_lines", lambda path: text.splitlines())
+        cpu = environment._cpu_model()
+        return replace(captured, machine=replace(captured.machine, cpu=cpu))
+
+    masked = "cpu family\t: {}\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n\n"
+    older, newer = seen(2 * masked.format(25)), seen(2 * masked.format(26))
+    assert newer.machine.cpu == "AMD EPYC (family 26, model 2)"
+    assert comparability_key(older) != comparability_key(newer)
+    assert seen("model name : Cortex-A76").machine.cpu == "Cortex-A76"
+
+
 def test_it_names_neither_the_host_nor_a_path(
     captured: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

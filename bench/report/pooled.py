@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.pool import FEWEST, Pooled, pool
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.validity import INCOMPLETE
-from bench.text import UNKNOWN, counted, factor, markdown, portable
+from bench.text import UNKNOWN, counted, factor, markdown, percent, portable
 
 _UNTIMED = {"quality limit"}
 """Facts of a job that do not affect its times."""
@@ -40,8 +41,11 @@ _NOTE = (
     "Speed-up over ar: geometric mean of paired, end-to-end time per token, with an interval over "
     "prompts and sessions; bold if it excludes 1 and exceeds the A/A floor. Next session: interval "
     "predicted for another session of these prompts. SD: standard deviation of sessions, as a "
-    "factor. Predicted: sessions inside the interval predicted from all other sessions."
+    "factor. Predicted: sessions inside the interval predicted from all other occasions (from all "
+    "other sessions, if there is only one)."
 )
+_PAUSE = timedelta(minutes=10)
+"""A longer pause between two sessions of a machine begins another occasion."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,14 @@ class Session:
     def began(self) -> str:
         """The start of the session (UTC), to the minute."""
         return (self.side.status.started_utc or UNKNOWN)[:16].replace("T", " ")
+
+    def follows(self, before: Session) -> bool:
+        """Tell whether this session began soon after another had ended, or when is unknown."""
+        begun, status = self.side.status.started_utc, before.side.status
+        ended = status.finished_utc or status.started_utc
+        if begun is None or ended is None:
+            return True
+        return datetime.fromisoformat(begun) - datetime.fromisoformat(ended) < _PAUSE
 
     def mean(self, decoder: str, column: str) -> float:
         """Return the geometric mean of a column of `by_prompt`."""
@@ -98,6 +110,18 @@ class Pool:
         """Decoders that wrongly claim to be lossless, in any session."""
         return {cell for session in self.sessions for cell in session.side.wrong}
 
+    @cached_property
+    def occasions(self) -> list[str]:
+        """Number the sessions' occasions: series on one machine without a long pause."""
+        numbers, last = list[str](), dict[str, tuple[Session, str]]()
+        for session in self.sessions:
+            before, number = last.get(session.machine, (None, ""))
+            if before is None or not session.follows(before):
+                number = str(len(set(numbers)) + 1)
+            last[session.machine] = session, number
+            numbers.append(number)
+        return numbers
+
     @property
     def machines(self) -> list[str]:
         """The machines, in the order of their first sessions."""
@@ -110,11 +134,12 @@ class Pool:
 
     @property
     def title(self) -> str:
-        """Count the sessions, days, machines and prompts, and name the machines."""
+        """Count the sessions, occasions, days, machines and prompts, and name the machines."""
         prompts = max(pooled.mean.num for _, pooled in self.decoders.values())
+        occasions = len(set(self.occasions))
         counts = zip(
-            (len(self.sessions), prompts, len(self.days), len(self.machines)),
-            ("session", "prompt", "UTC date", "machine"),
+            (len(self.sessions), occasions, prompts, len(self.days), len(self.machines)),
+            ("session", "occasion", "prompt", "UTC date", "machine"),
             strict=True,
         )
         return f"{', '.join(counted(*each) for each in counts)}: {'; '.join(self.machines)}"
@@ -143,8 +168,8 @@ class Pool:
         if ratios.empty or len(ratios) < len(self.sessions):
             raise UnavailableError(f"{decoder} has no prompt that every session answered")
         conversations = rows.drop_duplicates("prompt").set_index("prompt")["conversation"]
-        machines = [session.machine for session in self.sessions]
-        return pool(np.log(ratios.to_numpy()), machines, list(conversations[ratios.columns]))
+        named = list(conversations[ratios.columns])
+        return pool(np.log(ratios.to_numpy()), self.occasions, named)
 
 
 def load_pool(names: Sequence[str], parent: Path) -> Pool:
@@ -241,6 +266,7 @@ def frame(found: Pool) -> pd.DataFrame:
             "decoder": name,
             "guarantee": guarantee,
             "sessions": len(found.sessions),
+            "occasions": len(set(found.occasions)),
             "days": len(found.days),
             "machines": len(found.machines),
             "prompts": pooled.mean.num,
@@ -276,17 +302,23 @@ def table(found: Pool) -> Table:
 def sessions(found: Pool) -> Table:
     """Make the table of speed-ups by session."""
     any_decoder = next(iter(found.decoders))
+    occasions = dict(zip((s.side.name for s in found.sessions), found.occasions, strict=True))
     columns: Columns = {
         "session": lambda each: each.side.name,
+        "occasion": lambda each: occasions[each.side.name],
         "began": lambda each: each.began,
         "machine": lambda each: each.machine,
         "ar ms per token": lambda each: number(
             each.mean(any_decoder, "ar_time_per_token_s"), scale=1e3
         ),
+        "drift": lambda each: percent(each.side.status.drift),
     }
     for name in found.decoders:
         columns[name] = partial(_speedup, decoder=name)
-    note = "Geometric means over a session's prompts."
+    note = (
+        "Geometric means over a session's prompts. Occasion: sessions without a pause of ten "
+        "minutes between them. Drift: how much slower ar became within the session."
+    )
     return Table.made("Sessions", note, columns, found.sessions)
 
 

@@ -1,6 +1,6 @@
-"""Speed-ups pooled over several sessions, with a random effect of the session.
+"""Speed-ups pooled over several sessions, with random effects of the occasion and the session.
 
-The model is: log ratio = mean + prompt + machine + session + rest. All sessions answer the same
+The model is: log ratio = mean + prompt + occasion + session + rest. All sessions answer the same
 prompts, so prompt effects do not average out over sessions. A meta-analysis of the sessions' own
 intervals would treat their errors as independent and be too narrow (coverage: docs/metrics.md).
 
@@ -9,10 +9,11 @@ intervals would treat their errors as independent and be too narrow (coverage: d
 * The interval of the *next* session, for the same prompts, is a prediction interval from the
   sessions only (Higgins et al. 2009, JRSS A 172; with equal errors, a new value's t-interval).
 
-Sessions are nested in machines. Variances come from analysis of variance (Henderson's method 1);
+An occasion is a series of sessions on one machine without a long pause, so they share its state.
+Sessions are nested in occasions. Variances come from analysis of variance (Henderson's method 1);
 they weight the means. Degrees of freedom of both levels follow Satterthwaite (1946).
 
-Letters: S sessions on M machines, P prompts.
+Letters: S sessions on O occasions, P prompts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Pooled:
     """A decoder's speed-up over sessions: the `mean`, and the `next` session with these prompts.
 
     `spread` is the standard deviation of sessions, in logs. Each of `held_out` sessions is
-    predicted from all other sessions; `inside` of them lie in the prediction interval.
+    predicted from the sessions of all other occasions (if there is only one occasion, from all
+    other sessions); `inside` of them lie in the prediction interval.
     """
 
     mean: Estimate
@@ -44,8 +46,8 @@ class Pooled:
     held_out: int
 
 
-def pool(logs: Floats, machines: Sequence[str], conversations: Sequence[str]) -> Pooled:
-    """Pool log ratios ``[S, P]``, given the S sessions' machines and the P prompts' conversations.
+def pool(logs: Floats, occasions: Sequence[str], conversations: Sequence[str]) -> Pooled:
+    """Pool log ratios ``[S, P]``, given the S sessions' occasions and the P conversations.
 
     Raises:
         ValueError: fewer sessions than `FEWEST`.
@@ -53,17 +55,18 @@ def pool(logs: Floats, machines: Sequence[str], conversations: Sequence[str]) ->
     if len(logs) < FEWEST:
         raise ValueError(f"pooling needs {FEWEST} or more sessions, not {len(logs)}")
     sessions, prompts = logs.mean(1), cluster_mean(logs.mean(0).tolist(), conversations)
-    found = _random_effects(sessions, machines)
+    found = _random_effects(sessions, occasions)
     mean = Estimate(value=found.centre, num=logs.shape[1], clusters=prompts.clusters)
     if prompts.error is not None and prompts.df:
         mean = satterthwaite(mean, [*found.mean, (prompts.error**2, prompts.df)])
     following = found.next_session()
-    others = [
-        _random_effects(np.delete(sessions, i), [*machines[:i], *machines[i + 1 :]]).next_session()
-        for i in range(len(sessions))
-        if len(sessions) > FEWEST
+    of, each = np.array(occasions), np.arange(len(sessions))
+    kept = [of != name if len(set(occasions)) > 1 else each != i for i, name in enumerate(of)]
+    left_out = [
+        (value, _random_effects(sessions[rest], of[rest].tolist()).next_session())
+        for value, rest in zip(sessions.tolist(), kept, strict=True)
+        if rest.sum() >= FEWEST
     ]
-    left_out = zip(sessions.tolist(), others, strict=False)
     known = [(value, each) for value, each in left_out if each.low is not None]
     return Pooled(
         mean=exponential(mean),
@@ -86,11 +89,11 @@ class _Effects:
         return satterthwaite(Estimate(value=self.centre), self.new)
 
 
-def _random_effects(values: Floats, machines: Sequence[str]) -> _Effects:
-    """Estimate effects of machine and session, or only of session if no machine effect shows."""
-    total, names = len(values), list(dict.fromkeys(machines))
+def _random_effects(values: Floats, occasions: Sequence[str]) -> _Effects:
+    """Estimate effects of occasion and session, or of session alone if no other effect shows."""
+    total, names = len(values), list(dict.fromkeys(occasions))
     count = len(names)
-    groups = [values[[machine == name for machine in machines]] for name in names]
+    groups = [values[[occasion == name for occasion in occasions]] for name in names]
     sizes, means = np.array([len(g) for g in groups]), np.array([g.mean() for g in groups])
     if 1 < count < total:
         within = sum(float(((g - g.mean()) ** 2).sum()) for g in groups) / (total - count)
@@ -99,7 +102,7 @@ def _random_effects(values: Floats, machines: Sequence[str]) -> _Effects:
         if (between := (outer - within) / size) > 0:
             weights = 1 / (between + within / sizes)
             weights /= weights.sum()
-            of_machines, of_sessions = (weights**2).sum(), (weights**2 / sizes).sum()
+            of_occasions, of_sessions = (weights**2).sum(), (weights**2 / sizes).sum()
 
             def parts(a: float, b: float) -> list[tuple[float, float]]:
                 """Split the variance a between + b within into parts of the two mean squares."""
@@ -107,8 +110,8 @@ def _random_effects(values: Floats, machines: Sequence[str]) -> _Effects:
 
             return _Effects(
                 centre=float(weights @ means),
-                mean=parts(of_machines, of_sessions),
-                new=parts(1 + of_machines, 1 + of_sessions),
+                mean=parts(of_occasions, of_sessions),
+                new=parts(1 + of_occasions, 1 + of_sessions),
             )
     variance = float(values.var(ddof=1))
     return _Effects(

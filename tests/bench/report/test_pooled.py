@@ -23,7 +23,9 @@ MACHINE = {"device": "cpu", "machine": {"cpu": "EPYC", "affinity": 2}, "torch": 
 
 def session(write: Write, number: int, **options: Any) -> Path:
     status = {"status": "complete", "verdict": "VALID", "reasons": [], "warnings": []}
-    status["started_utc"] = f"2026-11-2{number // 2}T1{number % 2}:00:00+00:00"
+    began = f"2026-11-2{number // 2}T10:1"
+    status["started_utc"] = f"{began}{5 * (number % 2)}:00+00:00"
+    status["finished_utc"] = f"{began}{5 * (number % 2) + 1}:00+00:00"
     cells = {"spec": 3.0, "nar": 6.0}
     chosen: dict[str, Any] = {"env": MACHINE, "status": status, "lossy": ["nar"], "quality": 0}
     return write(cells, name=f"runs/s{number}", seed=number, **chosen | options)
@@ -42,19 +44,20 @@ def test_a_folder_of_sessions_becomes_one_table(synthetic_run: Write) -> None:
     (folder / "latest").symlink_to(folder / "s3")
     ended = bench("pool", folder)
     assert ended.code == 0, ended.err
-    assert "4 sessions, 14 prompts, 2 UTC dates, 1 machine: EPYC, 2 cores, 2 threads" in ended.out
+    title = "4 sessions, 2 occasions, 14 prompts, 2 UTC dates, 1 machine: EPYC, 2 cores, 2 threads"
+    assert title in ended.out.replace("\n", " ").replace("  ", " ")
     table = pd.read_csv(folder / "pool.csv").set_index("decoder")
     assert list(table.index) == ["spec", "nar"]
     assert list(table["guarantee"]) == ["same tokens", "none"]
     assert set(table["sessions"]) == {4}
-    assert set(table["days"]) == {2}
+    assert set(table["days"]) == set(table["occasions"]) == {2}
     spec = table.loc["spec"]
     assert spec["speedup_low"] < spec["speedup"] < spec["speedup_high"]
     assert spec["next_low"] < spec["speedup"] < spec["next_high"]
     assert spec["predicted"] == 4
     page = (folder / "pool.md").read_text()
     assert "over prompts and sessions" in page
-    assert "| s3 | 2026-11-21 11:00 | EPYC, 2 cores, 2 threads |" in page
+    assert "| s3 | 2 | 2026-11-21 10:15 | EPYC, 2 cores, 2 threads |" in page
     assert bench("pool", folder).out == ended.out  # and again the same, its own files beside them
 
 

@@ -18,19 +18,19 @@ NAMES = [str(i) for i in range(PROMPTS)]
 
 
 def drawn(
-    rng: np.random.Generator, per_machine: int, machines: int = 1, of_machine: float = 0.0
+    rng: np.random.Generator, per_occasion: int, occasions: int = 1, of_occasion: float = 0.0
 ) -> tuple[Floats, list[str], float]:
-    """Logs of sessions, their machines, and the next session's mean: prompts are common to all."""
-    names = np.repeat(np.arange(machines), per_machine)
-    prompts, effects = rng.normal(0, 0.3, PROMPTS), rng.normal(0, of_machine, machines)
+    """Logs of sessions, their occasions, and the next session's mean: prompts are common to all."""
+    names = np.repeat(np.arange(occasions), per_occasion)
+    prompts, effects = rng.normal(0, 0.3, PROMPTS), rng.normal(0, of_occasion, occasions)
     levels = effects[names] + rng.normal(0, 0.05, len(names))
     logs = prompts + levels[:, None] + rng.normal(0, 0.08, (len(names), PROMPTS))
-    following = rng.normal(0, of_machine) + rng.normal(0, 0.05) + rng.normal(0, 0.08, PROMPTS)
+    following = rng.normal(0, of_occasion) + rng.normal(0, 0.05) + rng.normal(0, 0.08, PROMPTS)
     return logs, [str(name) for name in names], float((prompts + following).mean())
 
 
-def pooled(logs: Floats, machines: list[str] | None = None) -> Pooled:
-    return pool(logs, machines or ["one"] * len(logs), NAMES)
+def pooled(logs: Floats, occasions: list[str] | None = None) -> Pooled:
+    return pool(logs, occasions or ["one"] * len(logs), NAMES)
 
 
 def test_the_next_session_is_predicted_as_a_new_value_of_the_sessions_means() -> None:
@@ -72,7 +72,16 @@ def test_sessions_without_any_spread_have_no_interval_of_the_next() -> None:
     assert (found.spread, found.held_out) == (0, 0)
 
 
-def test_machines_that_differ_weigh_alike_and_widen_the_prediction() -> None:
+def test_a_session_is_predicted_from_other_occasions_and_not_from_its_own() -> None:
+    """Two tight occasions far apart: each session resembles its own and none of the other's."""
+    logs = np.zeros((8, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
+    logs += np.array([0.1, 0.11, 0.12, 0.115, 0.5, 0.51, 0.52, 0.515])[:, None]
+    found = pooled(logs, ["a"] * 4 + ["b"] * 4)
+    assert (found.inside, found.held_out) == (0, 8)
+    assert (pooled(logs).inside, pooled(logs).held_out) == (8, 8)
+
+
+def test_occasions_that_differ_weigh_alike_and_widen_the_prediction() -> None:
     logs = np.zeros((6, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
     logs += np.array([0.50, 0.51, 0.49, 0.505, 0.90, 0.91])[:, None]
     found = pooled(logs, ["a"] * 4 + ["b"] * 2)
@@ -80,27 +89,27 @@ def test_machines_that_differ_weigh_alike_and_widen_the_prediction() -> None:
     alone = pooled(logs[:4])
     assert (found.next.high or 0) / (found.next.low or 1) > 10
     assert (alone.next.high or 0) / (alone.next.low or 1) < 1.1
-    as_sessions = pooled(logs, list("abcdef"))  # no machine twice: nothing to nest
+    as_sessions = pooled(logs, list("abcdef"))  # no occasion twice: nothing to nest
     assert math.log(as_sessions.mean.value or 0) == pytest.approx(logs.mean())
 
 
-def test_machines_that_do_not_differ_pool_as_sessions_of_one() -> None:
+def test_occasions_that_do_not_differ_pool_as_sessions_of_one() -> None:
     logs = np.zeros((4, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
     logs += np.array([0.1, 0.2, 0.11, 0.19])[:, None]
     assert pooled(logs, ["a", "a", "b", "b"]) == pooled(logs)
 
 
 def test_statsmodels_gives_the_same_effects() -> None:
-    """Its REML of balanced machines, and its meta-analysis (Paule-Mandel, HKSJ) of one machine."""
+    """Its REML of balanced occasions, its meta-analysis (Paule-Mandel, HKSJ) of one."""
     pytest.importorskip("statsmodels", reason="statsmodels is of `pip install -e .[dev]`")
     from statsmodels.regression.mixed_linear_model import MixedLM
     from statsmodels.stats.meta_analysis import combine_effects
 
-    logs, machines, _ = drawn(np.random.default_rng(5), 4, machines=5, of_machine=0.2)
-    found, means = pooled(logs, machines), logs.mean(1)
+    logs, occasions, _ = drawn(np.random.default_rng(5), 4, occasions=5, of_occasion=0.2)
+    found, means = pooled(logs, occasions), logs.mean(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted = MixedLM(means, np.ones((20, 1)), groups=machines).fit(reml=True)
+        fitted = MixedLM(means, np.ones((20, 1)), groups=occasions).fit(reml=True)
         meta = combine_effects(means[:4], np.full(4, 1e-9), method_re="iterated")
     assert math.log(found.mean.value or 0) == pytest.approx(fitted.fe_params[0], abs=1e-6)
     variance = float(fitted.cov_re[0, 0] if isinstance(fitted.cov_re, np.ndarray) else 0)
@@ -113,25 +122,25 @@ def test_statsmodels_gives_the_same_effects() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sessions", "machines", "of_machine", "least"),
+    ("sessions", "occasions", "of_occasion", "least"),
     [
         *((num, 1, 0, 0.93) for num in (2, 3, 5, 10)),
         *((3, 2, 0, 0.93), (3, 2, 0.1, 0.88), (3, 3, 0.1, 0.91)),
     ],
 )
 def test_both_intervals_cover_what_they_claim(
-    sessions: int, machines: int, of_machine: float, least: float
+    sessions: int, occasions: int, of_occasion: float, least: float
 ) -> None:
     rng, trials = np.random.default_rng(0), 1000
     hits = [0, 0]
     for _ in range(trials):
-        logs, names, following = drawn(rng, sessions, machines, of_machine)
+        logs, names, following = drawn(rng, sessions, occasions, of_occasion)
         found = pooled(logs, names)
         for i, (interval, truth) in enumerate(
             ((found.mean, 1.0), (found.next, math.exp(following)))
         ):
             hits[i] += (interval.low or 0) <= truth <= (interval.high or 0)
     shares = [hit / trials for hit in hits]
-    what = f"{machines} machine(s) x {sessions} sessions, machines' SD {of_machine}"
+    what = f"{occasions} occasion(s) x {sessions} sessions, occasions' SD {of_occasion}"
     sys.stdout.write(f"{what}: mean {shares[0]:.1%}, next session {shares[1]:.1%}\n")
     assert all(least <= share <= 0.975 for share in shares)

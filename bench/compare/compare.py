@@ -12,6 +12,8 @@ from bench.compare.judge import (
     Comparison,
     Measure,
     Regression,
+    change_interval,
+    controlled,
     judge_hard,
     judge_time,
     worst,
@@ -161,8 +163,8 @@ def _hard(
 def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate) -> list[Measure]:
     """Judge time per token, if both sides have one machine and one batch size.
 
-    The change in units of ar's time on each side is also shown, but not judged: a load that slows
-    one side down slows its ar down too, and cancels out.
+    The change in units of ar's time on each side is shown as well. In separate runs it is a
+    control: a machine that is slower as a whole slows ar down too, and that cancels out.
     """
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
@@ -173,15 +175,11 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
-    drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]
-    least = measure.tolerance + max(filter(drifted, drifts), default=0.0)
-    explained = not pair.interleaved and measure.low is not None and measure.low <= least
-    if measure.verdict is Regression.regressed and explained:
-        note = "slower by no more than the machine's speed drifted in a run; use `bench ab`"
-        measure = replace(measure, verdict=Regression.inconclusive, note=note)
-    if joined.base[0].decoder == BASELINE:
-        return [measure]
-    return [measure, *_over_ar(joined, of_ar, measure)]
+    over = [] if joined.base[0].decoder == BASELINE else _over_ar(joined, of_ar, measure)
+    if not pair.interleaved:
+        drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]
+        measure = controlled(measure, over, max(filter(drifted, drifts), default=0.0))
+    return [measure, *over]
 
 
 def _over_ar(joined: PairedAnswers, of_ar: PairedAnswers, time: Measure) -> list[Measure]:
@@ -192,7 +190,7 @@ def _over_ar(joined: PairedAnswers, of_ar: PairedAnswers, time: Measure) -> list
     ratio = paired_speedup(base, head)
     if ratio.value is None:
         return []
-    low, high = (None if end is None else 1 / end - 1 for end in (ratio.high, ratio.low))
+    low, high = change_interval(ratio)
     return [
         replace(
             time,

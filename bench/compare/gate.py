@@ -83,7 +83,7 @@ class Time(_Table):
     """
 
     margin: Margin = 0.03
-    margin_apart: Margin = 0.10
+    margin_apart: Margin = 0.20
     fail: bool = True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bench.compare.gate import HARD, Gate
@@ -162,8 +162,7 @@ def judge_time(
     ratio: Estimate, base_s: float | None, head_s: float | None, gate: Gate, *, margin: float
 ) -> Measure:
     """Judge time per token by the paired interval of base time / head time."""
-    ends = (ratio.value, ratio.value) if ratio.error == 0 else (ratio.high, ratio.low)
-    low, high = (None if end is None else 1 / end - 1 for end in ends)
+    low, high = change_interval(ratio)
     note = ""
     if low is None or high is None:
         verdict, note = Regression.inconclusive, "too few conversations for an interval"
@@ -178,6 +177,40 @@ def judge_time(
         verdict, note = Regression.inconclusive, more_needed(ratio, margin)
     change = None if ratio.value is None else 1 / ratio.value - 1
     return Measure("time", base_s, head_s, change, True, margin, verdict, low, high, note)
+
+
+def controlled(measure: Measure, over_ar: Sequence[Measure], drift: float) -> Measure:
+    """Withdraw a verdict on time in separate runs that the machine may explain.
+
+    Runs of identical code differ by up to a quarter in time, for all decoders alike. So a decoder
+    regressed or improved only if it also did in units of ar's time (`over_ar`), and regressed only
+    beyond the `drift` of a run. ar itself has no control.
+    """
+    low, high = measure.low, measure.high
+    if low is None or high is None:
+        return measure
+    control = over_ar[0] if over_ar else None
+    if measure.verdict is Regression.regressed:
+        if low <= measure.tolerance + drift:
+            note = "slower by no more than the machine's speed drifted in a run; use `bench ab`"
+        elif control is None or (control.low or 0.0) <= measure.tolerance:
+            note = "the machine may have been slower, as ar was; use `bench ab`"
+        else:
+            return measure
+        return replace(measure, verdict=Regression.inconclusive, note=note)
+    fast = 1 / (1 + measure.tolerance) - 1
+    as_ar = control is None or (control.high or 0.0) >= fast
+    if measure.verdict is Regression.improved and as_ar:
+        note = "the machine may have been faster, as ar was; use `bench ab`"
+        return replace(measure, verdict=Regression.passed, note=note)
+    return measure
+
+
+def change_interval(ratio: Estimate) -> tuple[float | None, float | None]:
+    """Return the interval of the relative change of time, from that of base time / head time."""
+    ends = (ratio.value, ratio.value) if ratio.error == 0 else (ratio.high, ratio.low)
+    low, high = (None if end is None else 1 / end - 1 for end in ends)
+    return low, high
 
 
 def more_needed(ratio: Estimate, margin: float) -> str:

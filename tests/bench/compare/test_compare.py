@@ -241,9 +241,35 @@ def test_new_errors_regress_and_their_prompts_leave_the_counters(pair: Pair) -> 
 
 
 def test_a_slow_down_beyond_the_margin_regresses(pair: Pair) -> None:
-    comparison = judged(pair(slower(1.2)))
+    comparison = judged(pair(slower(1.3)))
     assert verdicts(comparison) == {"ar": "pass", "spec": "regressed", "ptp": "pass"}
-    assert measure(comparison, "spec", "time").change == pytest.approx(0.2)
+    assert measure(comparison, "spec", "time").change == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.15, "pass"), (0.7, "improved")])
+def test_within_the_margin_time_passes_and_below_it_improved(
+    pair: Pair, factor: float, verdict: str
+) -> None:
+    assert verdicts(judged(pair(slower(factor))))["spec"] == verdict
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.5, "inconclusive"), (0.6, "pass")])
+def test_a_machine_that_changed_for_ar_too_is_no_change_of_decoders(
+    pair: Pair, factor: float, verdict: str
+) -> None:
+    def loaded(record: dict[str, Any]) -> None:
+        for cell in ("ar", "spec", "ptp"):
+            slower(factor, cell)(record)
+
+    comparison = judged(pair(loaded))
+    assert set(verdicts(comparison).values()) == {verdict}
+    assert "as ar was; use `bench ab`" in measure(comparison, "spec", "time").note
+    assert comparison.exit_code == Exit.DONE
+
+
+def test_ar_alone_has_no_control_in_separate_runs(pair: Pair) -> None:
+    comparison = judged(pair(slower(1.5, "ar")))
+    assert verdicts(comparison) == {"ar": "inconclusive", "spec": "pass", "ptp": "pass"}
 
 
 def test_a_load_on_a_whole_run_cancels_in_units_of_ars_time(pair: Pair) -> None:
@@ -300,7 +326,7 @@ def test_noise_around_the_margin_is_inconclusive_and_fails_only_when_asked(pair:
 
     def change(record: dict[str, Any]) -> None:
         if record["decoder"] == "spec" and record["total_s"]:
-            record["total_s"] *= float(np.exp(rng.normal(0.095, 0.15)))
+            record["total_s"] *= float(np.exp(rng.normal(0.18, 0.15)))
 
     runs = pair(change, conversations=6)
     comparison = judged(runs)

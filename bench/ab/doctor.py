@@ -29,8 +29,8 @@ from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import times
 from bench.stats.intervals import CONFIDENCE, Estimate
-from bench.stats.summary import noise_floor
 from bench.stats.validity import MAX_OTHER_CORES
+from bench.stats.workers import noise_floor
 
 _LOW_MEMORY = 0.1
 POWER = 0.8

@@ -308,8 +308,13 @@ def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:
     return array("q", column)
 
 
-def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str]:
-    """Describe the invariants that a record breaks; empty for a failed answer."""
+def broken_invariants(
+    record: SampleRecord, max_new_tokens: int, *, verified: bool = False
+) -> Sequence[str]:
+    """Describe the invariants that a record breaks; empty for a failed answer.
+
+    A decoder whose tokens the target verifies (`verified`) feeds each of them, and each draft.
+    """
     steps, tokens = record.steps, record.tokens
     if steps is None or tokens is None:
         return ()
@@ -335,6 +340,9 @@ def broken_invariants(record: SampleRecord, max_new_tokens: int) -> Sequence[str
         broken.append("a step names deciding passes, but not one per emitted token")
     if any(after < before for before, after in itertools.pairwise(steps.ended_s)):
         broken.append("a step ended before the previous one")
+    rows = sum(steps.target_rows[1:])
+    if verified and max(sum(steps.emitted[1:]), sum(steps.drafted[1:])) > rows:
+        broken.append(f"later steps fed the target {rows} rows, fewer than tokens or drafts")
     counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted, *steps.depth)
     if any(number < 0 for number in counts):
         broken.append("a step has a count below 0")

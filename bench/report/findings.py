@@ -67,7 +67,7 @@ class Findings:
     @cached_property
     def floor(self) -> Estimate:
         """The A/A noise floor over all families."""
-        return sums.noise_floor(self.run.records)
+        return workers.noise_floor(self.run.records)
 
     @cached_property
     def acceptance(self) -> pd.DataFrame:

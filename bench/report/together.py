@@ -18,9 +18,10 @@ from bench.records.plan import BASELINE, Plan, guarantee_rank
 from bench.report.tables.setting import hardware, model_of
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side
-from bench.stats.summary import ALL, Pairs, noise_floor, rivals, summarise
+from bench.stats.summary import ALL, Pairs, rivals, summarise
 from bench.stats.summary_row import judged, rows_of
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
+from bench.stats.workers import noise_floor
 from bench.text import portable
 
 _ASKED = {

@@ -125,12 +125,6 @@ def summarise(
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def noise_floor(records: Sequence[SampleRecord]) -> Estimate:
-    """Estimate the A/A noise floor: the "speed-up" of the baseline's second arm over the first."""
-    units = times.units_of(records)
-    return paired_speedup(units[BASELINE], units[SECOND_BASELINE])
-
-
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     """Return all estimators of the noise floor, over all families."""
     units = times.units_of(records)

@@ -34,7 +34,8 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
 from bench.records.status import Difference, RunStatus
 from bench.stats.adapter_fit import training_warnings
-from bench.stats.workers import Part, baseline_units, trend, workers
+from bench.stats.intervals import Estimate
+from bench.stats.workers import Part, baseline_units, noise_floor, trend, workers
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -88,6 +89,7 @@ def judge(run: Run) -> RunStatus:
             *_error_warnings(errors),
             *_noise_warnings(loads, cores, None if parts else drift),
             *_worker_warnings(parts),
+            *([] if parts else _unsteady("the machine", noise_floor(run.records))),
             *_repeat_warnings(run.records),
             *run.env.models.notes,
             *training_warnings(run.config, run.env.models),
@@ -148,12 +150,14 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
 
     def same(each: Difference) -> str:
         compared = each.num_compared or 0
-        return f"{1 - (each.num_answers or 0) / max(1, compared):.0%} of {compared} answers"
+        share = 1 - (each.num_answers or 0) / max(1, compared)
+        return f"{percent(share, '%', 0)} of {compared} answers"
 
     share = (difference.num_equal or 0) / (difference.num_tokens or 1)
     line = (
-        f"{difference.cell} is identical to ar on {same(difference)} ({share:.0%} of their tokens "
-        f"precede the first difference; its median position is token {median(difference.places):g})"
+        f"{difference.cell} is identical to ar on {same(difference)} ({percent(share, '%', 0)} of "
+        "their tokens precede the first difference; its median position is token "
+        f"{median(difference.places):g})"
     )
     if difference.gaps:
         near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
@@ -225,8 +229,10 @@ def _broken(run: Run) -> tuple[str, ...]:
     limit = run.config.get("max_new_tokens")
     max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
     broken: dict[str, list[str]] = {}
+    lossy = {cell.cell for cell in run.plan.cells if not cell.lossless}
     for record in run.records:
-        for what in broken_invariants(record, max_new_tokens):
+        verified = record.decoder not in lossy
+        for what in broken_invariants(record, max_new_tokens, verified=verified):
             broken.setdefault(record.decoder, []).append(f"{what} (prompt {record.prompt})")
     if broken or run.status.verdict != INVALID:
         return tuple(
@@ -305,13 +311,16 @@ def _worker_warnings(parts: Iterable[Part]) -> list[str]:
         if drifted(part.drift):
             line = f"{_slower(part.drift)} of its blocks than at their start"
             warnings.append(f"worker {part.title} drifted: {line}")
-        floor = part.floor.value
-        if floor is not None and part.floor.differs_from_one and abs(floor - 1) > _MAX_DRIFT:
-            warnings.append(
-                f"worker {part.title} is not steady: ar against itself gave {factor(floor)} "
-                f"[{factor(part.floor.low, '')}, {factor(part.floor.high, '')}] there"
-            )
+        warnings += _unsteady(f"worker {part.title}", part.floor)
     return warnings
+
+
+def _unsteady(what: str, floor: Estimate) -> list[str]:
+    """Warn if the baseline's second arm was clearly faster or slower than its first."""
+    if floor.value is None or not floor.differs_from_one or abs(floor.value - 1) <= _MAX_DRIFT:
+        return []
+    ends = f"[{factor(floor.low, '')}, {factor(floor.high, '')}]"
+    return [f"{what} is not steady: ar against itself gave {factor(floor.value)} {ends}"]
 
 
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:

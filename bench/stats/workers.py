@@ -75,12 +75,18 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
                 name=name,
                 node=mine[0].node,
                 num_blocks=len({record.block for record in mine}),
-                floor=paired_speedup(units[BASELINE], units[SECOND_BASELINE]),
+                floor=noise_floor(mine),
                 speedups={cell: each for cell, each in found.items() if cell != BASELINE},
                 drift=drifting.get(name, trend(mine)),
             )
         )
     return parts
+
+
+def noise_floor(records: Iterable[SampleRecord]) -> Estimate:
+    """Estimate the A/A noise floor: the "speed-up" of the baseline's second arm over the first."""
+    units = units_of(records)
+    return paired_speedup(units[BASELINE], units[SECOND_BASELINE])
 
 
 def baseline_units(records: Iterable[SampleRecord]) -> Iterator[tuple[tuple[int, int], Unit]]:

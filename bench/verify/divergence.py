@@ -11,7 +11,8 @@ m / (4 T). Rounding may also move a top-p or top-k cut, so cuts moved by the mar
 
 For decoders that guarantee the baseline's exact tokens, any difference is wrong in row-invariant
 numerics, and any difference but a near-tie in greedy float32 runs. In other runs (half precision,
-sampling), differences are reported with their distance from a tie and not judged.
+sampling), rounding may carry further: differences are reported with their distance from a tie, and
+are wrong only beyond `BLUNDER` margins.
 
 Letters: V vocabulary, T temperature, u the uniform of a position.
 """
@@ -39,7 +40,9 @@ from decoders.core.sampling import Uniforms, warp
 from decoders.core.types import Sampling
 
 MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
-"""Gap below which two logits tie, by the model's dtype; row-invariant numerics have no ties."""
+"""Largest gap of two tied logits, by the model's dtype; row-invariant numerics have no ties."""
+BLUNDER = 4
+"""Margins from a tie beyond which no rounding explains a difference, in any precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Divergence:
     @property
     def near_tie(self) -> bool:
         """Return whether rounding explains the difference."""
-        return self.distance < self.margin
+        return self.margin > 0 and self.distance <= self.margin
 
 
 def differences(
@@ -72,9 +75,13 @@ def differences(
         precision = setup.precision(each.cell)
         invariant, greedy = precision == "invariant", setup.sampling.greedy
         parted = [] if invariant else _examined(setup, precision, each.unequal, prompts)
-        num_wrong = len(each.unequal) if invariant else None
-        if precision == "float32" and greedy:
+        num_wrong: int | None
+        if invariant:
+            num_wrong = len(each.unequal)
+        elif precision == "float32" and greedy:
             num_wrong = sum(not divergence.near_tie for divergence in parted)
+        else:
+            num_wrong = sum(d.distance > BLUNDER * d.margin for d in parted) or None
         judged = {id(divergence): divergence for divergence in parted}.values()
         gaps = tuple(d.distance for d in judged if d.by != "length")
         found.append(each.difference(num_wrong, gaps))

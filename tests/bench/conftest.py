@@ -43,7 +43,7 @@ def make_record(
         drafted=tuple(drafted or zeros),
         accepted=tuple(accepted or zeros),
         target_calls=tuple(calls or (1,) * len(emitted)),
-        target_rows=tuple(rows or (10, *(1,) * (len(emitted) - 1))),
+        target_rows=tuple(rows or (10, *map(max, emitted[1:], (drafted or emitted)[1:]))),
         draft_calls=zeros,
         draft_rows=zeros,
     )

@@ -15,6 +15,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.stats import estimates, summary, summary_row
 from bench.stats.intervals import ratio_of_sums
+from bench.stats.workers import noise_floor
 from decoders.core.types import Sampling
 from tests.bench.conftest import PRIMARY
 
@@ -105,9 +106,9 @@ def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None
     rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 2.0))
     frame = summary.summarise(rows, PLAN)
     assert set(frame["decoder"]) == {"ar"}
-    assert summary.noise_floor(rows).value == pytest.approx(1.0)
+    assert noise_floor(rows).value == pytest.approx(1.0)
     assert row(frame, "ar", "qa")["aa_speedup"] == pytest.approx(2.0)
-    assert summary.noise_floor([]).value is None
+    assert noise_floor([]).value is None
 
 
 def test_identity_is_unknown_where_it_is_not_defined(record: Make) -> None:
@@ -261,7 +262,7 @@ def test_a_synthetic_run_is_fast_where_it_was_made_fast(synthetic_run: Callable[
     frame = summary.summarise(run.records, run.plan)
     assert row(frame, "spec")["speedup_low"] > row(frame, "spec@slow")["speedup_high"]
     assert row(frame, "spec")["tokens_per_call"] == pytest.approx(3.0, abs=0.4)
-    floor = summary.noise_floor(run.records)
+    floor = noise_floor(run.records)
     assert floor.low is not None
     assert floor.high is not None
     assert floor.low < 1.02

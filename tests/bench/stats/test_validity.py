@@ -96,6 +96,17 @@ def test_a_broken_invariant_makes_it_invalid_and_names_a_prompt(record: Make) ->
     assert "ar made 4 calls for 3 tokens (prompt c0#1)" in validity.reasons[0]
 
 
+@pytest.mark.parametrize("cheat", [{"rows": (10, 3)}, {"rows": (10, 3), "drafted": (0, 4)}])
+def test_verified_tokens_and_drafts_beyond_the_rows_fed_make_it_invalid(
+    record: Make, cheat: dict[str, Any]
+) -> None:
+    """A decoder that replays an answer, or invents drafts, feeds the target too few rows."""
+    emitted = (1, 3) if "drafted" in cheat else (1, 4)
+    mine = record("memo", emitted=emitted, **cheat)
+    (reason,) = judge(run_of([mine])).reasons
+    assert "fed the target 3 rows, fewer than tokens or drafts" in reason
+
+
 def test_an_answer_past_the_budget_makes_it_invalid(record: Make) -> None:
     assert judge(run_of([record("ptp", emitted=(1, 8))])).verdict == "INVALID"
     assert judge(run_of([record("ptp", emitted=(1, 7))])).verdict == "VALID"
@@ -276,6 +287,22 @@ def test_a_warning_says_how_much_is_identical_where_and_how_near_a_tie(record: M
         "itself, as ar@rows5, is identical on 75% of 8 answers; e.g. c0#1"
     )
     assert "ar itself" not in warnings[1]
+    almost = parted | {"num_answers": 1, "num_compared": 480}
+    (line,) = judge(run_of([record()], differences=[almost])).warnings
+    assert line.startswith("spec is identical to ar on 99% of 480 answers")
+
+
+def test_a_baseline_that_differs_from_itself_is_a_warning(record: Make) -> None:
+    def arms(second: float) -> list[SampleRecord]:
+        return [
+            record(cell, conversation=f"c{n}", block=n, total_s=pace * (1 + n / 500))
+            for n in range(9)
+            for cell, pace in (("ar", 1.0), ("ar@aa", second * (1 + n % 2 / 100)))
+        ]
+
+    (line,) = judge(run_of(arms(1.2))).warnings
+    assert line.startswith("the machine is not steady: ar against itself gave 0.83x [0.8")
+    assert not judge(run_of(arms(1.01))).warnings
 
 
 def test_fewer_records_than_were_counted_are_damage(record: Make) -> None:

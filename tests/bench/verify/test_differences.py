@@ -12,7 +12,7 @@ from bench.plan.select import choose_decoders
 from bench.plan.setup import Setup
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.verify.divergence import differences
+from bench.verify.divergence import MARGINS, differences
 
 Make = Callable[..., SampleRecord]
 PROMPT = Prompt(conversation="c0", turn=1, family="qa", ids=(5, 6), hash="h", reference=None)
@@ -58,14 +58,30 @@ def test_a_near_tie_is_a_difference_and_not_wrong(
 
 
 @pytest.mark.parametrize("values", [{"dtype": "bfloat16"}, {"temperature": 0.5}])
-def test_half_precision_and_sampling_are_reported_and_not_judged(
+def test_in_half_precision_and_sampled_only_blunders_are_wrong(
     setup: Setup, record: Make, small: Any, opener: Any, values: dict[str, Any]
 ) -> None:
     run = choose_decoders(small(decoders="spec:verify=coupled", **values), print)
-    sampled = dataclasses.replace(opener(run), config=run.config)
+    other = dataclasses.replace(opener(run), config=run.config)
     records = [record("ar"), record("spec", tokens=(9, 9, 9))]
-    (found,) = differences(sampled, records, {"c0#1": PROMPT})
-    assert found.num_wrong is None
+    (found,) = differences(other, records, {"c0#1": PROMPT})
+    assert (found.num_wrong, len(found.gaps)) == (1, 1)
+
+
+def test_in_half_precision_less_than_a_blunder_is_reported_and_not_judged(
+    record: Make, small: Any, opener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = choose_decoders(small(decoders="spec", dtype="bfloat16"), print)
+    setup = dataclasses.replace(opener(run), config=run.config)
+    target: Any = setup.models.target
+    distribution = target.logits(PROMPT.ids).clone()
+    best, second, *_ = ranked(setup, PROMPT.ids)
+    monkeypatch.setattr(target, "logits", lambda _context: distribution)
+    records = [record("ar", tokens=(best, 1, 2)), record("spec", tokens=(second, 1, 2))]
+    for gap, wrong in ((3.9 * MARGINS["bfloat16"], None), (4.1 * MARGINS["bfloat16"], 1)):
+        distribution[second] = distribution[best] - gap
+        (found,) = differences(setup, records, {"c0#1": PROMPT})
+        assert found.num_wrong == wrong
 
 
 def test_a_decoder_that_keeps_the_distribution_only_is_not_compared(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -256,12 +256,6 @@ def measure_noise() -> Noise:
     if noise is None:
         raise BenchError("ar failed on every prompt of the zoo: no noise could be measured")
     return noise
-
-
-def to_json(checks: Iterable[Check], noise: Noise | None) -> dict[str, Any]:
-    """Return checks and noise as JSON data."""
-    listed = [{**asdict(check), "good": check.good} for check in checks]
-    return {"checks": listed, "noise": None if noise is None else asdict(noise)}
 
 
 def noise_lines(noise: Noise, margin: float) -> list[str]:

@@ -32,9 +32,8 @@ POINTS = "points"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """A sweep's folder, the worst exit code of its points, and the figures that were left out."""
+    """The worst exit code of a sweep's points, and the figures that were left out."""
 
-    folder: Path
     exit_code: int
     left_out: tuple[str, ...] = ()
 
@@ -80,7 +79,7 @@ def run_sweep(
         left_out = write_sweep(folder, sweep, _existing(folder), failed)
         if worst == Exit.INTERRUPTED:
             progress.note("the sweep goes on where it was stopped by the same command")
-        return SweepResult(folder=folder, exit_code=int(worst), left_out=tuple(left_out))
+        return SweepResult(exit_code=int(worst), left_out=tuple(left_out))
 
 
 def _measure(

@@ -214,15 +214,13 @@ def _log_ratios(records: Sequence[SampleRecord]) -> list[float]:
     return [float(np.log(other / one)) for one, other in pairs if one and other]
 
 
-def supported_margin(
-    ratios: Sequence[float], num_prompts: int, num_repeats: int, seed: int = 0
-) -> float:
+def supported_margin(ratios: Sequence[float], num_prompts: int, num_repeats: int) -> float:
     """Return the margin that an unchanged decoder passes with probability `POWER`.
 
     It is exp((t + z) sd / sqrt(P)) - 1, for the sd of the median of R resampled ratios, Student's t
     of the interval, and the normal quantile z of the power.
     """
-    rng = np.random.default_rng([seed, num_prompts, num_repeats])
+    rng = np.random.default_rng([0, num_prompts, num_repeats])
     drawn = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))
     spread = float(np.median(drawn, axis=1).std(ddof=1))
     reach = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1) + stats.norm.ppf(POWER)

@@ -45,13 +45,10 @@ class Pooled:
 
 
 def pool(logs: Floats, machines: Sequence[str], conversations: Sequence[str]) -> Pooled:
-    """Pool log ratios ``[S, P]``, given the S sessions' machines and the P prompts' conversations.
+    """Pool log ratios ``[S, P]`` of `FEWEST` sessions or more.
 
-    Raises:
-        ValueError: fewer sessions than `FEWEST`.
+    `machines` has the machine of each session, `conversations` the conversation of each prompt.
     """
-    if len(logs) < FEWEST:
-        raise ValueError(f"pooling needs {FEWEST} or more sessions, not {len(logs)}")
     sessions, prompts = logs.mean(1), cluster_mean(logs.mean(0).tolist(), conversations)
     found = _random_effects(sessions, machines)
     mean = Estimate(value=found.centre, num=logs.shape[1], clusters=prompts.clusters)

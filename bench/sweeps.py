@@ -8,7 +8,7 @@ resumed, and missing points are measured.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,67 +16,38 @@ import tomli_w
 
 from bench import runs
 from bench.errors import BenchError, Exit, UsageError
-from bench.plan.make import estimate, make_plan
-from bench.plan.select import ResolvedRun, choose_decoders
+from bench.plan.select import choose_decoders
 from bench.plan.setup import Opener, open_setup
-from bench.progress import Progress, duration
+from bench.progress import Progress
 from bench.records.files import only_writer, write_text
 from bench.records.run_folder import read_config
 from bench.records.status import STATUS, read_status
 from bench.report.texts.sweep import write_sweep
-from bench.settings.config import RunConfig
 from bench.settings.sweep import GRIDS, Point, Sweep
 from bench.stats.validity import EXIT_CODES
 
 SWEEP = "sweep.toml"
 POINTS = "points"
-_AT_ONCE = 4
-"""Batch size above which an estimate assumes no further speed-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """A sweep's folder, the worst exit code of its points, and the figures that were left out."""
+    """The worst exit code of a sweep's points, and the figures that were left out."""
 
-    folder: Path
     exit_code: int
     left_out: tuple[str, ...] = ()
 
 
-def plan_lines(
-    sweep: Sweep,
-    folder: Path,
-    progress: Progress,
-    opener: Opener = open_setup,
-    decided: Sequence[ResolvedRun] | None = None,
-) -> list[str]:
-    """Describe the missing points and their time; open the first one (raises as `run_sweep`)."""
-    decided = decided or _decided(sweep)
+def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
+    """Count a sweep's points and list the missing ones; raise as `choose_decoders` for any."""
+    for point in sweep.points:
+        choose_decoders(point.config, lambda _: None)
     there = _existing(folder)
-    missing = [i for i, point in enumerate(sweep.points) if not _complete(there.get(point.name))]
+    missing = [point for point in sweep.points if not _complete(there.get(point.name))]
     line = f"sweep of {sweep.describe()}"
     if len(missing) < len(sweep.points):
         line += f"; {len(sweep.points) - len(missing)} complete already"
-    if not missing:
-        return [line]
-    first = sweep.points[missing[0]]
-    try:
-        setup = opener(decided[missing[0]])
-        plan, prompts = make_plan(setup, first.name, progress)
-        one_s, basis = estimate(
-            setup, plan, [prompts[each.prompt] for each in plan.in_pass("timing")]
-        )
-    except BenchError as error:  # raised again at that point; others may be fine
-        return [f"{line}; no estimate: {error.message}"]
-    work = [_work(run.config) for run in decided]
-    seconds = one_s * sum(work[i] for i in missing) / work[missing[0]]
-    return [f"{line}; about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
-
-
-def _work(config: RunConfig) -> float:
-    """Return a point's relative time from its most possible tokens, batched as in `estimate`."""
-    answers = (len(config.decoders or {}) + 1) * config.repeats * (config.limit or 1)
-    return answers * config.max_new_tokens / min(config.batch_size, _AT_ONCE)
+    return [line, *(f"point {point.number}: {point.label}" for point in missing)]
 
 
 def run_sweep(
@@ -93,11 +64,10 @@ def run_sweep(
         UsageError: the folder holds another sweep.
         BenchError: the folder cannot be written to.
     """
-    decided = _decided(sweep)  # report a mistake in any point before making the folder
+    described = plan_lines(sweep, folder)[0]  # a mistake in any point makes no folder
     _begin(sweep, folder)
     with only_writer(folder):
-        for line in plan_lines(sweep, folder, progress, opener, decided):
-            progress.note(line)
+        progress.note(described)
         worst, failed = Exit.DONE, {}
         for point in sweep.points:
             code, reason = _measure(point, sweep, folder, progress, opener)
@@ -109,7 +79,7 @@ def run_sweep(
         left_out = write_sweep(folder, sweep, _existing(folder), failed)
         if worst == Exit.INTERRUPTED:
             progress.note("the sweep goes on where it was stopped by the same command")
-        return SweepResult(folder=folder, exit_code=int(worst), left_out=tuple(left_out))
+        return SweepResult(exit_code=int(worst), left_out=tuple(left_out))
 
 
 def _measure(
@@ -173,8 +143,3 @@ def _complete(run_dir: Path | None) -> bool:
         return False
     status = read_status(run_dir)
     return status.complete and status.reported is not False
-
-
-def _decided(sweep: Sweep) -> list[ResolvedRun]:
-    """Return every point's run with its decoders chosen (raises as `choose_decoders`)."""
-    return [choose_decoders(point.config, lambda _: None) for point in sweep.points]

@@ -19,9 +19,8 @@ from bench.machine.env import ROOT, VARIABLES, comparability_key, git_state
 from bench.records.environment import Environment
 
 PROTOCOL = 1
-"""Version of requests and answers (`bench.ab.worker`); a worker that reports none has version 1."""
-_WORKERS = ("bench/ab/worker.py", "bench/regress/worker.py")
-"""Paths of a checkout's worker, newest first."""
+"""Version of requests and answers (`bench.ab.worker`)."""
+_WORKER = "bench/ab/worker.py"
 _PROJECT = "decoding-bench"
 
 
@@ -61,14 +60,6 @@ def _is_checkout(folder: Path) -> bool:
         return False
 
 
-def _worker_of(tree: Path, name: str) -> Path:
-    for path in _WORKERS:
-        if (tree / path).is_file():
-            return tree / path
-    line = f"{name} is too old: it has no {' or '.join(_WORKERS)}; compare with a newer revision"
-    raise UnavailableError(line)
-
-
 def _git(*arguments: str) -> None:
     subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True)
 
@@ -78,7 +69,10 @@ class Process:
 
     def __init__(self, name: str, tree: Path) -> None:
         """Start the checkout's worker, its code first on the import path and all else equal."""
-        script = _worker_of(tree, name)
+        script = tree / _WORKER
+        if not script.is_file():
+            line = f"{name} is too old: it has no {_WORKER}; compare with a newer revision"
+            raise UnavailableError(line)
         self.name, self.tree = name, tree
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(script)],
@@ -113,7 +107,7 @@ class Process:
     def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Open a configuration; exit 5 if the worker has another `PROTOCOL` or checkout's code."""
         opened = self.ask("open", config=dict(config))
-        version = opened.get("protocol", 1)
+        version = opened.get("protocol")
         if version != PROTOCOL:
             line = f"{self.name} speaks version {version} of the protocol between the sides, this "
             line += f"bench version {PROTOCOL}; run `bench ab` from another checkout, or compare "

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -214,15 +214,13 @@ def _log_ratios(records: Sequence[SampleRecord]) -> list[float]:
     return [float(np.log(other / one)) for one, other in pairs if one and other]
 
 
-def supported_margin(
-    ratios: Sequence[float], num_prompts: int, num_repeats: int, seed: int = 0
-) -> float:
+def supported_margin(ratios: Sequence[float], num_prompts: int, num_repeats: int) -> float:
     """Return the margin that an unchanged decoder passes with probability `POWER`.
 
     It is exp((t + z) sd / sqrt(P)) - 1, for the sd of the median of R resampled ratios, Student's t
     of the interval, and the normal quantile z of the power.
     """
-    rng = np.random.default_rng([seed, num_prompts, num_repeats])
+    rng = np.random.default_rng([0, num_prompts, num_repeats])
     drawn = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))
     spread = float(np.median(drawn, axis=1).std(ddof=1))
     reach = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1) + stats.norm.ppf(POWER)
@@ -256,12 +254,6 @@ def measure_noise() -> Noise:
     if noise is None:
         raise BenchError("ar failed on every prompt of the zoo: no noise could be measured")
     return noise
-
-
-def to_json(checks: Iterable[Check], noise: Noise | None) -> dict[str, Any]:
-    """Return checks and noise as JSON data."""
-    listed = [{**asdict(check), "good": check.good} for check in checks]
-    return {"checks": listed, "noise": None if noise is None else asdict(noise)}
 
 
 def noise_lines(noise: Noise, margin: float) -> list[str]:

@@ -207,7 +207,7 @@ def sweep(
         typer.Option(help="Output folder; resumes a stopped one. [default: OUTPUT/sweep-NAME-…]"),
     ] = None,
     output: options.Output = options.RESULTS,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print plan and ETA.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the points.")] = False,
     progress: options.Progressing = "auto",
 ) -> None:
     """Measure a grid of runs over options, batch size, temperature, prompt and output length."""
@@ -216,10 +216,10 @@ def sweep(
 
     asked = load_sweep(file)
     made = folder or output / asked.folder_name
+    if dry_run:
+        typer.echo("\n".join(sweeps.plan_lines(asked, made)))
+        return
     with options.choose(progress) as shown:
-        if dry_run:
-            typer.echo("\n".join(sweeps.plan_lines(asked, made, shown)))
-            return
         ended = sweeps.run_sweep(asked, made, shown)
     for line in ended.left_out:
         typer.echo(f"skipped: {line}")

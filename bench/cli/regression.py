@@ -101,7 +101,6 @@ def doctor(
     ] = False,
     margin: Annotated[float, typer.Option(help="Margin to resolve; 0.03 is 3 %.")] = 0.03,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 on any advice.")] = False,
-    as_json: options.JsonFlag = False,
 ) -> None:
     """Check whether this machine is fit to measure on, and how small a difference it can show."""
     from bench.ab import doctor as examiner
@@ -110,15 +109,12 @@ def doctor(
     check(margin, Margin, "--margin")
     checks = examiner.examine()
     noise = examiner.measure_noise() if aa else None
-    if as_json:
-        typer.echo(json.dumps(examiner.to_json(checks, noise), indent=1))
-    else:
-        for result in checks:
-            mark = "ok" if result.good else "! "
-            advice = "" if result.good else f": {result.advice}"
-            typer.echo(f"{mark} {result.name:<11} {result.seen}{advice}")
-        if noise is not None:
-            typer.echo("\n".join(examiner.noise_lines(noise, margin)))
+    for result in checks:
+        mark = "ok" if result.good else "! "
+        advice = "" if result.good else f": {result.advice}"
+        typer.echo(f"{mark} {result.name:<11} {result.seen}{advice}")
+    if noise is not None:
+        typer.echo("\n".join(examiner.noise_lines(noise, margin)))
     if strict and not all(result.good for result in checks):
         raise typer.Exit(int(Exit.INVALID))
 

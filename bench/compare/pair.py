@@ -20,10 +20,8 @@ from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import family_order
 
-_DISTRIBUTION = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length")
-"""Settings that decide the answers to a prompt, with the decoder (and the seed when sampling)."""
-_WORK = ("reuse_prefix",)
-"""Settings that decide how much of the work is timed."""
+_WORK = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length", "reuse_prefix")
+"""Settings that, with the seed when sampling, decide the answers and how much of them is timed."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
@@ -77,7 +75,7 @@ class RunPair:
         base, head = self.base.config, self.head.config
         lines = [
             f"{key} is {base[key]} in base and {head[key]} in head"
-            for key in (*_DISTRIBUTION, *_WORK, *(["seed"] if base.get("temperature") else []))
+            for key in (*_WORK, *(["seed"] if base.get("temperature") else []))
             if key in base and key in head and base[key] != head[key]
         ]
         return [*lines, *(f"the target models differ{why}" for why in self._other_target())]

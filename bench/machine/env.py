@@ -33,7 +33,7 @@ from bench.records.environment import (
     Models,
     TorchSettings,
 )
-from bench.records.record import SCHEMA
+from bench.records.json_file import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent
 """Folder of the packages and the zoo: the source tree, or the place of an installed wheel."""

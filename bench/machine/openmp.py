@@ -15,15 +15,13 @@ WAIT_POLICY, SPIN_COUNT = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 _SHORT_SPIN = "10000"
 
 
-def shorten_spinning() -> bool:
-    """Make waiting threads spin only briefly; return whether the setting was changed.
+def shorten_spinning() -> None:
+    """Make waiting threads spin only briefly.
 
     Nothing changes if the user set `WAIT_POLICY` or `SPIN_COUNT`, or if torch is imported already.
     """
-    if "torch" in sys.modules or WAIT_POLICY in os.environ or SPIN_COUNT in os.environ:
-        return False
-    os.environ[SPIN_COUNT] = _SHORT_SPIN
-    return True
+    if not ("torch" in sys.modules or WAIT_POLICY in os.environ or SPIN_COUNT in os.environ):
+        os.environ[SPIN_COUNT] = _SHORT_SPIN
 
 
 def spinning() -> tuple[str, str | None]:

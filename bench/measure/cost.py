@@ -40,6 +40,7 @@ from bench.records.environment import Environment, read_environment, write_envir
 from bench.records.files import SampleWriter, cannot_write, only_writer, remove_scratch, write_bytes
 from bench.records.frames import csv_bytes
 from bench.stats.cost_curve import table_of, with_readings
+from decoders.core.hf.checkpoint import first_line
 from decoders.core.model import Model
 from decoders.core.types import Call
 
@@ -154,8 +155,7 @@ class _Measurement:
         try:
             self._replay()
         except (RuntimeError, ValueError) as error:  # raised by compilers
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            return f"capturing a call failed: {lines[0]}"
+            return f"capturing a call failed: {first_line(error)}"
         return self._subject.facts.no_replay
 
     def _keep(self, event: Event) -> None:

@@ -72,7 +72,7 @@ def make_probes(
     reading = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
     if not alike:
         reading.append(_reading(("bandwidth",), matrices[:own]))
-    return [*reading, _copying(matrices), _multiplying(sizes.multiplied, dtype, device)]
+    return [*reading, _multiplying(sizes.multiplied, dtype, device)]
 
 
 def _reading(what: tuple[str, ...], matrices: list[Tensor]) -> Probe:
@@ -83,19 +83,6 @@ def _reading(what: tuple[str, ...], matrices: list[Tensor]) -> Probe:
             linear(vector, matrix)
 
     return Probe(what=what, amount=sum(matrix.nbytes for matrix in matrices), run=run)
-
-
-def _copying(matrices: list[Tensor]) -> Probe:
-    half = len(matrices) // 2
-    pairs = list(zip(matrices[:half], matrices[half:], strict=False))
-    pairs = pairs or [(matrices[0], matrices[0].clone())]
-
-    def run() -> None:
-        for source, target in pairs:
-            target.copy_(source)
-
-    amount = sum(source.nbytes + target.nbytes for source, target in pairs)
-    return Probe(what=("copy_bandwidth",), amount=amount, run=run)
 
 
 def _multiplying(width: int, dtype: torch.dtype, device: torch.device) -> Probe:

@@ -123,7 +123,6 @@ class CostFacts:
         bandwidth: bytes per second of matrix-vector products with many different matrices, each
             read once; together they are as large as the model's weights.
         memory_bandwidth: the same with more bytes than any cache holds.
-        copy_bandwidth: bytes read and written per second by a plain copy, for comparison.
         matrix_rate: floating-point operations per second of a product of large matrices.
         replay: seconds of the call `replayed`, run as a captured graph or compiled. None: not
             measured, for the reason `no_replay`.
@@ -141,7 +140,6 @@ class CostFacts:
     grid: Grid
     bandwidth: Measured | None = None
     memory_bandwidth: Measured | None = None
-    copy_bandwidth: Measured | None = None
     matrix_rate: Measured | None = None
     replay: Measured | None = None
     beside_replay: Measured | None = None
@@ -161,8 +159,7 @@ class CostFacts:
 
 
 READINGS = (
-    *("bandwidth", "memory_bandwidth", "copy_bandwidth", "matrix_rate"),
-    *("replay", "beside_replay", "other_cores"),
+    *("bandwidth", "memory_bandwidth", "matrix_rate", "replay", "beside_replay", "other_cores"),
 )
 """Fields of `CostFacts` that are medians of one reading per round."""
 

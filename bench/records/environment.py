@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +111,7 @@ class Environment:
     """The content of env.json.
 
     `gpu` holds facts from the driver (`bench.machine.gpu`), `packages` versions by name, and
-    `environment` the allowed environment variables. `process` is None until the run ends. `more`
-    holds fields that another version wrote and this one does not know; reports show them.
+    `environment` the allowed environment variables. `process` is None until the run ends.
     """
 
     schema: int | None = None
@@ -128,7 +127,6 @@ class Environment:
     models: Models = Models()
     comparability_key: str | None = None
     process: Process | None = None
-    more: Facts = field(default_factory=dict)
 
     @property
     def gpu_name(self) -> str | None:
@@ -143,10 +141,9 @@ class Environment:
     def to_json(self) -> dict[str, Any]:
         """Return JSON data, without ``process`` if it is None."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists there
-        more = data.pop("more")
         if data["process"] is None:
             del data["process"]
-        return {**data, **more}
+        return data
 
 
 def read_environment(run_dir: Path) -> Environment:
@@ -157,10 +154,8 @@ def read_environment(run_dir: Path) -> Environment:
 
 def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
     """Build an environment from JSON data (raises as `parse`)."""
-    known = {each.name for each in fields(Environment)} - {"more"}
-    stated = {key: value for key, value in data.items() if key in known and value is not None}
-    more = {key: value for key, value in data.items() if key not in known}
-    return parse(Environment, {**stated, "more": more}, source)
+    stated = {key: value for key, value in data.items() if value is not None}
+    return parse(Environment, stated, source)
 
 
 def write_environment(run_dir: Path, env: Environment) -> None:

@@ -19,9 +19,8 @@ class PhasedAnswer:
     """Seconds by phase and counts of one answer (or one group of B) of the second pass.
 
     `later_*` exclude the first step, as in `bench.stats.counters.Tally`. `repeat` is the repeat of
-    the preceding timed block, whose seed the answer shares (None in older runs, whose second pass
-    followed all blocks). `rows` counts the rows of calls, and `padded_rows` the padding that gives
-    merged calls one width (both 0 in older runs).
+    the preceding timed block, whose seed the answer shares. `rows` counts the rows of calls, and
+    `padded_rows` the padding that gives merged calls one width.
     """
 
     decoder: str
@@ -30,9 +29,9 @@ class PhasedAnswer:
     emitted: int
     later_emitted: int
     later_steps: int
-    repeat: int | None = None
-    rows: int = 0
-    padded_rows: int = 0
+    repeat: int
+    rows: int
+    padded_rows: int
 
     @property
     def total_s(self) -> float:

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, ValidationError
 
-from bench.records.json_file import SCHEMA as SCHEMA
-from bench.records.json_file import validator
+from bench.records.json_file import SCHEMA, validator
 from bench.settings.bounds import allowed
 from decoders.core.types import Generation
 

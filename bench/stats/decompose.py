@@ -189,4 +189,4 @@ def spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
 def _asked(units: Iterable[times.Unit], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
     """Return the timed units that the second pass repeated."""
     asked = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
-    return [u for u in units if (u.key, u.repeat) in asked or (u.key, None) in asked]
+    return [u for u in units if (u.key, u.repeat) in asked]

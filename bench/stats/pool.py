@@ -47,13 +47,10 @@ class Pooled:
 
 
 def pool(logs: Floats, occasions: Sequence[str], conversations: Sequence[str]) -> Pooled:
-    """Pool log ratios ``[S, P]``, given the S sessions' occasions and the P conversations.
+    """Pool log ratios ``[S, P]`` of `FEWEST` sessions or more.
 
-    Raises:
-        ValueError: fewer sessions than `FEWEST`.
+    `occasions` has the occasion of each session, `conversations` the conversation of each prompt.
     """
-    if len(logs) < FEWEST:
-        raise ValueError(f"pooling needs {FEWEST} or more sessions, not {len(logs)}")
     sessions, prompts = logs.mean(1), cluster_mean(logs.mean(0).tolist(), conversations)
     found = _random_effects(sessions, occasions)
     mean = Estimate(value=found.centre, num=logs.shape[1], clusters=prompts.clusters)

@@ -223,7 +223,6 @@ def with_steps(
     answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
 ) -> dict[str, tuple[list[PhasedAnswer], list[StepColumns]]]:
     """Return each decoder's answers, with the steps timed for the same prompts and repeats."""
-    counted: dict[tuple[str, str, int | None], StepColumns | None]
     counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
     found: dict[str, tuple[list[PhasedAnswer], list[StepColumns]]] = {}
     for answer in answers:

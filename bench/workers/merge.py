@@ -7,7 +7,6 @@ hold only within each of them (`bench.stats.times`). The original runs stay unch
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +16,8 @@ from typing import Any
 from bench.errors import UnavailableError
 from bench.records.environment import write_environment
 from bench.records.failures import ERRORS
-from bench.records.files import SampleWriter, only_writer, write_text
+from bench.records.files import SampleWriter, only_writer, write_json, write_text
+from bench.records.json_file import read_json
 from bench.records.phases import PhasedAnswer, read_phases, write_phases
 from bench.records.plan import Plan, PlannedPrompt, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
@@ -160,12 +160,10 @@ def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
     pieces: dict[str, str] = {}
     for run in runs:
         prompts |= read_prompts(run.path)
-        vocabulary = run.path / VOCABULARY
-        if vocabulary.is_file():
-            pieces |= json.loads(vocabulary.read_text(encoding="utf-8"))
+        pieces |= read_json(run.path / VOCABULARY) or {}
     write_prompts(folder, list(prompts.values()))
     ordered = dict(sorted(pieces.items(), key=lambda item: int(item[0])))
-    write_text(folder / VOCABULARY, json.dumps(ordered, ensure_ascii=False, indent=0) + "\n")
+    write_json(folder / VOCABULARY, ordered, indent=0)
     keys = {record.machine for record in merged.records}
     key = keys.pop() if len(keys) == 1 else None
     write_environment(folder, replace(runs[0].env, comparability_key=key))

@@ -24,10 +24,11 @@ from bench.records.environment import (
     TorchSettings,
 )
 from bench.records.external import ExternalAnswer
+from bench.records.json_file import SCHEMA
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import Block, Cell, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
-from bench.records.record import SCHEMA, SampleRecord, StepColumns
+from bench.records.record import SampleRecord, StepColumns
 from bench.records.status import Difference, RunStatus
 from bench.settings.config import RunConfig
 from bench.stats.summary_row import SummaryRow

@@ -170,6 +170,8 @@ def with_second_pass(run: Path) -> Path:
                 "later_emitted": sum(record.steps.emitted[1:]),
                 "later_steps": later,
                 "repeat": 0,
+                "rows": 0,
+                "padded_rows": 0,
             }
         )
     (run / PHASES_FILE).write_text(json.dumps({"answers": answers}))

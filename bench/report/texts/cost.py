@@ -100,7 +100,6 @@ def machine_lines(facts: CostFacts) -> list[str]:
     rates = (
         (facts.bandwidth, "matrix-vector products over matrices as large as the weights", "B"),
         (facts.memory_bandwidth, "the same with more bytes than any cache holds", "B"),
-        (facts.copy_bandwidth, "a plain copy, bytes read and written", "B"),
         (facts.matrix_rate, "a product of large matrices", "op"),
     )
     lines += [f"{what}: {_rate(rate, unit)}" for rate, what, unit in rates if rate is not None]

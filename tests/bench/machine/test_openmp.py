@@ -23,21 +23,21 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_threads_spin_shortly_where_nobody_chose(unset: pytest.MonkeyPatch) -> None:
-    assert shorten_spinning()
+    shorten_spinning()
     assert os.environ[SPIN_COUNT] == "10000"
 
 
 @pytest.mark.parametrize("name", [WAIT_POLICY, SPIN_COUNT])
 def test_what_the_user_chose_stays(unset: pytest.MonkeyPatch, name: str) -> None:
     unset.setenv(name, "chosen")
-    assert not shorten_spinning()
+    shorten_spinning()
     assert os.environ[name] == "chosen"
     assert {WAIT_POLICY, SPIN_COUNT} & set(os.environ) == {name}
 
 
 def test_nothing_is_set_that_nobody_would_read(unset: pytest.MonkeyPatch) -> None:
     unset.setitem(sys.modules, "torch", ModuleType("torch"))
-    assert not shorten_spinning()
+    shorten_spinning()
     assert SPIN_COUNT not in os.environ
 
 

@@ -220,7 +220,6 @@ def test_probes_read_every_matrix_once_and_count_what_they_read():
     amounts = {probe.what: probe.amount for probe in probes}
     assert amounts[("memory_bandwidth",)] == 5 * bytes_of
     assert amounts[("bandwidth",)] == 2 * bytes_of
-    assert amounts[("copy_bandwidth",)] == 4 * bytes_of
     clock = FakeClock(step_s=0.5)
     assert probes[0].per_second(clock) == 5 * bytes_of / 0.5
     whole = make_probes(10**12, dtype=torch.float32, device=cpu, room_bytes=4 * bytes_of)

@@ -108,6 +108,8 @@ def test_operating_points_are_mean_rows_and_seconds_of_a_target_call():
             later_emitted=4,
             later_steps=2,
             repeat=0,
+            rows=0,
+            padded_rows=0,
         )
         for decoder in ("ptp", "spec")
     ]

@@ -154,6 +154,8 @@ def phased(decoder, prompts=("c0#1",), **seconds):
         later_emitted=4,
         later_steps={"ar": 4, "mine": 2}[decoder],
         repeat=0,
+        rows=0,
+        padded_rows=0,
     )
 
 

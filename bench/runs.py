@@ -26,7 +26,7 @@ from bench.measure.timing import Runner
 from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
-from bench.plan.make import batch_size, make_plan, parse_part, part_of
+from bench.plan.make import make_plan, parse_part, part_of, quality_batch_size
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
@@ -302,7 +302,7 @@ class _Session:
         asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
         done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
         score = partial(score_quality, attempt=attempt, done=done)
-        with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", ADVICE):
+        with room_for(f"the quality pass, {quality_batch_size(setup)} answers at a time,", ADVICE):
             score(setup, asked, writer, self.progress)
 
     def _judged(self, setup: Setup, prompts: Mapping[str, Prompt], status: RunStatus) -> RunStatus:

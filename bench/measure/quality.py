@@ -1,5 +1,7 @@
 """The quality pass: answers held-out prompts, untimed and batched, and scores the answers.
 
+Where a batch would round otherwise than the timed calls, the answers come one at a time.
+
 It answers "how good", never "how fast". Each decoder's answer to a prompt is written as one line at
 once; a resumed run answers only the missing prompts. The line has the score against the reference
 and the target's scores of the answer's tokens; if several decoders give the same answer, the target
@@ -10,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 
 from bench.measure.timing import record_of
-from bench.plan.make import batch_size
+from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.files import Sink
@@ -49,7 +52,7 @@ def score_quality(
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
     read = cache(partial(target_scores, setup.models.target))
-    num_rows = batch_size(setup)
+    num_rows = quality_batch_size(setup)
     where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
     where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
 
@@ -64,7 +67,8 @@ def score_quality(
         if left:
             scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
             # large batches would compile extra graphs
-            with arm.deadline.ticking(), arm.models.uncompiled():
+            eager = arm.models.uncompiled() if num_rows > 1 else nullcontext()
+            with arm.deadline.ticking(), eager:
                 ids = [prompt.ids for prompt in left]
                 scheduler.run(ids, on_finish=partial(write, cell, left))
         writer.sync()

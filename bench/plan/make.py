@@ -197,6 +197,17 @@ def batch_size(setup: Setup) -> int:
     return _BATCH_ON_CPU if num_weights is None or num_weights > _SMALL else _BATCH_OF_SMALL
 
 
+def quality_batch_size(setup: Setup) -> int:
+    """Return the batch size of the quality pass.
+
+    Compiled calls in bfloat16 on a CPU give a row the same bits in every call, if a call has one
+    sequence (ADR 0028). So one answer at a time keeps the timed pass's guarantees there.
+    """
+    target = setup.facts.get("target") or {}
+    alone = target.get("compiled") and setup.config.dtype == "bfloat16" and not setup.on_gpu
+    return 1 if alone else batch_size(setup)
+
+
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
     """Return the baseline's answers, batched and untimed, as histories of later turns.
 
@@ -267,7 +278,7 @@ def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]
     num_scored = len(plan.in_pass("quality")) * len(plan.cells)
     at_once = setup.config.batch_size
     timing_s = plan.num_answers * answer_s / min(at_once, 4)
-    quality_s = num_scored * answer_s / min(batch_size(setup), 4)
+    quality_s = num_scored * answer_s / min(quality_batch_size(setup), 4)
     basis = (
         f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens per "
         f"answer on {len(probes)} prompts"

@@ -15,7 +15,14 @@ from bench.records.plan import Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.stats.counters import group_by
-from bench.stats.intervals import Estimate, cluster_mean, jackknife, mean_of_estimates
+from bench.stats.intervals import (
+    CONFIDENCE,
+    Estimate,
+    cluster_mean,
+    jackknife,
+    mean_of_estimates,
+    t_ppf,
+)
 
 _CORPUS_FAMILY = "translation"
 FLOOR = 0.01
@@ -56,22 +63,41 @@ def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     return [r for r in records if r.kind == "quality" and r.error is None and r.scores]
 
 
-def family_quality(family: str, records: Iterable[SampleRecord], gold: Gold) -> Quality:
-    """Estimate one decoder's quality in one family, clustered by conversation."""
+def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> Quality:
+    """Estimate one decoder's quality in one family, clustered by conversation.
+
+    A failed answer has no text and a score of 0; the family is unknown if all answers failed.
+    """
     answers = scored(records)
     if not answers:
         return Quality(Estimate(), None)
+    failed = [r for r in records if r.kind == "quality" and r.error is not None]
     from specbench_tasks.scorers import PRIMARY, corpus_bleu
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
-        groups = group_by(answers, attrgetter("conversation")).items()
+        asked = [*answers, *(r for r in failed if r.prompt in gold)]
+        groups = group_by(asked, attrgetter("conversation")).items()
         items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
-        return Quality(_clipped(jackknife(items, corpus_bleu)), "corpus BLEU")
+        return Quality(_clipped(_at_an_end(jackknife(items, corpus_bleu))), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r.conversation) for r in answers if r.scores and metric in r.scores]
+    rows += [(0.0, r.conversation) for r in failed]
     name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
-    return Quality(_clipped(cluster_mean([v for v, _ in rows], [c for _, c in rows])), name)
+    found = cluster_mean([value for value, _ in rows], [cluster for _, cluster in rows])
+    return Quality(_clipped(_at_an_end(found)), name)
+
+
+def _at_an_end(found: Estimate) -> Estimate:
+    """Return an interval of scores that are all 0 or all 1, whose spread tells nothing.
+
+    It ends where Clopper and Pearson's does for as many right or wrong conversations.
+    """
+    if found.error != 0.0 or found.df is None or found.value not in (0.0, 1.0):
+        return found
+    reach = 1 - ((1 - CONFIDENCE) / 2) ** (1 / found.clusters)
+    error = reach / float(t_ppf((1 + CONFIDENCE) / 2, found.df))
+    return replace(found, low=found.value - reach, high=found.value + reach, error=error)
 
 
 def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quality:

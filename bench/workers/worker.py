@@ -109,7 +109,7 @@ class Worker:
         """Do a job; return its answers by phase, if it asks for them."""
         from bench.measure.phases import phases_of
         from bench.measure.quality import ADVICE, score_quality
-        from bench.plan.make import batch_size
+        from bench.plan.make import quality_batch_size
 
         setup, prompts = self._setup, self._prompts
         gc.collect()
@@ -121,7 +121,7 @@ class Worker:
         if isinstance(job, SplitBlock):
             return phases_of(setup, prompts, job.block, job.failed)
         assert isinstance(job, ScorePrompts)
-        with room_for(f"the quality pass, {batch_size(setup)} answers at a time,", ADVICE):
+        with room_for(f"the quality pass, {quality_batch_size(setup)} answers at a time,", ADVICE):
             score_quality(
                 setup,
                 [prompts[name] for name in job.prompts],

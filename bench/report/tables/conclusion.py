@@ -30,7 +30,8 @@ from bench.text import UNKNOWN, counted, factor, percent
 def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
     rows = [row for row in rows_of(summary, ALL) if is_number(row.speedup)]
-    others = [row for row in rows if row.decoder != BASELINE]
+    failed = [row for row in rows if row.errors and row.decoder != BASELINE]
+    others = [row for row in rows if row.decoder != BASELINE and row not in failed]
     exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
     lossy = [row for row in others if row.guarantee == NO_GUARANTEE]
     sentences = [_of_exact(exact, pairs)] if exact else []
@@ -39,6 +40,10 @@ def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
         f"{row.decoder} claims to be lossless and is not."
         for row in others
         if row.guarantee == WRONG
+    ]
+    sentences += [
+        f"{row.decoder} failed on {counted(row.errors or 0, 'answer')} and is not ranked."
+        for row in failed
     ]
     return " ".join(sentences) or f"Nothing was compared with {BASELINE}."
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from bench.records.plan import Plan, PlannedPrompt
 from bench.records.record import SampleRecord
@@ -31,9 +33,9 @@ def scored(
 def test_a_familys_quality_is_the_mean_of_its_primary_score(record: Make) -> None:
     rows = [scored(record, n, "qa", contains_answer=s, f1=0.1) for n, s in (("a", 1.0), ("b", 0.5))]
     quality = family_quality("qa", [*rows, record(), record(kind="quality", error="x")], {})
-    assert quality.estimate.value == 0.75
+    assert quality.estimate.value == 0.5, "the failed answer counts as wrong"
     assert quality.metric == "contains_answer"
-    assert quality.estimate.num == 2
+    assert quality.estimate.num == 3
 
 
 @pytest.mark.parametrize(
@@ -97,11 +99,42 @@ def test_overall_quality_is_unknown_where_another_decoder_has_more_families(reco
     assert overall_quality([qa, failed], 1).estimate.value == 1.0
 
 
-def test_what_failed_is_not_scored_whatever_its_record_holds(record: Make) -> None:
+def test_what_failed_scores_0_whatever_its_record_holds(record: Make) -> None:
     sound = scored(record, "a", "qa", contains_answer=1.0)
-    failed = replace(scored(record, "b", "qa", contains_answer=0.0), error="late")
+    failed = replace(scored(record, "b", "qa", contains_answer=1.0), error="late")
     timed = replace(scored(record, "c", "qa", contains_answer=0.0), kind="timing")
-    assert family_quality("qa", [sound, failed, timed], {}).estimate.value == 1.0
+    assert family_quality("qa", [sound, failed, timed], {}).estimate.value == 0.5
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_scores_without_spread_at_an_end_still_have_an_interval(record: Make, right: float) -> None:
+    rows = [scored(record, str(i), "qa", contains_answer=right) for i in range(20)]
+    found = family_quality("qa", rows, {}).estimate
+    exact = binomtest(int(20 * right), 20).proportion_ci(method="exact")
+    assert (found.value, found.low, found.high) == pytest.approx((right, exact.low, exact.high))
+    assert family_quality("qa", rows[:1], {}).estimate.low is None
+    level = [scored(record, str(i), "qa", contains_answer=0.5) for i in range(20)]
+    assert family_quality("qa", level, {}).estimate.low is None
+
+
+def test_six_families_of_right_answers_cover_what_they_claim(record: Make) -> None:
+    rng, hits = np.random.default_rng(0), 0
+    made = {right: scored(record, "c", "qa", contains_answer=right) for right in (0.0, 1.0)}
+    for _ in range(200):
+        families = [
+            family_quality(
+                "qa",
+                [
+                    replace(made[float(hit)], conversation=str(i))
+                    for i, hit in enumerate(rng.random(20) < 0.99)
+                ],
+                {},
+            )
+            for _ in range(6)
+        ]
+        found = overall_quality(families).estimate
+        hits += (found.low or 0.0) <= 0.99 <= (found.high or 0.0)
+    assert hits >= 190
 
 
 def test_families_that_failed_are_neither_in_the_mean_nor_in_its_name(record: Make) -> None:

@@ -112,9 +112,7 @@ def explain(
         str, "mlflow, trackio: experiment or project. [default: decoding-bench]"
     ),
     repo=options.option(
-        str,
-        "Hugging Face dataset that hub uploads to and eval-results link to.",
-        metavar="OWNER/NAME",
+        str, "eval-results: the Hugging Face dataset to link to.", metavar="OWNER/NAME"
     ),
     licence=options.option(str, "hub: the card's licence.", "--license", metavar="ID"),
     benchmarks=options.option(

@@ -32,8 +32,6 @@ _ASKED = {
     "batch_size": "speed-ups are per answer at batch size 1, and per group above it",
 }
 """Settings that runs of one table must share, and why (`batch_size`: 1 in all runs or in none)."""
-_LATER = {"reuse_prefix": False}
-"""Settings that older runs lack, with the values that they used."""
 _SETTINGS = (
     *("tasks", "split", "limit", "overlong", "prompt_tokens", "quality_limit", "repeats"),
     *("batch_size", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype"),
@@ -155,7 +153,7 @@ def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
 def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
     """Refuse a run of other work; other ways of measuring the same work are only reported."""
     for key, why in _ASKED.items():
-        ours, theirs = (side.config.get(key, _LATER.get(key)) for side in (first, other))
+        ours, theirs = (side.config.get(key) for side in (first, other))
         known = key in ("protocol", "split") or None not in (ours, theirs)
         alike = (ours == 1) == (theirs == 1) if key == "batch_size" else ours == theirs
         if known and not alike:

@@ -115,9 +115,13 @@ def test_bench_project_prints_speedups_and_what_they_rest_on(tmp_path, synthetic
     one, eight = (seconds(next(c for c in GRID.cells if c.rows == 1)), 1e-3 + 8e-4)
     assert ar.time_per_token_s == pytest.approx(one)
     assert spec.rows_per_call == pytest.approx(8)
+    assert spec.speedup.value is not None
     assert spec.speedup.value < 8 * one / eight
-    assert spec.error == pytest.approx(spec.speedup.value / spec.measured.value - 1)
-    assert f"{100 * spec.error:+.1f} %" in ended.out
+    assert spec.measured is not None
+    assert spec.measured.value is not None
+    error = spec.speedup.value / spec.measured.value - 1
+    assert spec.error == pytest.approx(error)
+    assert f"{100 * error:+.1f} %" in ended.out
     away = bench("project", run, "--cost", other)
     assert "error" not in away.out.partition("\n")[0]
     against = bench("project", run, "--cost", other, "--against", run)

@@ -111,7 +111,11 @@ def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
         ({}, {"protocol": "specbench"}, "protocol is None in one"),
         ({}, {"split": "test"}, "split is None in one and test in the other: their prompts differ"),
         ({"fixed_length": False}, {"fixed_length": True}, "their answers end by different rules"),
-        ({}, {"reuse_prefix": True}, "their later turns start with different caches"),
+        (
+            {"reuse_prefix": False},
+            {"reuse_prefix": True},
+            "their later turns start with different caches",
+        ),
         ({"batch_size": 1}, {"batch_size": 8}, "and per group above it"),
     ],
 )

@@ -5,7 +5,7 @@
     results = run(decoders="spec:k=4", limit=4, repeats=1)   # like `bench run`, with the same files
     results                                                  # in a notebook: verdict and main table
     results.summary                                          # a DataFrame, like summary.csv
-    results.figures["speedup"].save("speedup.pdf")
+    results.figures["speedup"]                               # drawn as SVG
 
 `load_run` needs neither torch nor transformers.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.errors import UsageError, did_you_mean
+from bench.errors import did_you_mean
 from bench.machine.openmp import shorten_spinning
 from bench.progress import choose
 from bench.records.record import SampleRecord
@@ -54,23 +54,10 @@ class Drawing:
     figure: Figure
     data: pd.DataFrame
 
-    @cached_property
-    def _files(self) -> Mapping[str, bytes]:
+    def _repr_svg_(self) -> str:
         from bench.report.figures.canvas import render
 
-        return render(self.figure)
-
-    def save(self, path: str | Path) -> Path:
-        """Save the figure as .png, .pdf or .svg (`UsageError` for any other suffix)."""
-        path = Path(path)
-        kind = path.suffix.removeprefix(".")
-        if kind not in self._files:
-            raise UsageError(f"cannot draw {path}: name a .png, .pdf or .svg file")
-        path.write_bytes(self._files[kind])
-        return path
-
-    def _repr_svg_(self) -> str:
-        return self._files["svg"].decode()
+        return render(self.figure, ["svg"])["svg"].decode()
 
 
 class Drawings(dict[str, Drawing]):

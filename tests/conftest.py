@@ -128,7 +128,9 @@ def only_svg() -> Iterator[None]:
 
     render = canvas.render
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(canvas, "render", lambda figure: unsaved(figure) | render(figure, ["svg"]))
+        patched.setattr(
+            canvas, "render", lambda figure, *_: unsaved(figure) | render(figure, ["svg"])
+        )
         yield
 
 

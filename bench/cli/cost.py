@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,30 +99,22 @@ def project(
         str | None,
         typer.Option(metavar="RUN", help="Real run of that model and machine, to show the error."),
     ] = None,
-    sequences: Annotated[int, typer.Option(help="Answers decoded at once, in lockstep.")] = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write JSON to a file.")] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Project a run's acceptance onto the cost curve of another model or machine."""
-    from bench.records.files import write_text
     from bench.records.run_folder import find_run, load_run
     from bench.report.texts.projection import projected
-    from bench.settings.bounds import BatchSize, check
     from bench.stats.cost_curve import load_cost
 
-    check(sequences, BatchSize, "--sequences")
     made = projected(
         load_run(find_run(run, output)),
         load_cost(cost),
         draft=None if draft_cost is None else load_cost(draft_cost),
         against=None if against is None else load_run(find_run(against, output)),
-        sequences=sequences,
     )
     headings, *rows = made.table()
     options.print_table(headings, rows)
     typer.echo("\n".join(made.notes))
-    if json_file is not None:
-        write_text(json_file, json.dumps(made.to_json(), indent=1) + "\n")
 
 
 def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float) -> Grid:

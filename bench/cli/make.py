@@ -43,15 +43,11 @@ def new_decoder(
 
 
 @app.command(rich_help_panel=PANEL)
-def clean(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print number and size.")] = False,
-) -> None:
+def clean() -> None:
     """Remove all compiled graphs (`bench ls graphs`); later runs compile them again."""
     from decoders.core.hf.checkpoint import graphs_folder
 
     folder = graphs_folder()
     sizes = [file.stat().st_size for file in folder.glob("*.pt2")]
-    if not dry_run:
-        shutil.rmtree(folder, ignore_errors=True)
-    done = "would remove" if dry_run else "removed"
-    typer.echo(f"{done} {counted(len(sizes), 'graph')}, {sum(sizes) / 1e6:.1f} MB: {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+    typer.echo(f"removed {counted(len(sizes), 'graph')}, {sum(sizes) / 1e6:.1f} MB: {folder}")

@@ -112,9 +112,7 @@ def explain(
         str, "mlflow, trackio: experiment or project. [default: decoding-bench]"
     ),
     repo=options.option(
-        str,
-        "Hugging Face dataset that hub uploads to and eval-results link to.",
-        metavar="OWNER/NAME",
+        str, "eval-results: the Hugging Face dataset to link to.", metavar="OWNER/NAME"
     ),
     licence=options.option(str, "hub: the card's licence.", "--license", metavar="ID"),
     benchmarks=options.option(
@@ -250,9 +248,11 @@ def show_prompts(
 
 def print_run(run_dir: Path) -> int:
     """Print a run's numbers and verdict; return the exit code of the verdict."""
-    from bench.report.write import print_summary
+    from bench.records.run_folder import load_run
+    from bench.report.findings import Findings
+    from bench.report.write import print_findings
 
-    code = print_summary(run_dir, options.console())
+    code = print_findings(Findings(load_run(run_dir)), options.console())
     _say_where(run_dir)
     return int(code)
 

@@ -68,7 +68,10 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     """
     from bench.report.figures import canvas, gallery  # matplotlib: only where something is drawn
 
-    findings = _findings(run_dir, reference)
+    run = load_run(run_dir)
+    if reference is not None:
+        run = dataclasses.replace(run, config={**run.config, "reference": reference})
+    findings = Findings(run)
     # files written earlier may be all that is left of a damaged run
     kept = [name for name in _NUMBERS if findings.verdict == DAMAGED and (run_dir / name).exists()]
     if STORED not in kept and not is_stored(run_dir):
@@ -91,13 +94,6 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     return findings
 
 
-def _findings(run_dir: Path, reference: str | None) -> Findings:
-    run = load_run(run_dir)
-    if reference is None:
-        return Findings(run)
-    return Findings(dataclasses.replace(run, config={**run.config, "reference": reference}))
-
-
 def tables_of(findings: Findings) -> dict[str, bytes]:
     """Return the files of ``tables/`` by their path in the run's folder."""
     table, summary = findings.headline, findings.summary
@@ -110,15 +106,6 @@ def tables_of(findings: Findings) -> dict[str, bytes]:
         "tables/acceptance_by_position.csv": csv_bytes(findings.acceptance),
         "tables/by_prompt.csv": csv_bytes(findings.by_prompt),
     }
-
-
-def print_summary(run_dir: Path, console: Console, reference: str | None = None) -> Exit:
-    """Print the findings of a run folder; see `write_report` for `reference`.
-
-    Raises:
-        BenchError: the folder is not a run (exit 2) or is damaged (4).
-    """
-    return print_findings(_findings(run_dir, reference), console)
 
 
 def print_findings(findings: Findings, console: Console) -> Exit:

@@ -31,15 +31,13 @@ from bench.stats.times import Unit, answer_unit, decode_time_per_token_s, units_
 class Terms:
     """Costs that a projection uses: the target's `curve`, and the `draft` model's if known.
 
-    `sequences` answers are decoded together, in lockstep. By decoder, `overhead_s` is the seconds
-    per step outside calls, `draft_share` the cost of a draft call in ar's target calls, and
-    `proposal_share` the cost of a proposing target call in verifying calls. A step has at most one
-    verifying call.
+    By decoder, `overhead_s` is the seconds per step outside calls, `draft_share` the cost of a
+    draft call in ar's target calls, and `proposal_share` the cost of a proposing target call in
+    verifying calls. A step has at most one verifying call.
     """
 
     curve: CostCurve
     draft: CostCurve | None = None
-    sequences: int = 1
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     draft_share: Mapping[str, float] = field(default_factory=dict)
     proposal_share: Mapping[str, float] = field(default_factory=dict)
@@ -109,7 +107,7 @@ def project(
                 time_per_token_s=each,
                 rows_per_call=ratio(later(steps, "target_rows"), later(steps, "target_calls"))
                 or 0.0,
-                beyond=_beyond(mine, terms),
+                beyond=_beyond(mine, terms.curve),
                 measured=paired_speedup(base_there, there, DECODE_TIME) if both else None,
                 measured_time_s=decode_time_per_token_s(there),
             )
@@ -138,20 +136,20 @@ def _decode_s(steps: StepColumns, num_prompt_tokens: int, terms: Terms, decoder:
     total_s = 0.0
     for step, context in _contexts(steps, num_prompt_tokens):
         num = steps.target_calls[step]
-        calls_s = _calls_s(terms.curve, num, steps.target_rows[step], context, terms)
+        calls_s = _calls_s(terms.curve, num, steps.target_rows[step], context)
         verifying = min(num, 1)
         total_s += overhead_s + calls_s * (verifying + (num - verifying) * proposal) / max(1, num)
         num_drafts = steps.draft_calls[step]
         if terms.draft is not None:
             rows = steps.draft_rows[step]
-            total_s += _calls_s(terms.draft, num_drafts, rows, context, terms)
+            total_s += _calls_s(terms.draft, num_drafts, rows, context)
         elif num_drafts:
-            total_s += num_drafts * share * terms.curve.seconds(1, context, terms.sequences)
+            total_s += num_drafts * share * terms.curve.seconds(1, context)
     return total_s
 
 
-def _calls_s(curve: CostCurve, calls: int, rows: int, context: int, terms: Terms) -> float:
-    return calls * curve.seconds(rows / calls, context, terms.sequences) if calls else 0.0
+def _calls_s(curve: CostCurve, calls: int, rows: int, context: int) -> float:
+    return calls * curve.seconds(rows / calls, context) if calls else 0.0
 
 
 def _contexts(steps: StepColumns, num_prompt_tokens: int) -> Iterator[tuple[int, int]]:
@@ -167,7 +165,7 @@ def later(steps: Iterable[StepColumns], column: str) -> int:
     return sum(sum(getattr(each, column)[1:]) for each in steps)
 
 
-def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
+def _beyond(records: Sequence[SampleRecord], curve: CostCurve) -> float:
     """Return the share of later target calls that the curve does not cover."""
     outside = calls = 0
     for record in records:
@@ -177,7 +175,7 @@ def _beyond(records: Sequence[SampleRecord], terms: Terms) -> float:
             num = steps.target_calls[step]
             calls += num
             rows = steps.target_rows[step] / num if num else 0
-            outside += 0 if terms.curve.covers(rows, context, terms.sequences) else num
+            outside += 0 if curve.covers(rows, context) else num
     return ratio(outside, calls) or 0.0
 
 

@@ -13,6 +13,7 @@ from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.texts.cost import curve_table, points_of, write_cost
 from bench.report.texts.explain import best_drafts
+from bench.report.texts.projection import projected
 from bench.stats.cost_curve import CostCurve, load_cost
 from bench.stats.limit import OperatingPoint
 from tests.command_line import bench
@@ -106,18 +107,21 @@ def test_bench_project_prints_speedups_and_what_they_rest_on(tmp_path, synthetic
     run = synthetic_run({"spec": 3.0}, env=env)
     same = write_cost_folder(tmp_path / "same", TARGET, "here")
     other = write_cost_folder(tmp_path / "other", TARGET, "there")
-    ended = bench("project", run, "--cost", same, "--json", tmp_path / "made.json")
+    ended = bench("project", run, "--cost", same)
     assert ended.code == 0, ended.err
     assert "compared with itself" in ended.out
     assert "overheads are left out" in ended.out
-    made = json.loads((tmp_path / "made.json").read_text())
-    ar, spec = made["decoders"]
+    ar, spec = projected(load_run(run), load_cost(same)).decoders
     one, eight = (seconds(next(c for c in GRID.cells if c.rows == 1)), 1e-3 + 8e-4)
-    assert ar["time_per_token_s"] == pytest.approx(one)
-    assert spec["rows_per_call"] == pytest.approx(8)
-    assert spec["speedup"]["value"] < 8 * one / eight
-    assert spec["error"] == pytest.approx(spec["speedup"]["value"] / spec["measured"]["value"] - 1)
-    assert f"{100 * spec['error']:+.1f} %" in ended.out
+    assert ar.time_per_token_s == pytest.approx(one)
+    assert spec.rows_per_call == pytest.approx(8)
+    assert spec.speedup.value is not None
+    assert spec.speedup.value < 8 * one / eight
+    assert spec.measured is not None
+    assert spec.measured.value is not None
+    error = spec.speedup.value / spec.measured.value - 1
+    assert spec.error == pytest.approx(error)
+    assert f"{100 * error:+.1f} %" in ended.out
     away = bench("project", run, "--cost", other)
     assert "error" not in away.out.partition("\n")[0]
     against = bench("project", run, "--cost", other, "--against", run)

@@ -27,7 +27,7 @@ from bench.report.paper.layout import Layout
 from bench.report.paper.write import write_paper
 from bench.report.texts.show import show_run
 from bench.report.together import load_members, members_of
-from bench.report.write import print_summary, write_report
+from bench.report.write import print_findings, write_report
 from bench.stats.side import load_side
 from bench.text import latex, markdown, printable
 from decoders.core.hf.model import HFModel, load_tokenizer
@@ -178,7 +178,7 @@ def test_a_report_of_several_runs_obeys_no_record(hostile_run: Path, tmp_path: P
 def test_the_terminal_obeys_no_record(hostile_run: Path, colours: Any) -> None:
     console = Console(width=200, color_system=colours, force_terminal=colours is not None)
     with console.capture() as capture:
-        print_summary(hostile_run, console)
+        print_findings(Findings(load_run(hostile_run)), console)
         show_run(hostile_run, console)
         show_run(hostile_run, console, prompt=None, decoders=[HOSTILE[0]])
         console.print(table_of("runs", hostile_run.parent))
@@ -231,7 +231,7 @@ def test_a_plugin_is_run_only_by_who_names_it(
     )
     write_report(run)
     console = Console(file=None, quiet=True)
-    print_summary(run, console)
+    print_findings(Findings(load_run(run)), console)
     show_run(run, console)
     console.print(table_of("runs", tmp_path))
     console.print(table_of("decoders", tmp_path))

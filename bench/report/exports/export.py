@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +27,7 @@ from bench.report.exports import ci, hub
 from bench.report.exports.acceptance import acceptance
 from bench.report.exports.answers import answers
 from bench.report.exports.trackers import (
-    MLFLOW_URI,
     PROJECT,
-    TRACKIO_DIR,
     TrackedRun,
     to_mlflow,
     to_trackio,
@@ -54,9 +51,8 @@ _OPTIONS = {
 class Choices:
     """Options of single formats; None or empty if not given.
 
-    Trackers take `project`. ``hub`` takes `repo` (where it uploads) and `licence`. ``eval-results``
-    take `repo` (to link to) and `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``). ``reference`` takes
-    `figures`.
+    Trackers take `project`, ``hub`` takes `licence`, ``eval-results`` take `repo` (to link to) and
+    `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``), and ``reference`` takes `figures`.
     """
 
     project: str | None = None
@@ -79,14 +75,13 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format: `files` by name, or a `tracker` whose store an environment `variable` names.
+    """A format: `files` by name, or a `tracker`.
 
     `apart` puts files with fixed names into a separate folder; `options` are fields of `Choices`.
     """
 
     files: Callable[[Findings, Choices], dict[str, bytes]] | None = None
-    tracker: Callable[[Sequence[TrackedRun], str, Path | None], str] | None = None
-    variable: str = ""
+    tracker: Callable[[Sequence[TrackedRun], str, Path | None, Path], str] | None = None
     apart: bool = False
     options: tuple[str, ...] = ()
 
@@ -101,12 +96,12 @@ FORMATS: Mapping[str, Format] = {
         files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
     ),
     "acceptance": Format(files=lambda findings, _: acceptance(findings), apart=True),
-    "mlflow": Format(tracker=to_mlflow, variable=MLFLOW_URI, options=("project",)),
-    "trackio": Format(tracker=to_trackio, variable=TRACKIO_DIR, options=("project",)),
+    "mlflow": Format(tracker=to_mlflow, options=("project",)),
+    "trackio": Format(tracker=to_trackio, options=("project",)),
     "hub": Format(
-        files=lambda findings, given: hub.dataset(findings, given.licence, given.repo),
+        files=lambda findings, given: hub.dataset(findings, given.licence),
         apart=True,
-        options=("repo", "licence"),
+        options=("licence",),
     ),
     "eval-results": Format(
         files=lambda findings, given: hub.eval_results(findings, given.benchmarks, given.repo),
@@ -124,14 +119,14 @@ FORMATS: Mapping[str, Format] = {
 def export(
     findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
 ) -> list[str]:
-    """Write a run in one format; return the files, and the store or URL if there is one.
+    """Write a run in one format; return the files, or the store of a tracker.
 
     `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
     environment variable takes precedence.
 
     Raises:
         BenchError: an option is not for the format (exit 2), nothing was measured or a package is
-            missing (5), a store or the hub refuses or the files cannot be written (1).
+            missing (5), a store refuses or the files cannot be written (1).
     """
     choices, form = choices or Choices(), FORMATS[kind]
     choices.refuse_for(kind)
@@ -139,18 +134,13 @@ def export(
         raise UnavailableError(f"{findings.name} has no answers to export")
     own = findings.run.path / "export"
     if form.tracker is not None:
-        if folder is None and not os.environ.get(form.variable):
-            folder = own / kind
-        return [form.tracker(tracked_runs(findings), choices.project or PROJECT, folder)]
+        project = choices.project or PROJECT
+        return [form.tracker(tracked_runs(findings), project, folder, own / kind)]
     assert form.files is not None
     folder = folder or (own / kind if form.apart else own)
     if kind == "reference" and (folder / SAMPLES).is_file():
         raise UsageError(f"{folder} is a run's own folder: give another --folder")
-    files = write_files(folder, form.files(findings, choices))
-    seen = [str(file) for file in files]
-    if kind == "hub" and choices.repo is not None:
-        seen.append(hub.upload(folder, files, choices.repo, f"Run {findings.name}"))
-    return seen
+    return [str(file) for file in write_files(folder, form.files(findings, choices))]
 
 
 def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from bench.errors import BenchError, UnavailableError, UsageError, did_you_mean, optional
+from bench.errors import BenchError, UnavailableError, UsageError, did_you_mean
 from bench.records.frames import parquet_bytes
 from bench.records.plan import BASELINE
 from bench.report.exports.answers import answers
@@ -44,11 +44,10 @@ _LARGEST = "1M<n<10M"
 _FORM = re.compile(r"(?P<family>[^=]+)=(?P<dataset>[\w.-]+/[\w.-]+)(?:#(?P<task>[\w.-]+))?")
 
 
-def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[str, bytes]:
+def dataset(findings: Findings, licence: str | None) -> dict[str, bytes]:
     """Return the files of the folder, including figures of the run's report.
 
-    `licence` is an identifier of the hub such as ``cc-by-4.0``; `repo` (``OWNER/NAME``) is used in
-    the card's example.
+    `licence` is an identifier of the hub such as ``cc-by-4.0``.
     """
     frame = answers(findings.run.records)
     frame["error"] = [portable(text) if text else text for text in frame["error"]]
@@ -61,7 +60,6 @@ def dataset(findings: Findings, licence: str | None, repo: str | None) -> dict[s
         front=_front_matter(findings, len(frame), licence),
         tables=_TABLES,
         figures=sorted(figures),
-        repo=repo or "OWNER/NAME",
     )
     return {"README.md": card, **tables, **figures}
 
@@ -94,36 +92,6 @@ def _figures(run_dir: Path) -> dict[str, bytes]:
         return {f"figures/{file.name}": file.read_bytes() for file in files}
     except OSError as error:
         raise BenchError(f"cannot read the figures of {run_dir}: {error.strerror}") from error
-
-
-def upload(folder: Path, files: Sequence[Path], repo: str, message: str) -> str:
-    """Commit files of a folder to a dataset repository, made private if new; return the URL.
-
-    Raises:
-        BenchError: no token (``HF_TOKEN``, ``hf auth login``) or package (exit 5); a refusal (1).
-    """
-    hub = optional("huggingface_hub", "hub", "export --to hub --repo")
-    if hub.get_token() is None:
-        line = f"no token for the Hugging Face hub, so nothing was sent to {repo}"
-        advice = "set HF_TOKEN or `hf auth login`; the folder is written"
-        raise UnavailableError(f"{line}; {advice}")
-    api = hub.HfApi()
-    try:
-        api.create_repo(repo, repo_type="dataset", private=True, exist_ok=True)
-        commit = api.create_commit(
-            repo_id=repo,
-            repo_type="dataset",
-            operations=[
-                hub.CommitOperationAdd(file.relative_to(folder).as_posix(), str(file))
-                for file in files
-            ],
-            commit_message=message,
-        )
-    except Exception as error:  # errors of the client, HTTP, names or files
-        reason = f"{type(error).__name__}: {error}"
-        line = f"the Hugging Face hub refused the upload to {repo}: {reason}; the folder is written"
-        raise BenchError(line) from error
-    return str(commit.commit_url)
 
 
 def _parse(texts: Sequence[str], families: Sequence[str]) -> dict[str, tuple[str, str]]:

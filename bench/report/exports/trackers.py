@@ -1,27 +1,23 @@
 """`bench export --to mlflow|trackio`: a run in an experiment tracker, one tracked run per decoder.
 
 Metrics are the decoder's row of the summary (``FAMILY/METRIC``: for one family), and parameters say
-how it was measured. A second export adds nothing: it keeps tracked runs with the same content, and
-replaces those with other content (e.g. of a run resumed since).
+how it was measured.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
-import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from bench.errors import BenchError, UsageError, optional
+from bench.errors import BenchError, optional
 from bench.records.files import cannot_write
 from bench.report.findings import Findings
 from bench.report.tables.table import guarantee_label, without_wrong
@@ -31,12 +27,8 @@ from bench.text import portable
 
 PROJECT = "decoding-bench"
 """Default name of the experiment (MLflow) or project (Trackio)."""
-MLFLOW_URI = "MLFLOW_TRACKING_URI"
-TRACKIO_DIR = "TRACKIO_DIR"
-_TRACKIO_REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 _MAX_PARAMS, _MAX_METRICS, _MAX_VALUE = 100, 1000, 6000
 """MLflow's limits: parameters and metrics per call, and characters of a parameter's value."""
-_KEY, _CONTENT = "bench.key", "bench.content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +46,6 @@ class TrackedRun:
     def name(self) -> str:
         """Return a name unique among runs."""
         return f"{self.group}/{self.decoder}"
-
-    @property
-    def content(self) -> str:
-        """Return a digest of the name, parameters, metrics and times."""
-        held = [self.name, dict(self.params), dict(self.metrics), self.started_ms, self.ended_ms]
-        return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
 
 
 def tracked_runs(findings: Findings) -> list[TrackedRun]:
@@ -117,23 +103,23 @@ def _milliseconds(utc: str | None) -> int:
     return 0 if utc is None else int(datetime.fromisoformat(utc).timestamp() * 1000)
 
 
-def _made(folder: Path) -> None:
+def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
+    return folder.resolve()
 
 
-def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:
-    """Write into ``mlflow.db`` of `folder`, or into MLFLOW_TRACKING_URI; return the URI."""
+def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, own: Path) -> str:
+    """Write into `folder`, else MLFLOW_TRACKING_URI, else `own`; return the URI of the store."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = optional("mlflow", "mlflow", "export --to mlflow")
     optional("sqlalchemy", "mlflow", "export --to mlflow")
-    uri, artifacts = os.environ.get(MLFLOW_URI, ""), None
-    if folder is not None:
-        _made(folder)
-        uri = f"sqlite:///{folder.resolve() / 'mlflow.db'}"
-        artifacts = (folder.resolve() / "mlflow-artifacts").as_uri()
+    uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+    if folder is not None or not uri:
+        store = _made(folder or own)
+        uri, artifacts = f"sqlite:///{store / 'mlflow.db'}", (store / "mlflow-artifacts").as_uri()
     try:
         logging.disable(logging.INFO)
         client = mlflow.MlflowClient(tracking_uri=uri)
@@ -152,31 +138,8 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> 
     return uri
 
 
-def _is_there(
-    new: str, runs: Sequence[Any], content: Callable[[Any], object], delete: Callable[[Any], None]
-) -> bool:
-    """Delete all earlier exports but one with the `new` content; tell whether one was kept."""
-    kept = next((run for run in runs if content(run) == new), None)
-    for run in runs:
-        if run is not kept:
-            delete(run)
-    return kept is not None
-
-
 def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -> None:
-    """Write one run, its digest last, so that the next export replaces a partial run."""
-    key = hashlib.sha256(run.name.encode()).hexdigest()[:32]
-    there = client.search_runs([experiment], f"tags.`{_KEY}` = '{key}'")
-    if _is_there(
-        run.content,
-        there,
-        lambda one: one.data.tags.get(_CONTENT),
-        lambda one: client.delete_run(one.info.run_id),
-    ):
-        return
-    made = client.create_run(
-        experiment, start_time=run.started_ms, run_name=run.name, tags={_KEY: key}
-    )
+    made = client.create_run(experiment, start_time=run.started_ms, run_name=run.name)
     number = made.info.run_id
     params = [entities.Param(name, value[:_MAX_VALUE]) for name, value in run.params.items()]
     metrics = [entities.Metric(name, value, run.ended_ms, 0) for name, value in run.metrics.items()]
@@ -185,70 +148,32 @@ def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -
     for start in range(0, len(metrics), _MAX_METRICS):
         client.log_batch(number, metrics=metrics[start : start + _MAX_METRICS])
     client.set_terminated(number, end_time=run.ended_ms)
-    client.set_tag(number, _CONTENT, run.content)
 
 
-def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None) -> str:
-    """Write into the store in `folder`, or TRACKIO_DIR, never to a server; return the store."""
-    remote = next((name for name in _TRACKIO_REMOTE if os.environ.get(name)), None)
-    if remote is not None:
-        line = f"{remote} is set, and export --to trackio writes only a local store"
-        raise UsageError(f"{line}; unset it, then `trackio sync` sends the project")
-    store = Path(os.environ[TRACKIO_DIR]) if folder is None else folder
-    trackio = _trackio_on(store.resolve())
+def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None, own: Path) -> str:
+    """Write into the store in `folder`, else TRACKIO_DIR, else `own`; return the store."""
+    store = folder or Path(os.environ.get("TRACKIO_DIR") or own)
+    os.environ["TRACKIO_DIR"] = str(store.resolve())  # read at import
+    trackio = optional("trackio", "trackio", "export --to trackio")
     _made(store)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # trackio prints every run
             for run in runs:
                 _into_trackio(trackio, project, run)
-            stored = {one.config.get(_CONTENT) for one in _in_trackio(trackio, project)}
     except Exception as error:  # errors of trackio, a database or a project's name
         raise BenchError(f"Trackio could not store the run in {store}: {error}") from error
-    lost = [run.name for run in runs if run.content not in stored]
-    if lost:  # trackio only warns if it cannot write
-        raise BenchError(f"Trackio has not stored {', '.join(lost)} in {store}; is it writable?")
     return str(store)
 
 
-def _trackio_on(store: Path) -> ModuleType:
-    """Import trackio, which reads its folder from the environment at import."""
-    before = os.environ.get(TRACKIO_DIR)
-    os.environ[TRACKIO_DIR] = str(store)
-    try:
-        trackio = optional("trackio", "trackio", "export --to trackio")
-    finally:
-        if before is None:
-            del os.environ[TRACKIO_DIR]
-        else:
-            os.environ[TRACKIO_DIR] = before
-    opened = Path(trackio.utils.TRACKIO_DIR)
-    if opened.resolve() != store:
-        line = f"trackio is already open on {opened} in this process"
-        raise UsageError(f"{line}; export to that folder, or in a new process")
-    return trackio
-
-
 def _into_trackio(trackio: Any, project: str, run: TrackedRun) -> None:
-    there = [one for one in _in_trackio(trackio, project) if one.name == run.name]
-    if _is_there(
-        run.content, there, lambda one: one.config.get(_CONTENT), lambda one: one.delete()
-    ):
-        return
     trackio.init(
         project=project,
         name=run.name,
         group=run.group,
-        config={**run.params, _CONTENT: run.content},
+        config=dict(run.params),
         embed=False,
         auto_log_gpu=False,
         auto_log_cpu=False,
     )
     trackio.log(dict(run.metrics), step=0)
     trackio.finish()
-
-
-def _in_trackio(trackio: Any, project: str) -> list[Any]:
-    try:
-        return list(trackio.Api().runs(project))
-    except ValueError:  # "does not exist"
-        return []

@@ -1,4 +1,4 @@
-"""Curves: drafts by position, waiting times, speed-up by length, entropy, passes, call times."""
+"""Curves: drafts by position, waiting times, entropy, passes, call times."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ _ACCEPTANCE = (
     ("conditional", "conditional: draft j, if\nall earlier are accepted", "share of drafts j"),
     ("decay", "change along the step\n(below 0: suffix decay)", "points above position 1"),
 )
-_VARIES = 1.5
-"""Smallest ratio of long to short answers' lengths for which the figure is drawn."""
 _FEWEST = 3
 """Smallest number of families, or of block decoders, for a curve."""
 _LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933")
@@ -102,35 +100,6 @@ def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None
     grid[0].set_yticks([0, 0.25, 0.5, 0.75, 0.9, 0.99])
     grid[0].set_ylabel("cumulative share of waits")
     key(figure, list(data["decoder"].unique()), look)
-    return figure, data
-
-
-def speedup_by_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
-    """Draw speed-ups in groups of prompts by the length of ar's answers.
-
-    `lengths` comes from `bench.stats.lengths.by_length`.
-    """
-    data = lengths[lengths["decoder"].isin(summary["decoder"])].reset_index(drop=True)
-    if data.empty or data["ar_tokens"].max() < _VARIES * data["ar_tokens"].min():
-        return None
-    look, decoders = Look.of(summary), list(data["decoder"].unique())
-    groups = data.drop_duplicates("ar_tokens").sort_values("ar_tokens")
-    positions = {tokens: index for index, tokens in enumerate(groups["ar_tokens"])}
-    figure, (axes,) = row_of_panels(1, 2.9)
-    for index, decoder in enumerate(decoders):
-        mine, colour = data[data["decoder"] == decoder], look.palette[decoder]
-        x = mine["ar_tokens"].map(positions) + dodged(index, len(decoders), 0.3)
-        axes.plot(x, mine["speedup"], color=colour, lw=0.9, alpha=0.6)
-        axes.vlines(x, mine["speedup_low"], mine["speedup_high"], color=colour, lw=1.4)
-        axes.plot(x, mine["speedup"], ls="", ms=5, **look.marker(decoder))
-    axes.axhline(1, color=GREY, lw=1)
-    ends = zip(groups["shortest"], groups["longest"], strict=True)
-    names = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in ends]
-    axes.set_xticks(range(len(names)), names)
-    axes.set_ylim(bottom=0)
-    axes.set(xlabel="length of ar's answer, tokens", ylabel="times as fast as ar")
-    axes.set_title("Speed-up by length")
-    key(figure, decoders, look)
     return figure, data
 
 

@@ -21,7 +21,6 @@ from bench.report.figures.curves import (
     entropy_figure,
     latency_figure,
     passes_figure,
-    speedup_by_length_figure,
 )
 from bench.report.figures.dots import overview_figure, speedup_figure
 from bench.report.figures.pareto import quality_speed_figure
@@ -29,7 +28,6 @@ from bench.report.figures.style import interval_of
 from bench.report.findings import Findings
 from bench.report.tables.table import without_wrong
 from bench.stats.intervals import LEVEL
-from bench.stats.lengths import by_length
 
 _Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
 
@@ -102,17 +100,6 @@ _ENTRIES = (
         "that fewer than 20 steps reached are not drawn.",
         "no decoder drafted tokens, or in too few steps",
         lambda findings, summary: acceptance_figure(findings.acceptance, summary),
-    ),
-    _Entry(
-        "speedup_by_length",
-        f"Speed-up in groups of prompts by the length of ar's answer{_WITH}. "
-        "Answers of equal length share a group. Groups also differ in their families, so length "
-        "may not be the cause.",
-        "ar's answers form one group: they differ too little in length, are too few, or were "
-        "timed in batches",
-        lambda findings, summary: speedup_by_length_figure(
-            by_length(findings.run.records, list(summary["decoder"].unique())), summary
-        ),
     ),
     _Entry(
         "latency",

@@ -12,7 +12,7 @@ An answer has these fields, if known and not all 0 (one entry per step; see `Ste
     drafted   accepted, undrafted, depth, rejected (ids), decided (passes): as recorded
     by        names of the drafters whose drafts were accepted
     ended     microseconds from the end of the previous step to the end of this step
-    total     microseconds from the request's start to its end; `spread`: `ended` is estimated
+    total     microseconds from the request's start to its end
     stop      eos or length
     error     why the other fields are missing
 """
@@ -32,7 +32,7 @@ from typing import Any
 from bench.errors import BenchError
 from bench.records.plan import SECOND_BASELINE, WRONG
 from bench.records.prompts import PROMPTS, read_prompts
-from bench.records.record import SampleRecord, StepColumns
+from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.records.vocabulary import VOCABULARY, answered_ids, pieces_of
 from bench.report.figures.style import RED, colours
@@ -135,12 +135,10 @@ def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
         names = [printable(name) for name in record.drafters]
         told = [dict.fromkeys(names[i] for i in drafters) for drafters in steps.source]
         data["by"] = [" + ".join(each) for each in told]
-    ends_s, estimated = step_ends_s(record, steps)
-    if ends_s and record.total_s is not None:
-        ends = [round(end_s * 1e6) for end_s in ends_s]
+    if steps.ended_s and record.total_s is not None:
+        ends = [round(end_s * 1e6) for end_s in steps.ended_s]
         data["ended"] = [after - before for before, after in itertools.pairwise([0, *ends])]
         data["total"] = round(record.total_s * 1e6)
-        data |= {"spread": True} if estimated else {}
     return data
 
 
@@ -148,21 +146,6 @@ def pack(data: Any) -> str:
     """Pack JSON data into a chunk that ``DecompressionStream("deflate")`` can read."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
-
-
-def step_ends_s(record: SampleRecord, steps: StepColumns) -> tuple[Sequence[float], bool]:
-    """Return seconds from the request's start to the end of each step, and if they are estimated.
-
-    Older records have only the first and the last end, and steps in between are spread evenly.
-    Answers in a batch have no times.
-    """
-    if steps.ended_s:
-        return steps.ended_s, False
-    if record.ttft_s is None or record.total_s is None:
-        return (), False
-    later = len(steps.emitted) - 1
-    each_s = (record.total_s - record.ttft_s) / later if later else 0.0
-    return [record.ttft_s + each_s * step for step in range(later + 1)], later > 0
 
 
 def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`bench report RUN RUN …`: one page, one Markdown file, tables and a figure of several runs.
+"""`bench report RUN RUN …`: one page, one Markdown file, and a figure of several runs.
 
 Nothing is pooled: every number belongs to one run. The output depends only on the run folders and
 the report's location relative to them; writing twice gives the same bytes.
@@ -33,13 +33,13 @@ from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import EXIT_CODES, VALID, from_here
-from bench.text import UNKNOWN, latex, markdown, percent, portable
+from bench.text import UNKNOWN, percent, portable
 
 Members = Sequence[NamedRun]
 
 
 def write_joint(members: Members, folder: Path) -> list[Path]:
-    """Write report.html, report.md, summary.csv, tables/ and figures/; return them.
+    """Write report.html, report.md, summary.csv and figures/; return them.
 
     Raises:
         BenchError: the folder is itself a run (exit 2), or the files cannot be written (1).
@@ -50,20 +50,16 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
         line = f"{folder} is a run's own folder: give another --folder"
         raise UsageError(line)
     drawn = dots.dots_figure(members, dots.SPEEDUP, WIDTH, size=9)
-    shown = matrices(members)
     context: dict[str, object] = {
         "title": f"{len(members)} runs: {', '.join(member.name for member in members)}",
         "sections": [_section(member, i, folder) for i, member in enumerate(members, start=1)],
-        "matrices": list(shown.values()),
+        "matrices": list(matrices(members).values()),
         "unlike": unlike(members),
         "alike": alike(members),
         "machines": _machines(members),
         "figures": [],
     }
     made = {"summary.csv": csv_bytes(_frame(members))}
-    for name, table in shown.items():
-        made[f"tables/{name}.md"] = f"{table.to_markdown()}\n\n{markdown(table.note)}\n".encode()
-        made[f"tables/{name}.tex"] = f"% {latex(table.note)}\n{table.to_latex()}".encode()
     if drawn is not None:
         made |= canvas.figure_files("speedup", drawn)
         svg = made["figures/speedup.svg"].decode()

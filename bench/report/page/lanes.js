@@ -61,7 +61,7 @@ function describe(lane, step) {
   if (passes > 1) parts.push(`decided in up to ${passes} passes`);
   parts.push(plural(step.ownCalls, "call"));
   if (step.ownDraftCalls) parts.push(plural(step.ownDraftCalls, "draft call"));
-  if (step.end !== null) parts.push(`${lane.answer.spread ? "about " : ""}${milliseconds(step.end)}`);
+  if (step.end !== null) parts.push(milliseconds(step.end));
   return parts.join(" · ");
 }
 

@@ -4,7 +4,6 @@ const DURATIONS = [["real", "as measured"], ["4", "slowest in 4 s"], ["8", "slow
 const USUAL = "8"; // seconds
 const PLAY = "▶ Play";
 const PAUSE = "❚❚ Pause";
-const SPREAD = "; steps after the first are spread evenly, because their end times were not recorded";
 
 class Race {
   constructor() {
@@ -129,11 +128,10 @@ class Race {
 
   showPace() {
     const slower = 1e6 / this.rate;
-    const spread = this.racing.some((lane) => lane.answer.spread) ? SPREAD : "";
     let text = "at the measured speed";
     if (slower > 1.05) text = `${slower.toFixed(slower < 10 ? 1 : 0)} times slower than measured`;
     if (slower < 0.95) text = `${(1 / slower).toFixed(1)} times faster than measured`;
-    this.pace.textContent = this.axis === "time" ? text + spread : "";
+    this.pace.textContent = this.axis === "time" ? text : "";
   }
 
   faster(by) {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bench.errors import UsageError
 from bench.records.phases import PhasedAnswer, read_phases
@@ -54,14 +53,6 @@ class Projected:
             }
         return [[*columns], *([make(each) for make in columns.values()] for each in self.decoders)]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the projection as JSON data; errors are fractions."""
-        decoders = [
-            {**asdict(each), "error": each.error, "time_error": each.time_error}
-            for each in self.decoders
-        ]
-        return {"decoders": decoders, "notes": list(self.notes)}
-
 
 def projected(
     run: Run,
@@ -69,7 +60,6 @@ def projected(
     *,
     draft: Cost | None = None,
     against: Run | None = None,
-    sequences: int = 1,
 ) -> Projected:
     """Project a run onto a cost curve; compare with `against`, or with the run if the curve fits.
 
@@ -84,16 +74,15 @@ def projected(
     terms = Terms(
         curve=cost.curve,
         draft=None if draft is None else draft.curve,
-        sequences=sequences,
         overhead_s=overheads_s(answers),
         draft_share=draft_shares(answers, records),
         proposal_share=proposal_shares(answers, records),
     )
-    if against is None and sequences == 1 and mismatch(cost, run.env) is None:
+    if against is None and mismatch(cost, run.env) is None:
         against = run
     decoders = sums.decoder_order(run.plan, records, run.status.wrong)
     made = project(records, terms, decoders, () if against is None else against.records)
-    notes = [*_rests_on(run, cost, draft, sequences, answers), *_left_out(decoders, made)]
+    notes = [*_rests_on(run, cost, draft, answers), *_left_out(decoders, made)]
     made = _within(made)
     if against is not None:
         held = "itself" if against is run else against.path.name
@@ -106,17 +95,16 @@ def projected(
 
 
 def _rests_on(
-    run: Run, cost: Cost, draft: Cost | None, sequences: int, answers: Sequence[PhasedAnswer]
+    run: Run, cost: Cost, draft: Cost | None, answers: Sequence[PhasedAnswer]
 ) -> list[str]:
     """State the assumptions."""
-    at_once = "one sequence" if sequences == 1 else f"{sequences} sequences in lockstep"
     drafting = (
         "a draft call costs the same share of a one-row target call as in the run"
         if draft is None
         else f"draft calls cost what {cost_name(draft)} says"
     )
     notes = [
-        f"{run.path.name} on {cost_name(cost)} ({cost.facts.name}), {at_once}, after the first "
+        f"{run.path.name} on {cost_name(cost)} ({cost.facts.name}), one sequence, after the first "
         f"token; {drafting}; slots in verifying calls cost as much as token rows",
         "acceptance is assumed to be as in the run",
     ]
@@ -158,7 +146,7 @@ def _left_out(decoders: Sequence[str], made: Sequence[Projection]) -> list[str]:
     return notes + [
         f"{name}: {percent(share)} of its calls or ar's lie beyond the measured range, "
         + ("and it is left out" if share > _MOST else "and are extrapolated: no interval")
-        + "; `bench cost` with --rows, --contexts and --sequences measures them"
+        + "; `bench cost` with --rows and --contexts measures them"
         for name, share in _beyond(made).items()
         if share > _MUCH
     ]

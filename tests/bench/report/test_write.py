@@ -22,7 +22,7 @@ from bench.report.figures.style import PAPER
 from bench.report.findings import Findings
 from bench.report.tables.main import PER_STEP
 from bench.report.tables.table import Table, TableCell
-from bench.report.write import print_summary, write_report
+from bench.report.write import print_findings, write_report
 from tests.bench.conftest import REPORTED, write_run
 from tests.conftest import only_svg
 
@@ -37,7 +37,7 @@ Write = Callable[..., Path]
 def printed(path: Path, width: int = 100) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        print_summary(path, console)
+        print_findings(Findings(load_run(path)), console)
     return capture.get()
 
 
@@ -480,7 +480,7 @@ def test_a_wrong_decoder_is_red_on_the_page_and_in_the_terminal(wrong_run: Path)
     )
     console = Console(width=140, color_system="standard", force_terminal=True)
     with console.capture() as capture:
-        assert print_summary(wrong_run, console) == 3
+        assert print_findings(Findings(load_run(wrong_run)), console) == 3
     red = "\x1b[1;31m"
     assert f"{red}spec (WRONG)" in capture.get()
     assert f"{red}WRONG\x1b[0m\n" in capture.get()
@@ -514,7 +514,7 @@ def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
     assert lost in " ".join(printed(path, 200).split())
     assert {name: (path / name).read_bytes() for name in kept} == kept
     console = Console(width=100, quiet=True)
-    assert print_summary(path, console) == 4
+    assert print_findings(Findings(load_run(path)), console) == 4
 
 
 def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run: Write) -> None:

@@ -72,9 +72,10 @@ def test_noise_at_the_end_of_a_curve_never_makes_larger_calls_cheaper():
 
 
 def test_a_curve_covers_what_was_measured_and_no_hole_of_its_grid():
-    holed = {c: t for c, t in CURVE_OF_TRUTH.points.items() if c != cell(16, 200, 4)}
-    assert CostCurve(points=holed).covers(16, 150, 1)
-    assert not CostCurve(points=holed).covers(16, 150, 2)
+    points = CURVE_OF_TRUTH.points
+    holed = {c: t for c, t in points.items() if (c.rows, c.context) != (16, 200)}
+    assert CURVE_OF_TRUTH.covers(16, 150)
+    assert not CostCurve(points=holed).covers(16, 150)
     assert not CURVE_OF_TRUTH.covers(17, 100)
 
 

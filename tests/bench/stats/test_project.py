@@ -69,26 +69,11 @@ def test_without_a_draft_curve_a_draft_call_is_a_share_of_a_targets_call():
     assert of(made).time_per_token_s == pytest.approx((MINE_TARGET_S + draft_s) / 4)
 
 
-def test_a_share_is_one_of_a_targets_call_of_as_many_sequences():
-    wide = curve_of(lambda cell: 1.0 * cell.sequences)
-    terms = Terms(curve=wide, sequences=4, draft_share={"mine": 0.2})
-    made = project(answers("c0", 3, 1), terms, ["mine"])
-    assert of(made).time_per_token_s == pytest.approx((2 * 4 + 5 * 0.2 * 4) / 4)
-
-
 def test_a_decoder_whose_drafting_has_no_cost_is_left_out_and_one_that_drafts_nothing_is_not():
     made = project(answers("c0", 3, 1), Terms(curve=TARGET), ["ar", "mine"])
     assert [each.decoder for each in made] == ["ar"]
     made = project(answers("c0", 3, 1, drafting=False), Terms(curve=TARGET), ["ar", "mine"])
     assert of(made).time_per_token_s == pytest.approx(MINE_TARGET_S / 4)
-
-
-def test_several_sequences_at_once_are_read_off_their_own_curve():
-    dear = curve_of(lambda cell: 1 + 0.1 * cell.rows * cell.sequences)
-    made = project(
-        answers("c0", 3, 1, drafting=False), Terms(curve=dear, sequences=4), ["ar", "mine"]
-    )
-    assert of(made).speedup.value == pytest.approx(4 * 1.4 / (1 + 1.6 + 1 + 1.2))
 
 
 def test_the_interval_is_over_prompts_and_their_geometric_mean_is_the_speedup():
@@ -112,13 +97,6 @@ def test_calls_beyond_the_curve_are_counted():
     narrow = curve_of(lambda cell: 1.0, rows=(1, 3))
     made = project(answers("c0", 3, 1, drafting=False), Terms(curve=narrow), ["mine"])
     assert of(made).beyond == 0.5
-
-
-@pytest.mark.parametrize(("sequences", "beyond"), [(4, 0), (5, 1)])
-def test_calls_of_more_sequences_than_were_measured_lie_beyond(sequences, beyond):
-    terms = Terms(curve=TARGET, sequences=sequences)
-    made = project(answers("c0", 3, 1, drafting=False), terms, ["mine"])
-    assert of(made).beyond == beyond
 
 
 def test_calls_beyond_are_shares_of_calls_not_of_steps():

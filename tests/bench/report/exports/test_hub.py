@@ -1,16 +1,11 @@
-"""A run as the Hugging Face hub takes it: its own readers read it, and uploads go where asked."""
+"""A run as the Hugging Face hub takes it: its own readers read it."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from socketserver import BaseServer
 from typing import Any
 
 import pandas as pd
@@ -66,7 +61,7 @@ def test_the_card_names_tables_that_the_datasets_library_loads(
 
 def test_the_hubs_own_reader_understands_the_card(findings: Findings, tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    card_file = write_files(tmp_path, dataset(findings, "cc-by-4.0", "me/runs"))[0]
+    card_file = write_files(tmp_path, dataset(findings, "cc-by-4.0"))[0]
     card = hub.DatasetCard.load(card_file)
     assert card.data.license == "cc-by-4.0"
     assert card.data.size_categories == ["n<1K"]
@@ -74,7 +69,7 @@ def test_the_hubs_own_reader_understands_the_card(findings: Findings, tmp_path: 
     for each in card.data.configs:
         assert all((tmp_path / one["path"]).is_file() for one in each["data_files"])
     assert findings.conclusion.split(" (")[0] in card.text
-    assert 'load_dataset("me/runs", "summary"' in card.text
+    assert 'load_dataset("OWNER/NAME", "summary"' in card.text
 
 
 def test_every_figure_of_the_card_lies_beside_it(findings: Findings, tmp_path: Path) -> None:
@@ -185,11 +180,11 @@ def test_a_run_without_quality_has_no_results(
 @pytest.mark.parametrize(
     ("kind", "options", "says"),
     [
-        ("csv", ("--repo", "me/runs"), "--repo is for --to hub and eval-results, not for csv"),
+        ("csv", ("--repo", "me/runs"), "--repo is for --to eval-results, not for csv"),
         ("hub", ("--project", "x"), "--project is for --to mlflow and trackio, not for hub"),
         ("mlflow", ("--license", "mit"), "--license is for --to hub, not for mlflow"),
         ("hub", ("--benchmark", "qa=a/b"), "--benchmark is for --to eval-results, not for hub"),
-        ("hub", ("--repo", "runs"), "--repo 'runs' is not OWNER/NAME"),
+        ("eval-results", ("--repo", "runs"), "--repo 'runs' is not OWNER/NAME"),
     ],
 )
 def test_an_option_of_another_format_is_refused_in_one_line(
@@ -199,131 +194,6 @@ def test_an_option_of_another_format_is_refused_in_one_line(
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert says in ended.err
     assert not list(tmp_path.iterdir())
-
-
-# ---------------------------------------------------------------- the upload
-
-
-def _address(server: BaseServer) -> str:
-    assert isinstance(server, ThreadingHTTPServer)
-    return f"http://127.0.0.1:{server.server_port}"
-
-
-class _Stub(BaseHTTPRequestHandler):
-    """The hub as far as a commit of small files needs it; keeps what was asked."""
-
-    asked: list[tuple[str, str | None, bytes]]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.asked.append((self.path, self.headers["Authorization"], body))
-        if self.path == "/api/repos/create":
-            answer: object = {"url": f"{self.base}/datasets/me/runs", "id": "1", "name": "me/runs"}
-        elif self.path.endswith("/preupload/main"):
-            files = json.loads(body)["files"]
-            answer = {
-                "files": [
-                    {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
-                    for f in files
-                ]
-            }
-        elif self.path.endswith("/commit/main"):
-            url = f"{self.base}/datasets/me/runs/commit/{'a' * 40}"
-            answer = {"commitOid": "a" * 40, "commitUrl": url, "hookOutput": "", "success": True}
-        else:
-            answer = {"warnings": [], "errors": []}
-        self._send(200, answer)
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers["Authorization"], b""))
-        self._send(404, {"error": "not here"})
-
-    do_HEAD = do_GET
-
-    @property
-    def base(self) -> str:
-        return _address(self.server)
-
-    def _send(self, code: int, answer: object) -> None:
-        data = json.dumps(answer).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def stub() -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
-    """A local hub: its address, and what it was asked so far."""
-    asked: list[tuple[str, str | None, bytes]] = []
-    handler = type("Handler", (_Stub,), {"asked": asked})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield _address(server), asked
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def _export(run: Path, folder: Path, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """`bench export --to hub --repo me/runs` in a process of its own: the endpoint is read once."""
-    command = [sys.executable, "-m", "bench", "export", str(run), "--to", "hub"]
-    command += ["--repo", "me/runs", "--folder", str(folder)]
-    clean = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-    clean = {k: v for k, v in clean.items() if not k.startswith("HF_")}
-    clean |= {"HF_HOME": str(home), "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(command, env=clean, cwd=home, capture_output=True, text=True, check=False)
-
-
-def test_an_upload_commits_the_folder_and_nothing_else(
-    reported_run: Path, tmp_path: Path, stub: tuple[str, list[tuple[str, str | None, bytes]]]
-) -> None:
-    pytest.importorskip("huggingface_hub")
-    address, asked = stub
-    folder = tmp_path / "hub"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("not of the run")
-    done = _export(reported_run, folder, tmp_path, HF_ENDPOINT=address, HF_TOKEN="hf_stub")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == f"{address}/datasets/me/runs/commit/{'a' * 40}"
-    assert {token for _, token, body in asked if body} == {"Bearer hf_stub"}
-    made = next(json.loads(body) for path, _, body in asked if path == "/api/repos/create")
-    assert made["type"] == "dataset"
-    assert made.get("visibility") == "private" or made.get("private")  # by its version
-    (commit,) = [body for path, _, body in asked if path.endswith("/datasets/me/runs/commit/main")]
-    lines = [json.loads(line) for line in commit.splitlines()]
-    sent = {line["value"]["path"] for line in lines if line["key"] == "file"}
-    assert sent == set(_bytes(folder)) - {"mine.txt"}
-
-
-def test_without_a_token_the_folder_is_written_and_nothing_sent(
-    reported_run: Path, tmp_path: Path, stub: tuple[str, list[tuple[str, str | None, bytes]]]
-) -> None:
-    pytest.importorskip("huggingface_hub")
-    address, asked = stub
-    done = _export(reported_run, tmp_path / "hub", tmp_path, HF_ENDPOINT=address)
-    assert (done.returncode, done.stderr.count("\n")) == (5, 1)
-    assert "set HF_TOKEN or `hf auth login`" in done.stderr
-    assert not asked
-    assert (tmp_path / "hub" / "README.md").is_file()
-
-
-@pytest.mark.slow
-def test_a_hub_that_refuses_is_one_line(reported_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("huggingface_hub")
-    done = _export(
-        *(reported_run, tmp_path / "hub", tmp_path),
-        HF_ENDPOINT="http://127.0.0.1:9", HF_TOKEN="hf_stub",
-    )  # fmt: skip
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "the Hugging Face hub refused the upload to me/runs" in done.stderr
-    assert "hf_stub" not in done.stderr
 
 
 @pytest.mark.slow

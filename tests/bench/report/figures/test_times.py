@@ -1,4 +1,4 @@
-"""Waits, phases, memory and lengths: data against hand-made numbers, and none without any."""
+"""Waits, phases and memory: data against hand-made numbers, and none without any."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from matplotlib.patches import Rectangle
 
 from bench.report.figures import canvas
 from bench.report.figures.bars import memory_figure, time_split_figure
-from bench.report.figures.curves import latency_figure, speedup_by_length_figure
-from bench.report.figures.style import PAPER
+from bench.report.figures.curves import latency_figure
 from bench.stats.decompose import Split
 
 pytestmark = pytest.mark.usefixtures("saved")
@@ -119,43 +118,3 @@ def test_memory_has_the_unit_of_the_largest(most: int, text: str) -> None:
 
 def test_unmeasured_memory_is_no_figure() -> None:
     assert memory_figure(summary(peak_memory_bytes=[NAN] * 3)) is None
-
-
-def by_length(longest: float) -> pd.DataFrame:
-    rows = [
-        ("spec", 6, 10.0, 20.0, 15.0, 2.0, 1.5, 2.5),
-        ("spec", 6, 21.0, longest, 25.0, 3.0, NAN, NAN),
-        ("nar", 6, 10.0, 20.0, 15.0, 6.0, 5.0, 7.0),
-        ("nar", 6, 21.0, longest, 25.0, 7.0, 6.0, 8.0),
-    ]
-    columns = ["decoder", "prompts", "shortest", "longest", "ar_tokens"]
-    return pd.DataFrame(rows, columns=[*columns, "speedup", "speedup_low", "speedup_high"])
-
-
-def test_speed_ups_are_drawn_by_length_in_groups() -> None:
-    drawn = speedup_by_length_figure(by_length(30.0), summary())
-    assert drawn is not None
-    figure, data = drawn
-    assert list(data["speedup"]) == [2.0, 3.0, 6.0, 7.0]
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["10 to 20", "21 to 30"]
-    points = [line for line in axes.lines if line.get_marker() == "o"]
-    assert [np.asarray(line.get_ydata()).tolist() for line in points] == [[2.0, 3.0], [6.0, 7.0]]
-    assert [line.get_markerfacecolor() == PAPER for line in points] == [False, True]
-    left, right = (np.asarray(line.get_xdata())[0] for line in points)
-    assert left < 0 < right  # beside one another
-    assert canvas.render(figure, ["png"])["png"]
-
-
-def test_a_group_of_answers_of_one_length_is_named_by_it() -> None:
-    drawn = speedup_by_length_figure(by_length(30.0).replace({"longest": {30.0: 21.0}}), summary())
-    assert drawn is not None
-    ticks = drawn[0].axes[0].get_xticklabels()
-    assert [tick.get_text() for tick in ticks] == ["10 to 20", "21"]
-
-
-def test_lengths_that_hardly_differ_are_no_figure() -> None:
-    table = by_length(30.0)
-    near = table.replace({"ar_tokens": {25.0: 22.0}})
-    assert speedup_by_length_figure(near, summary()) is None
-    assert speedup_by_length_figure(table.iloc[:0], summary()) is None

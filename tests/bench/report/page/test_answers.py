@@ -18,8 +18,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, load_run
 from bench.report.figures.style import colours
 from bench.report.page import answers
-from bench.report.page.answers import chosen_answers, pack, step_ends_s, viewer
-from tests.bench.report.page.runs import rewrite, without
+from bench.report.page.answers import chosen_answers, pack, viewer
 
 Make = Callable[..., SampleRecord]
 Write = Callable[..., Path]
@@ -64,7 +63,6 @@ def test_every_answer_of_the_viewer_is_that_of_its_record(told_run: Path) -> Non
             assert ends_us == [round(1e6 * end_s) for end_s in steps.ended_s]
             assert answer["total"] == round(1e6 * (record.total_s or 0))
             assert ends_us[-1] <= answer["total"]
-            assert "spread" not in answer
             for name in ("drafted", "accepted", "rejected", "decided"):
                 column = getattr(steps, name)
                 recorded = [list(x) if isinstance(x, tuple) else x for x in column]
@@ -116,34 +114,9 @@ def test_the_first_repeat_without_an_error_is_shown_whole(record: Make) -> None:
     }
 
 
-def test_steps_without_times_are_spread_evenly_between_what_is_known(record: Make) -> None:
-    old = record(emitted=(1, 2, 2), ttft_s=0.1, total_s=0.5)
-    assert old.steps is not None
-    ends_s, estimated = step_ends_s(old, old.steps)
-    assert list(ends_s) == pytest.approx([0.1, 0.3, 0.5])
-    assert estimated
-    known = dataclasses.replace(old.steps, ended_s=(0.1, 0.2, 0.4))
-    assert step_ends_s(old, known) == ((0.1, 0.2, 0.4), False)
-    single = record(emitted=(1,), ttft_s=0.1, total_s=0.2)
-    assert single.steps is not None
-    assert step_ends_s(single, single.steps) == ([0.1], False)
+def test_an_answer_of_a_batch_has_no_times(record: Make) -> None:
     batched = record(ttft_s=None, total_s=None, group_s=3.0)
-    assert batched.steps is not None
-    assert step_ends_s(batched, batched.steps) == ((), False)
     assert not {"ended", "total"} & set(answers.answer_data(batched, 0))
-    assert answers.answer_data(old, 0)["spread"] is True
-
-
-def test_records_of_before_are_shown_without_what_they_do_not_tell(synthetic_run: Write) -> None:
-    path = synthetic_run()
-    records = [
-        dataclasses.replace(r, steps=r.steps and without(r.steps, "ended_s", "rejected", "decided"))
-        for r in load_run(path).records
-    ]
-    _, chunks, _ = handed_over(load_run(rewrite(path, records)))
-    for answer in itertools.chain(*chunks.values()):
-        assert not {"rejected", "decided"} & set(answer)
-        assert answer.get("spread") is True
 
 
 def test_a_failed_answer_has_its_error_and_no_path_of_the_machine(record: Make) -> None:

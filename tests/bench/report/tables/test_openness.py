@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.records.run_folder import load_run
 from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
-from bench.report.write import print_summary, write_report
+from bench.report.write import print_findings, write_report
 from bench.stats.summary_row import rows_of
 from bench.text import percent
 
@@ -47,7 +47,7 @@ def test_every_table_of_accepted_tokens_says_how_open_the_text_is(looping: Path)
     assert (first["qa"], first["translation"], first["all"]) == ("2", "0.25", "0.54")
     console = Console(width=200, color_system=None)
     with console.capture() as capture:
-        print_summary(looping, console)
+        print_findings(Findings(load_run(looping)), console)
     assert "along its answers is 0.54 nats" in capture.get()
 
 

@@ -166,15 +166,13 @@ def taught_loss(
     weight: Tensor,
     *,
     label_share: float | Tensor,
-    overlap_share: float = 0.0,
 ) -> Tensor:
     """Return the summed loss of slots with final hidden states ``[M, D]``.
 
-    The loss mixes three terms: cross-entropy with the teacher's distribution, cross-entropy with
-    labels (`target` ``[M]``, by `label_share`, one number or ``[M]``), and the probability that a
-    proposal is rejected, 1 - sum min(p, q) (by `overlap_share`). Without `top`, it uses labels
-    only. Distributions are at the slots' temperatures ``[M]``: the student's over the head's words,
-    the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
+    The loss mixes cross-entropy with the teacher's distribution and cross-entropy with labels
+    (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, it uses labels only.
+    Distributions are at the slots' temperatures ``[M]``: the student's over the head's words, the
+    teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
     """
     asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
     rows, index = head.of(asked)
@@ -185,10 +183,7 @@ def taught_loss(
         return (labels * weight).sum()
     distribution = (top[1] / temperature[:, None]).softmax(-1)
     taught = -(distribution * known[:, 1:]).sum(-1)
-    loss = (1 - label_share - overlap_share) * taught + label_share * labels
-    if overlap_share:
-        loss = loss + overlap_share * (1 - torch.minimum(distribution, known[:, 1:].exp()).sum(-1))
-    return (loss * weight).sum()
+    return (((1 - label_share) * taught + label_share * labels) * weight).sum()
 
 
 _CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are in memory at a time
@@ -235,7 +230,6 @@ class LeanJob(AdapterJob):
             torch.where(windows.greedy, GREEDY_TEMPERATURE, windows.warp[..., 0])[usable],
             torch.exp(-windows.slot(variant)[usable] * run.position_decay),
             label_share=run.label_share,
-            overlap_share=run.overlap_share,
         )
         return loss, count, int((windows.number >= 0).sum())
 

@@ -159,7 +159,7 @@ class ShortHead:
 
 def taught_loss(
     states: Tensor,
-    head: ShortHead,
+    rows_of: Callable[[Tensor], tuple[Tensor, Tensor]],
     target: Tensor,
     top: Top | None,
     temperature: Tensor,
@@ -171,11 +171,11 @@ def taught_loss(
 
     The loss mixes cross-entropy with the teacher's distribution and cross-entropy with labels
     (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, it uses labels only.
-    Distributions are at the slots' temperatures ``[M]``: the student's over the head's words, the
-    teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
+    Distributions are at the slots' temperatures ``[M]``: the student's over the head's words (see
+    `ShortHead.of`), the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
     """
     asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
-    rows, index = head.of(asked)
+    rows, index = rows_of(asked)
     logs = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
     known = logs.gather(1, index)
     labels = -known[:, 0]
@@ -224,7 +224,7 @@ class LeanJob(AdapterJob):
             return None
         loss = taught_loss(
             student.states(cache, u, windows)[usable],
-            self.head,
+            self.head.of,
             target[usable],
             None if run.objective == "one-hot" else top,
             torch.where(windows.greedy, GREEDY_TEMPERATURE, windows.warp[..., 0])[usable],

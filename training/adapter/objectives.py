@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.sampling import pick
-from decoders.core.types import NO_UNIFORM
+from decoders.core.types import MASKED, NO_UNIFORM
 from training.adapter.blocks import Blocks
 from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import LEAST_MASS, Windows, carried, edges, explain, warped
@@ -80,9 +80,14 @@ def _showing_own(
     """Fill in the student's own tokens of blocks, which it first predicts from masks."""
     if not bool(blocks.own.any()):
         return windows
-    first = dataclasses.replace(windows, blocks=blocks.masked_own())
+
+    def showing(shown: Tensor) -> Windows:
+        return dataclasses.replace(windows, blocks=dataclasses.replace(blocks, shown=shown))
+
+    first = showing(blocks.shown.masked_fill(blocks.own, MASKED))
     predicted = student.logits(student.states(cache, u, first)).argmax(-1)
-    return dataclasses.replace(windows, blocks=blocks.with_own(predicted))
+    before = F.pad(predicted, (1, 0))[:, :-1]  # a slot predicts the token after its own
+    return showing(torch.where(blocks.own, before, blocks.shown))
 
 
 def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:

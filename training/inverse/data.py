@@ -1,11 +1,11 @@
 """Trips along a road: symbols whose distributions are known exactly.
 
-A driver on a row of cells steps to a cell near an aim, which lies straight on (momentum) and towards a
-goal. The goal is one of a few cells, is never shown, and changes occasionally. The symbols are
-cells, as in the taxi data of PTP (arXiv 2512.21323, section 3.1). Two bounds on the loss per symbol
-are known. The *floor* is the loss of a predictor that knows the source. *Blind* is the same
-predictor's loss on the n-th symbol of a window if it does not see the window's earlier symbols. No
-independent predictor beats *blind*; a model gets below it only through its uniforms.
+A driver steps to a cell near an aim, which lies straight on (momentum) and towards a goal. The goal
+is one of a few cells, is never shown, and changes occasionally. The symbols are cells, as in the
+taxi data of PTP (arXiv 2512.21323, section 3.1). Two bounds on the loss per symbol are known. The
+*floor* is the loss of a predictor that knows the source. *Blind* is the same predictor's loss on
+the n-th symbol of a window if it does not see the window's earlier symbols. No independent
+predictor beats *blind*; a model gets below it only through its uniforms.
 
 Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
 """

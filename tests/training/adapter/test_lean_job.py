@@ -145,7 +145,9 @@ def loss_of(states: torch.Tensor, head: ShortHead, **options: Any) -> float:
     options = {"label_share": 0.0, "weight": torch.ones(3), **options}
     temperature = torch.tensor([1.0, 0.5, 0.7])
     weight = options.pop("weight")
-    return taught_loss(states, head, target, (top, logits), temperature, weight, **options).item()
+    return taught_loss(
+        states, head.of, target, (top, logits), temperature, weight, **options
+    ).item()
 
 
 def test_the_loss_is_what_a_loop_over_slots_gives() -> None:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from transformers import LlamaConfig, LlamaForCausalLM

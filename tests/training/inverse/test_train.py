@@ -311,7 +311,7 @@ def test_roll_feeds_back_what_it_picked() -> None:
 
 def made(tables: dict[str, Any], folder: Path, name: Any = "c-ptp") -> InverseJob:
     place = folder, torch.device("cpu"), reporter(folder), str
-    return InverseJob(name, tables, InverseRecipe.of(tables), *place)
+    return InverseJob(name, InverseRecipe.of(tables), *place)
 
 
 def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:

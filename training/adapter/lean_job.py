@@ -139,9 +139,8 @@ class ShortHead:
     """The rows of an output head for frequent words, and for the words that a batch needs."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
-        """Take `weight` ``[V, D]``, frozen or not, and distinct int64 `words` (empty: all)."""
+        """Take `weight` ``[V, D]`` and distinct int64 `words` (empty: all)."""
         self.weight, self.words = weight, words.sort().values
-        self._rows = None if weight.requires_grad else weight[self.words]
         self._index = torch.full((len(weight),), -1, device=weight.device)
         self._index[self.words] = torch.arange(len(self.words), device=weight.device)
 
@@ -152,9 +151,7 @@ class ShortHead:
         others = torch.unique(asked[self._index[asked] < 0])
         index, first = self._index.clone(), len(self.words)
         index[others] = torch.arange(first, first + len(others), device=index.device)
-        if self._rows is None:
-            return self.weight[torch.cat([self.words, others])], index[asked]
-        return torch.cat([self._rows, self.weight[others]]), index[asked]
+        return self.weight[torch.cat([self.words, others])], index[asked]
 
 
 def taught_loss(

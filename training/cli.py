@@ -191,8 +191,7 @@ def _draft(
         tables = with_settings(customised(tables, model=model, num_steps=num_steps), settings or ())
         name = Path(DraftRecipe.of(tables).model.path).name
         folder = output or RESULTS / "drafts" / name
-        options: Any = {"resume": not restart, "progress": progress}
-        train_draft(tables, folder, locate=resolve, **options)
+        train_draft(tables, folder, locate=resolve, resume=not restart, progress=progress)
     typer.echo(str(folder))
 
 

@@ -163,7 +163,7 @@ class DraftJob:
             taught = [self._taught(row) for row in group]
             states, target = self._states(group, taught)
             weights = self._importance(group, taught)
-            loss = taught_loss(states, head, target, top, *weights, label_share=run.label_share)
+            loss = taught_loss(states, head.of, target, top, *weights, label_share=run.label_share)
             yield loss, len(target), sum(len(row.ids) for row in group)
 
     def _states(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

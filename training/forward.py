@@ -85,6 +85,12 @@ def fresh_llama(sizes: Any, **config: Any) -> Any:
     return llama
 
 
+def logits_of(head: Any, states: Tensor) -> Tensor:
+    """Return an output head's float32 logits ``[..., V]`` of hidden states ``[..., D]``."""
+    logits: Tensor = head(states.to(head.weight.dtype))
+    return logits.float()
+
+
 def hidden_states(model: Any, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the final normed states (B, T, D), in `dtype`, of right-padded `ids` (B, T)."""
     with torch.autocast(ids.device.type, dtype, enabled=dtype != torch.float32):

@@ -49,8 +49,8 @@ def keep_memory() -> None:
     By default glibc returns large blocks to the system and requests them again. The page faults
     took two thirds of the time of a training step (docs/log.md). Without glibc this does nothing.
     """
-    library = _c_library()
-    if library is not None and hasattr(library, "mallopt"):
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
         for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**28)):
             library.mallopt(option, value)
 
@@ -60,13 +60,9 @@ def give_memory_back() -> None:
 
     Blocks of changing sizes fragment the heap: a process of 4 GB held 12 GB after two hours.
     """
-    library = _c_library()
-    if library is not None and hasattr(library, "malloc_trim"):
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
-
-
-def _c_library() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:

@@ -23,10 +23,10 @@ from scipy import stats
 from torch import Tensor
 
 from bench.plan.named_models import resolve
+from decoders.core.adapter.draft_layer import ShortHead
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.types import NO_UNIFORM
 from training.adapters import build_job
-from training.heads.parallel_job import _Head
 from training.heads.recipe import HeadsRecipe
 from training.recipe import RECIPES, read_recipe, with_settings
 from training.run import Reporter
@@ -104,12 +104,12 @@ def _job(config: Any, data: str, num: int) -> Any:
 def _leading(job: Any, heads: ParallelLayers, row: Row, number: int) -> Tensor:
     """Return the leading right drafts at places of an answer, the same ones for all drafters."""
     job.heads = heads
-    for name in ("frozen", "_short"):  # they are of one drafter's words
-        job.__dict__.pop(name, None)
+    job._head = ShortHead(job._whole_head, heads.words)  # of one drafter's words
+    job.__dict__.pop("_frozen", None)
     job._generator.manual_seed(number)
     slots = job._slots([row])
-    picks = F.linear(slots.features, _Head(job).rows).argmax(-1)
-    right = (picks == job.indices(slots.label)) & slots.inside
+    picks = F.linear(slots.features, job._rows).argmax(-1)
+    right = (picks == job._indices(slots.label)) & slots.inside
     return right.long().cumprod(-1).sum(-1)[slots.inside[..., 0]]
 
 

@@ -92,15 +92,6 @@ class Blocks:
         """Return the same blocks on a device."""
         return moved(self, device)
 
-    def masked_own(self) -> Blocks:
-        """Return the same blocks with masks in place of the student's own predictions."""
-        return dataclasses.replace(self, shown=self.shown.masked_fill(self.own, MASKED))
-
-    def with_own(self, predicted: Tensor) -> Blocks:
-        """Return the same blocks with the student's predictions `predicted` ``[B, Q]`` shown."""
-        shifted = torch.nn.functional.pad(predicted, (1, 0))[:, :-1]
-        return dataclasses.replace(self, shown=torch.where(self.own, shifted, self.shown))
-
 
 def moved(parts: T, device: torch.device) -> T:
     """Return a dataclass with its tensors moved to a device."""

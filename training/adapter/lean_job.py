@@ -139,9 +139,8 @@ class ShortHead:
     """The rows of an output head for frequent words, and for the words that a batch needs."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
-        """Take `weight` ``[V, D]``, frozen or not, and distinct int64 `words` (empty: all)."""
+        """Take `weight` ``[V, D]`` and distinct int64 `words` (empty: all)."""
         self.weight, self.words = weight, words.sort().values
-        self._rows = None if weight.requires_grad else weight[self.words]
         self._index = torch.full((len(weight),), -1, device=weight.device)
         self._index[self.words] = torch.arange(len(self.words), device=weight.device)
 
@@ -152,32 +151,28 @@ class ShortHead:
         others = torch.unique(asked[self._index[asked] < 0])
         index, first = self._index.clone(), len(self.words)
         index[others] = torch.arange(first, first + len(others), device=index.device)
-        if self._rows is None:
-            return self.weight[torch.cat([self.words, others])], index[asked]
-        return torch.cat([self._rows, self.weight[others]]), index[asked]
+        return self.weight[torch.cat([self.words, others])], index[asked]
 
 
 def taught_loss(
     states: Tensor,
-    head: ShortHead,
+    rows_of: Callable[[Tensor], tuple[Tensor, Tensor]],
     target: Tensor,
     top: Top | None,
     temperature: Tensor,
     weight: Tensor,
     *,
     label_share: float | Tensor,
-    overlap_share: float = 0.0,
 ) -> Tensor:
     """Return the summed loss of slots with final hidden states ``[M, D]``.
 
-    The loss mixes three terms: cross-entropy with the teacher's distribution, cross-entropy with
-    labels (`target` ``[M]``, by `label_share`, one number or ``[M]``), and the probability that a
-    proposal is rejected, 1 - sum min(p, q) (by `overlap_share`). Without `top`, it uses labels
-    only. Distributions are at the slots' temperatures ``[M]``: the student's over the head's words,
-    the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
+    The loss mixes cross-entropy with the teacher's distribution and cross-entropy with labels
+    (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, it uses labels only.
+    Distributions are at the slots' temperatures ``[M]``: the student's over the head's words (see
+    `ShortHead.of`), the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
     """
     asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
-    rows, index = head.of(asked)
+    rows, index = rows_of(asked)
     logs = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
     known = logs.gather(1, index)
     labels = -known[:, 0]
@@ -185,10 +180,7 @@ def taught_loss(
         return (labels * weight).sum()
     distribution = (top[1] / temperature[:, None]).softmax(-1)
     taught = -(distribution * known[:, 1:]).sum(-1)
-    loss = (1 - label_share - overlap_share) * taught + label_share * labels
-    if overlap_share:
-        loss = loss + overlap_share * (1 - torch.minimum(distribution, known[:, 1:].exp()).sum(-1))
-    return (loss * weight).sum()
+    return (((1 - label_share) * taught + label_share * labels) * weight).sum()
 
 
 _CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are in memory at a time
@@ -229,13 +221,12 @@ class LeanJob(AdapterJob):
             return None
         loss = taught_loss(
             student.states(cache, u, windows)[usable],
-            self.head,
+            self.head.of,
             target[usable],
             None if run.objective == "one-hot" else top,
             torch.where(windows.greedy, GREEDY_TEMPERATURE, windows.warp[..., 0])[usable],
             torch.exp(-windows.slot(variant)[usable] * run.position_decay),
             label_share=run.label_share,
-            overlap_share=run.overlap_share,
         )
         return loss, count, int((windows.number >= 0).sum())
 

@@ -3,7 +3,6 @@
 * `one-hot`: cross-entropy with the token that u picks (O-PTP), or the text's token (all others).
 * `kl`, `reverse-kl` (C-PTP by distillation, isd): a divergence between the teacher's distribution
   given the true tokens and the student's distribution given their uniforms (isd: given masks).
-* `overlap` (isd): the probability that the teacher rejects the student's draw, 1 - sum min(p, q).
 
 Slots of blocks (refine) learn the text with `one-hot`. The independent predictor, PTP's control, is
 `one-hot` with an adapter whose code is `constant`.
@@ -22,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.sampling import pick
-from decoders.core.types import NO_UNIFORM
+from decoders.core.types import MASKED, NO_UNIFORM
 from training.adapter.blocks import Blocks
 from training.adapter.student import ContextCache, Student, gather_rows
 from training.adapter.windows import LEAST_MASS, Windows, carried, edges, explain, warped
 
-ObjectiveName = Literal["one-hot", "kl", "reverse-kl", "overlap"]
+ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
 Judged = tuple[Tensor, Tensor, Tensor]
 """For M slots: right or not (or the probability), confidence, and a mask of slots that count."""
 
@@ -81,17 +80,20 @@ def _showing_own(
     """Fill in the student's own tokens of blocks, which it first predicts from masks."""
     if not bool(blocks.own.any()):
         return windows
-    first = dataclasses.replace(windows, blocks=blocks.masked_own())
+
+    def showing(shown: Tensor) -> Windows:
+        return dataclasses.replace(windows, blocks=dataclasses.replace(blocks, shown=shown))
+
+    first = showing(blocks.shown.masked_fill(blocks.own, MASKED))
     predicted = student.logits(student.states(cache, u, first)).argmax(-1)
-    return dataclasses.replace(windows, blocks=blocks.with_own(predicted))
+    before = F.pad(predicted, (1, 0))[:, :-1]  # a slot predicts the token after its own
+    return showing(torch.where(blocks.own, before, blocks.shown))
 
 
 def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:
     """Return the summed loss of the usable slots.
 
-    Divergences are between unwarped distributions. The overlap is at the windows' temperatures, but
-    without top-k and top-p, because tokens they exclude would have no gradient. Greedy windows
-    learn the teacher's argmax.
+    Divergences are between unwarped distributions. Greedy windows learn the teacher's argmax.
     """
     logits = outcome.logits
     if objective == "one-hot":
@@ -99,10 +101,6 @@ def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Ten
     teacher, greedy = _teacher_logits(student, outcome)
     logs = logits.log_softmax(-1)
     certain = F.nll_loss(logs, teacher.argmax(-1), reduction="none")
-    if objective == "overlap":
-        temperature = outcome.windows.warp[outcome.usable][:, :1]
-        p, q = ((each / temperature).softmax(-1) for each in (teacher, logits))
-        return torch.where(greedy, certain, 1 - torch.minimum(p, q).sum(-1)).sum()
     pair = logs, teacher.log_softmax(-1)
     below, above = pair if objective == "kl" else reversed(pair)  # KL(above || below)
     distance = F.kl_div(below, above, reduction="none", log_target=True)

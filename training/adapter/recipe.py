@@ -75,11 +75,10 @@ class RunTable(LoopTable):
         muon_lr: peak learning rate of the delta's matrices.
         max_tokens: most padded tokens in one group of rows.
         lean: use the lean pass (`training.adapter.lean_job`), for Llama models and stored
-            completions. The next four keys apply only to it.
+            completions. The next three keys apply only to it.
         teacher_top: number of the teacher's likeliest tokens to learn.
         head_words: number of the head's words that are always in the loss; 0: all.
         position_decay: decay of the weights of slots; slot k has weight exp(-k position_decay).
-        overlap_share: share of 1 - overlap in the loss.
         choose: write the last weights, or those with the best held-out report.
     """
 
@@ -101,11 +100,7 @@ class RunTable(LoopTable):
     teacher_top: Count = 16
     head_words: NotNegative = 0
     position_decay: float = Field(default=0.0, ge=0)
-    overlap_share: Share = 0.0
     choose: Literal["last", "best"] = "last"
-
-
-_LEAN = ("lean", "teacher_top", "head_words", "position_decay", "overlap_share")
 
 
 class AdapterRecipe(Recipe):
@@ -123,13 +118,9 @@ class AdapterRecipe(Recipe):
         """Check that all tables fit the same kind of slots."""
         run, adapter = self.run, self.adapter
         variant, objective, strides = adapter.variant, run.objective, run.strides
-        shares = run.label_share + run.overlap_share
         checks: dict[str, Any] = {
             f"run.objective is {objective!r}; blocks learn the text, use one-hot": (
                 variant == "refine" and objective != "one-hot"
-            ),
-            f"run.objective is 'overlap'; it is for isd, not {variant}": (
-                objective == "overlap" and variant != "isd"
             ),
             f"[blocks] is for adapter.variant refine, not {variant}": (
                 self.blocks is not None and variant != "refine"
@@ -147,8 +138,6 @@ class AdapterRecipe(Recipe):
             "model.dtype is float16; run.lean uses float32 or bfloat16": (
                 run.lean and self.model.dtype == "float16"
             ),
-            f"run.label_share {run.label_share:g} and run.overlap_share {run.overlap_share:g} are "
-            "more than 1 together; lower one": run.lean and shares > 1,
             f"run.strides are {list(strides)}; they are for isd, up to num_slots + 1": (
                 strides and (variant != "isd" or max(strides) > adapter.num_slots + 1)
             ),
@@ -159,19 +148,8 @@ class AdapterRecipe(Recipe):
         return self
 
     def decisive(self) -> dict[str, Any]:
-        """Return the deciding settings; omit unset keys, so that older checkpoints can resume."""
+        """Return the deciding settings; with strides, the length too: it says when they change."""
         tables = super().decisive()
-        unset = {
-            "run": ["label_share", "clean", "strides", *([] if self.run.lean else _LEAN)],
-            "model": ["teacher"],
-            "adapter": ["enter", "initial"],
-        }
-        for table, names in unset.items():
-            for name in names:
-                if not tables[table][name] or name in _LEAN:
-                    del tables[table][name]
-        if self.run.strides:  # the length decides when strides change
+        if self.run.strides:
             tables["run"]["num_steps"] = self.run.num_steps
-        if self.blocks is None:
-            del tables["blocks"]
         return tables

@@ -22,7 +22,7 @@ from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
-from training.forward import ATTENTION, additive
+from training.forward import ATTENTION, additive, logits_of
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
@@ -101,10 +101,7 @@ class Student:
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of the teacher's hidden states."""
-        if self.other is None:
-            return self.logits(hidden)
-        logits: Tensor = self.other.get_output_embeddings()(hidden)
-        return logits.float()
+        return logits_of((self.other or self.module).get_output_embeddings(), hidden)
 
     def _run_rows(self, ids: Tensor, cache: ContextCache) -> Tensor:
         length = ids.shape[1]
@@ -190,8 +187,7 @@ class Student:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of hidden states."""
-        logits: Tensor = self.head(hidden)
-        return logits.float()
+        return logits_of(self.head, hidden)
 
     @torch.no_grad()
     def merge(self) -> Any:

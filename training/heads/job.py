@@ -19,6 +19,7 @@ from torch import Tensor
 
 from decoders.core.adapter.heads import DraftHeads, ExitBlock
 from decoders.core.hf.copies import early_exit
+from training.forward import logits_of
 from training.heads.recipe import RunTable
 from training.judged import JudgedJob, Report
 from training.loop import Piece, TrainingProgress
@@ -39,6 +40,7 @@ class HiddenJob(JudgedJob):
     ) -> None:
         self.module, self.trained = module.eval().requires_grad_(False), heads
         self.heads, self.source, self.run, self.reporter = heads, source, run, reporter
+        self._head = self._whole_head = module.get_output_embeddings()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return AdamW for all weights of the adapter."""
@@ -54,21 +56,8 @@ class HiddenJob(JudgedJob):
 
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Yield groups of rows whose logits do not exceed the limit of a piece."""
-        most = self.run.max_logits // (self.heads.config.num_slots * self._num_words)
+        most = self.run.max_logits // (self.heads.config.num_slots * len(self._head.weight))
         return groups(rows, max(1, min(self.run.max_tokens, most)))
-
-    @property
-    def _num_words(self) -> int:
-        return int(self._head.weight.shape[0])
-
-    @property
-    def _head(self) -> Any:
-        return self.module.get_output_embeddings()
-
-    def _read(self, states: Tensor) -> Tensor:
-        """Return the frozen head's float32 logits ``[..., V]`` for states ``[..., D]``."""
-        logits: Tensor = self._head(states.to(self._head.weight.dtype))
-        return logits.float()
 
     def _batch(self, rows: Sequence[Row], *, ahead: int = 2) -> tuple[Tensor, Tensor]:
         """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""
@@ -133,9 +122,9 @@ class HeadsJob(HiddenJob):
             hidden = self.module.base_model(input_ids=ids, use_cache=False).last_hidden_state
             counts = (targets != NONE).any(-1)
             states, chosen = hidden[counts].float(), targets[counts]
-        size = max(1, self.run.max_logits // (targets.shape[-1] * self._head.weight.shape[0]))
+        size = max(1, self.run.max_logits // (targets.shape[-1] * len(self._head.weight)))
         for some, targets in zip(torch.split(states, size), torch.split(chosen, size), strict=True):
-            yield self._read(self.heads(some)), targets, None
+            yield logits_of(self._head, self.heads(some)), targets, None
 
 
 class ExitJob(HiddenJob):
@@ -160,13 +149,13 @@ class ExitJob(HiddenJob):
         ids, targets = self._batch(rows, ahead=1)
         counts = targets[..., 0] != NONE
 
-        def logits_of(module: Any) -> Tensor:
+        def read(module: Any) -> Tensor:
             hidden = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            return self._read(hidden[counts])[:, None]
+            return logits_of(self._head, hidden[counts])[:, None]
 
         with torch.no_grad():
-            truth = logits_of(self.module)
-        yield logits_of(self._early), targets[counts], truth
+            truth = read(self.module)
+        yield read(self._early), targets[counts], truth
 
 
 def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ Letters: B rows, T tokens of a row, D hidden width, E width of an attention head
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.adapter.draft_layer import DraftLayer, ShortHead
+from training.forward import logits_of
 from training.heads.job import NONE, HiddenJob
 from training.text.data import PoolSource, Row
 from training.text.sources import Source
@@ -38,27 +38,14 @@ class LayerJob(HiddenJob):
         super().__init__(module, heads, source, *parts)
         self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
         if num := heads.config.num_words:
-            words = stored_words(source, num, self._head.weight.shape[0])
+            words = stored_words(source, num, len(self._whole_head.weight))
             heads.words.copy_(torch.tensor(words))
-
-    @property
-    def _num_words(self) -> int:
-        return self.heads.config.num_words or super()._num_words
-
-    @functools.cached_property
-    def _short(self) -> ShortHead:
-        return ShortHead(self._head, self.heads.words)
-
-    def _read(self, states: Tensor) -> Tensor:
-        if not self.heads.config.num_words:
-            return super()._read(states)
-        logits: Tensor = self._short(states.to(self._short.weight.dtype))
-        return logits.float()
+            self._head = ShortHead(self._whole_head, heads.words)
 
     def _indices(self, targets: Tensor) -> Tensor:
         if not self.heads.config.num_words:
             return targets
-        index = targets.new_full((self._head.weight.shape[0],), NONE)
+        index = targets.new_full((len(self._whole_head.weight),), NONE)
         index[self.heads.words] = torch.arange(len(self.heads.words), device=index.device)
         return index[targets.clamp(min=0)].where(targets != NONE, NONE)
 
@@ -90,10 +77,11 @@ class LayerJob(HiddenJob):
         with torch.no_grad():
             (hidden,) = self._asked(rows, ids, lambda _, ids: [self._states(ids)])
             embedded = self.module.get_input_embeddings()(ids).float()
-            read = self._read(hidden)
+            read = logits_of(self._head, hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)
         states = unrolled(self.heads, hidden, embedded, depths)
-        yield self._read(torch.stack([each[counts] for each in states], 1)), targets[counts], truth
+        drafted = logits_of(self._head, torch.stack([each[counts] for each in states], 1))
+        yield drafted, targets[counts], truth
 
 
 def _small(values: Tensor) -> Tensor:

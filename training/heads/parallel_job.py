@@ -24,14 +24,13 @@ from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
 from training.adapter.lean_job import (
     GREEDY_TEMPERATURE,
-    ShortHead,
     ask_teacher,
     attend_windows,
     taught_loss,
 )
 from training.adapter.windows import LEAST_MASS
-from training.forward import additive
-from training.heads.job import NONE, ByKind, HeldOut, HiddenJob, ranks_of
+from training.forward import additive, logits_of
+from training.heads.job import ByKind, HeldOut, ranks_of
 from training.heads.layer_job import LayerJob
 from training.loop import Piece, TrainingProgress, muon_and_adamw
 from training.text.data import Row, groups, learnt, padded
@@ -52,18 +51,6 @@ class _Slots(NamedTuple):
     inside: Tensor
     usable: Tensor
     top: tuple[Tensor, Tensor]
-
-
-class _Head(ShortHead):
-    """The frozen head's rows, its bias if any, and the drafter's bias, as one matrix."""
-
-    def __init__(self, job: ParallelJob) -> None:
-        self._job = job
-        self.rows = torch.cat([job.frozen, job.heads.right], -1)
-
-    def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows ``[W, …]`` and the indices of tokens among them; 0 if not included."""
-        return self.rows, self._job.indices(asked).clamp(min=0)
 
 
 class ParallelJob(LayerJob):
@@ -88,16 +75,16 @@ class ParallelJob(LayerJob):
         return muon_and_adamw(self.heads, matrices, self.run)
 
     @functools.cached_property
-    def frozen(self) -> Tensor:
+    def _frozen(self) -> Tensor:
         """The head's rows for the words ``[W, D]``, plus a column for its bias if it has one."""
-        bias = self._short.bias
-        parts = [self._short.weight] if bias is None else [self._short.weight, bias[:, None]]
+        weight, bias = self._head.weight, self._head.bias
+        parts = [weight] if bias is None else [weight, bias[:, None]]
         return torch.cat(parts, -1).float()
 
-    def indices(self, tokens: Tensor) -> Tensor:
-        """Return the indices of tokens among the words; `NONE` if not included."""
-        index = self.heads.index(tokens)
-        return index.masked_fill(index == len(self.heads.words), NONE)
+    @property
+    def _rows(self) -> Tensor:
+        """The frozen rows joined with the drafter's bias, ``[W, …]``."""
+        return torch.cat([self._frozen, self.heads.right], -1)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
         """See `HiddenJob.pieces`; anchors and uniforms depend only on the step."""
@@ -117,7 +104,7 @@ class ParallelJob(LayerJob):
         with self._autocast():
             loss = taught_loss(
                 slots.features.flatten(0, 2),
-                _Head(self),
+                lambda asked: (self._rows, self._indices(asked).clamp(min=0)),
                 slots.label.flatten(),
                 (slots.top[0].flatten(0, 2), slots.top[1].flatten(0, 2)),
                 torch.ones_like(weight).flatten(),
@@ -154,14 +141,14 @@ class ParallelJob(LayerJob):
             u = (left + mass * noise).clamp(0, 1 - 2**-53)
             u = torch.where(warm == 0, NO_UNIFORM, u)
             logits = logits / torch.where(warm == 0, GREEDY_TEMPERATURE, warm)[..., None]
-            logits = logits.masked_fill(self.indices(likely) < 0, -1e9)
-            usable = inside & ((mass > LEAST_MASS) | (warm == 0)) & (self.indices(label) >= 0)
+            logits = logits.masked_fill(self._indices(likely) < 0, -1e9)
+            usable = inside & ((mass > LEAST_MASS) | (warm == 0)) & (self._indices(label) >= 0)
         with self._autocast():
             text = heads.enter(hidden, embedded).float()
             last = text.gather(1, anchors[..., None].expand(-1, -1, text.shape[-1]))
             slots = heads.slots(last, heads.embedded(u), warm[..., None]).float()
             states = run_slots(heads, text, slots.flatten(1, 2), anchors).view(slots.shape)
-        ones = [] if self._short.bias is None else [torch.ones_like(slots[..., :1])]
+        ones = [] if self._head.bias is None else [torch.ones_like(slots[..., :1])]
         features = torch.cat([states, *ones, heads.left[before]], -1)
         return _Slots(features, label, inside, usable, (likely, logits))
 
@@ -169,7 +156,7 @@ class ParallelJob(LayerJob):
         """Return states, left edges and widths of intervals, likely tokens and their logits."""
         hidden, asked = self._states(ids), upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
-        read = functools.partial(HiddenJob._read, self)
+        read = functools.partial(logits_of, self._whole_head)
         (_, left, mass), top = ask_teacher(read, ids, hidden, asked, heat, self.run.teacher_top)
         return [hidden, left, mass, *top]
 
@@ -197,8 +184,8 @@ class ParallelJob(LayerJob):
         for group in self._groups(rows):
             slots = self._slots(group)
             with self._autocast():
-                logits = F.linear(slots.features, _Head(self).rows)
-            ranks = ranks_of(logits.float(), self.indices(slots.label)).cpu()
+                logits = F.linear(slots.features, self._rows)
+            ranks = ranks_of(logits.float(), self._indices(slots.label)).cpu()
             inside = slots.inside.cpu()
             greedy = torch.tensor([row.temperature == 0 for row in group])[:, None]
             drafts = inside[..., 0]

@@ -1,11 +1,11 @@
-"""Trips along a road or through a city: symbols whose distributions are known exactly.
+"""Trips along a road: symbols whose distributions are known exactly.
 
-A driver on a grid steps to a cell near an aim, which lies straight on (momentum) and towards a
-goal. The goal is one of a few cells, is never shown, and changes occasionally. The symbols are
-cells, as in the taxi data of PTP (arXiv 2512.21323, section 3.1). Two bounds on the loss per symbol
-are known. The *floor* is the loss of a predictor that knows the source. *Blind* is the same
-predictor's loss on the n-th symbol of a window if it does not see the window's earlier symbols. No
-independent predictor beats *blind*; a model gets below it only through its uniforms.
+A driver steps to a cell near an aim, which lies straight on (momentum) and towards a goal. The goal
+is one of a few cells, is never shown, and changes occasionally. The symbols are cells, as in the
+taxi data of PTP (arXiv 2512.21323, section 3.1). Two bounds on the loss per symbol are known. The
+*floor* is the loss of a predictor that knows the source. *Blind* is the same predictor's loss on
+the n-th symbol of a window if it does not see the window's earlier symbols. No independent
+predictor beats *blind*; a model gets below it only through its uniforms.
 
 Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
 """
@@ -26,14 +26,13 @@ _SETTLE_STEPS = 500  # steps of the power iteration; the chain forgets within ab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripSettings:
-    """[source]: trips on a grid of cells, numbered row by row (height 1: a road).
+    """[source]: trips along a road of `width` cells, numbered in order.
 
     A driver aims `momentum` times the last step straight on, plus `pull` cells towards the goal,
     and steps `spread` cells (standard deviation) about the aim. `roughness` is the standard
     deviation of the cells' log popularity; `switch` is the chance per step of drawing a new goal.
     """
 
-    height: int = 1
     width: int = 25
     num_goals: int = 6
     momentum: float = 0.25
@@ -45,21 +44,14 @@ class TripSettings:
 
     def __post_init__(self) -> None:
         """Refuse an impossible source."""
-        if min(self.height, self.width) < 1 or not 2 <= self.num_cells <= _MOST_SYMBOLS:
-            raise ValueError(
-                f"a grid of {self.height} x {self.width} cells: use 2 to {_MOST_SYMBOLS} cells"
-            )
-        if not 1 <= self.num_goals <= self.num_cells:
-            raise ValueError(f"num_goals {self.num_goals}: use 1 to {self.num_cells}")
+        if not 2 <= self.width <= _MOST_SYMBOLS:
+            raise ValueError(f"a road of {self.width} cells: use 2 to {_MOST_SYMBOLS} cells")
+        if not 1 <= self.num_goals <= self.width:
+            raise ValueError(f"num_goals {self.num_goals}: use 1 to {self.width}")
         if self.spread <= 0 or not 0 <= self.switch <= 1:
             raise ValueError(
                 f"spread {self.spread}, switch {self.switch}: use a spread above 0 and a chance"
             )
-
-    @property
-    def num_cells(self) -> int:
-        """Return V."""
-        return self.height * self.width
 
 
 class Trips:
@@ -71,7 +63,7 @@ class Trips:
     """
 
     def __init__(self, settings: TripSettings) -> None:
-        self.num_symbols = settings.num_cells
+        self.num_symbols = settings.width
         self.steps = _steps(settings)
         num_goals = settings.num_goals
         drawn = np.full((num_goals, num_goals), settings.switch / num_goals)
@@ -137,15 +129,13 @@ class Trips:
 
 def _steps(settings: TripSettings) -> Floats:
     rng = np.random.default_rng(settings.seed)
-    num_cells = settings.num_cells
-    cells = np.stack(np.divmod(np.arange(num_cells), settings.width), -1).astype(np.float64)
-    popularity = rng.normal(size=num_cells) * settings.roughness
-    goals = cells[rng.choice(num_cells, settings.num_goals, replace=False)]
+    cells = np.arange(settings.width, dtype=np.float64)
+    popularity = rng.normal(size=settings.width) * settings.roughness
+    goals = cells[rng.choice(settings.width, settings.num_goals, replace=False)]
     before, cell = cells[None, :, None], cells[None, None]
-    way = goals[:, None, None] - cell
-    way = way / np.maximum(1, np.linalg.norm(way, axis=-1, keepdims=True))
+    way = np.sign(goals[:, None, None] - cell)
     aim = cell + settings.momentum * (cell - before) + settings.pull * way
-    distance = ((aim[..., None, :] - cells) ** 2).sum(-1)
+    distance = (aim[..., None] - cells) ** 2
     weights: Floats = np.exp(popularity - distance / (2 * settings.spread**2))
     weights /= weights.sum(-1, keepdims=True)
     return weights

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import Code, UniformEmbedding
 from training.adapter.student import ContextCache
-from training.forward import fresh_llama
+from training.forward import additive, fresh_llama
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class SlotTransformer(nn.Module):
         return hidden.view(num_rows, num, num_windows, width).transpose(1, 2)
 
     def _run(self, x: Tensor, positions: Tensor, seen: Tensor, cache: ContextCache) -> Tensor:
-        mask = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+        mask = additive(~seen, x.dtype)
         out = self.llama.model(
             inputs_embeds=x,
             position_ids=positions,

@@ -25,7 +25,7 @@ from training.inverse.model import ModelSettings, SlotTransformer
 from training.inverse.report import SLOTS, ar_nats, c_ptp_nats, compare, held_out_text
 from training.inverse.windows import Read, TextWindows, draw_text
 from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
-from training.recipe import FREE, Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
 from training.run import Build, Locate, Reporter, TrainingOptions, train_jobs
 from training.workers import worker
 
@@ -75,21 +75,18 @@ class InverseJob:
     def __init__(
         self,
         name: _ModelName,
-        tables: dict[str, Any],
         recipe: InverseRecipe,
         _output: Path,
         _device: torch.device,
         reporter: Reporter,
         _locate: Locate,
     ) -> None:
-        """Take a recipe and its tables; the AR model does not use its embedding of uniforms."""
+        """Take a recipe; the AR model does not use its embedding of uniforms."""
         self.name, self.run, self.reporter = name, recipe.run, reporter
         self.trips = Trips(recipe.source)
         self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
         self.trained.uniforms.requires_grad_(name == "c-ptp")
-        free = {key for key in tables["run"] if key in FREE or key.startswith("eval_")}
-        section = {key: value for key, value in tables["run"].items() if key not in free}
-        self.fingerprint = fingerprint_of(name, tables["source"], tables["model"], section)
+        self.fingerprint = fingerprint_of(name, recipe.decisive())
         self._held_out = held_out_text(self.trips, self.run.eval_rows, **self.run.sizes)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -143,7 +140,7 @@ def train_both(
 ) -> dict[str, TrainingProgress]:
     """Train both models of a recipe and compare them; return the progress of each."""
     recipe = InverseRecipe.of(tables)
-    builds: dict[str, Build] = {name: partial(InverseJob, name, tables) for name in MODELS}
+    builds: dict[str, Build] = {name: partial(InverseJob, name) for name in MODELS}
     return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
 
 

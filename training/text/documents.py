@@ -144,12 +144,12 @@ def _document(
                 f"{len(turns)} turns and {len(responses)} responses; give one response a turn "
                 "(the last turn may lack it)"
             )
-        if not responses:
-            return [{"role": "user", "content": turn} for turn in turns]
-        pairs = itertools.zip_longest(turns, responses)
-        texts = [text for pair in pairs for text in pair if text is not None]
-        roles = itertools.cycle(("user", "assistant"))
-        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+        return [
+            {"role": role, "content": text}
+            for pair in itertools.zip_longest(turns, responses)
+            for role, text in zip(("user", "assistant"), pair, strict=True)
+            if text is not None
+        ]
     if isinstance(cells["text"], str):
         return cells["text"]
     if cells["text"] is not None:
@@ -222,9 +222,6 @@ def _opening(tokenizer: Any) -> list[int]:
 
 def _blocks(text: str) -> Iterator[str]:
     """Yield whole lines of `text`, about `BLOCK_CHARACTERS` at a time."""
-    if len(text) <= BLOCK_CHARACTERS:
-        yield text
-        return
     block: list[str] = []
     size = 0
     for line in text.splitlines(keepends=True):

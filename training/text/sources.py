@@ -49,13 +49,12 @@ _PLAN = {
     "top_p": _NUMBER,
     "batch_size": int,
 }
-_STORED: dict[str, Any] = {"path": str, **_POOL}
 _DATA: dict[str, dict[str, Any]] = {
     "zoo": _PROMPTS["zoo"],
     "text": {**_PROMPTS["text"], **_POOL},
     "dataset": {**_PROMPTS["dataset"], **_POOL},
     "on-policy": {"prompts": (str, dict), **_PLAN, **_POOL},
-    "completions": _STORED,
+    "completions": {"path": str, **_POOL},
 }
 _REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": "path"}
 

@@ -92,7 +92,6 @@ class ZooJob:
 
     def __init__(
         self,
-        tables: dict[str, Any],
         name: str,
         recipe: ZooRecipe,
         output: Path,
@@ -103,17 +102,15 @@ class ZooJob:
         self.sizes: SizeTable = getattr(recipe, name)
         self.name, self.data, self.asked, self.device = name, recipe.data, recipe.run, device
         self.run = LoopTable(
-            **{key: getattr(self.sizes, key) for key in ("num_steps", "warmup_steps", "decay")},
-            adamw_lr=self.sizes.adamw_lr,
-            eval_steps=recipe.run.eval_steps,
-            checkpoint_minutes=recipe.run.checkpoint_minutes,
+            **self.sizes.model_dump(include={"num_steps", "warmup_steps", "decay", "adamw_lr"}),
+            **recipe.run.model_dump(include={"eval_steps", "checkpoint_minutes"}),
         )
         self.tokenizer = AutoTokenizer.from_pretrained(output / ".training" / "tokenizer")
         self.encoder, self.reporter = Encoder(self.tokenizer), reporter
         self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(device)
-        section = {key: value for key, value in tables[name].items() if key != "num_steps"}
-        run = {key: value for key, value in tables["run"].items() if key != "checkpoint_minutes"}
-        self.fingerprint = fingerprint_of(tables["tokenizer"], tables["data"], section, run)
+        free: Any = {name: {"num_steps"}, "run": {"checkpoint_minutes"}}
+        decisive = recipe.model_dump(include={"tokenizer", "data", "run", name}, exclude=free)
+        self.fingerprint = fingerprint_of(decisive)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Muon for the layers' matrices, AdamW for embeddings and norms."""
@@ -204,7 +201,7 @@ def train_zoo(
         shutil.rmtree(state, ignore_errors=True)
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
-    builds = {name: partial(ZooJob, tables, name) for name in MODELS}
+    builds = {name: partial(ZooJob, name) for name in MODELS}
     reached = train_jobs(builds, recipe, output, options)
     log = state / "target.jsonl"
     if log.exists() and '"scores"' in log.read_text(encoding="utf-8"):
@@ -221,8 +218,6 @@ def _greedy_answers(
     model: Any, encoder: Encoder, prompts: Sequence[list[int]], max_new_tokens: int
 ) -> list[list[int]]:
     """Return greedy continuations of `prompts` (token ids), without the end token."""
-    if not prompts:
-        return []
     width = max(map(len, prompts))
     device = next(model.parameters()).device
     ids = torch.tensor([[encoder.pad] * (width - len(p)) + list(p) for p in prompts], device=device)

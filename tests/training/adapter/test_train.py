@@ -115,6 +115,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
         ("sampling", "greedy", 0.0),
         ("data", "seed", 9),
         ("model", "dtype", "bfloat16"),
+        ("model", "teacher", recipe["model"]["path"]),
     ):
         other = copy.deepcopy(recipe)
         other[section][key] = value
@@ -125,14 +126,6 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
     assert train_adapter(longer, tmp_path, progress="plain").step == 7
     done = train_adapter(other, tmp_path, resume=False, progress="plain")
     assert done.step == RUN["num_steps"]
-
-
-def test_a_teacher_decides_a_run_and_its_absence_is_not_told(recipe: dict[str, Any]) -> None:
-    alone = AdapterRecipe.of(recipe).decisive()
-    assert set(alone["model"]) == {"path", "dtype"}  # as before there were teachers
-    recipe["model"]["teacher"] = "zoo"
-    taught = AdapterRecipe.of(recipe).decisive()
-    assert taught["model"] == {**alone["model"], "teacher": "zoo"}
 
 
 def test_an_adapter_exported_in_half_precision_is_as_good(
@@ -292,7 +285,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"sampling": {"temperatures": 0.5}}, "sampling.temperatures"),
     ({"sampling": {"temperatures": [0.0, 1.0]}}, "sampling.temperatures"),
     ({"sampling": {"top_ps": []}}, "sampling.top_ps"),
-    ({"run": {"objective": "guess"}}, "run.objective.*'one-hot', 'kl', 'reverse-kl' or 'overlap'"),
+    ({"run": {"objective": "guess"}}, "run.objective.*'one-hot', 'kl' or 'reverse-kl'"),
     ({"run": {"slots": 3}}, "run.slots"),
     ({"run": {"num_steps": 0}}, "run.num_steps"),
     ({"run": {"eval_temperature": 0}}, "run.eval_temperature"),
@@ -303,7 +296,6 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"model": {"dtype": "half"}}, "model.dtype"),
     ({"model": {"path": "./nowhere"}}, "there is no such folder"),
     ({"data": {"kind": "tea"}}, r"kind is 'tea' in \[data\]"),
-    ({"run": {"objective": "overlap"}}, "'overlap'; it is for isd, not o-ptp"),
     ({"blocks": {}}, r"\[blocks\] is for adapter.variant refine, not o-ptp"),
     ({"adapter": {"variant": "refine"}, "run": {"objective": "kl"}}, "'kl'; blocks learn the text"),
     ({"adapter": {"variant": "isd"}}, "'code' is 'dyadic'; it must be constant"),

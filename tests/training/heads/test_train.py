@@ -321,7 +321,7 @@ def test_more_words_than_answers_hold_are_filled_up_and_other_data_is_refused(
 ) -> None:
     del tables["heads"]
     tables["layer"] = {"unroll": 2, "rank": 8, "num_heads": 2, "words": 500}
-    num_words = job_of(tables | {"layer": {"num_heads": 2}}, tmp_path)._num_words
+    num_words = len(job_of(tables | {"layer": {"num_heads": 2}}, tmp_path).module.lm_head.weight)
     with pytest.raises(ValueError, match=r"layer\.words is 500; the model has \d+ words"):
         job_of(tables, tmp_path)
     tables["layer"]["words"] = num_words - 1

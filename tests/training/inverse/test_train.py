@@ -40,10 +40,10 @@ from training.recipe import RECIPES, read_recipe
 from training.run import Reporter
 
 TOLERANCE = 2e-5
-SOURCE = TripSettings(height=3, width=3, num_goals=2, spread=0.6, roughness=0.3)
+SOURCE = TripSettings(width=9, num_goals=2, spread=0.6, roughness=0.3)
 SIZES = ModelSettings(width=32, layers=2, heads=2, intermediate=64, embedding_hidden=16, seed=3)
 RECIPE_OF_TESTS: dict[str, Any] = {
-    "source": {"height": 2, "width": 2, "num_goals": 1, "spread": 0.45, "momentum": 1.0},
+    "source": {"width": 4, "num_goals": 1, "spread": 0.45, "momentum": 1.0},
     "model": {"width": 16, "layers": 1, "heads": 2, "intermediate": 32, "embedding_hidden": 8},
     "run": {
         "rows": 4,
@@ -134,10 +134,10 @@ def test_floor_and_blind_are_what_enumerating_every_goal_path_gives() -> None:
 
 
 def test_a_source_with_too_many_symbols_is_refused() -> None:
-    with pytest.raises(ValueError, match="6 x 6 cells: use 2 to 32"):
-        TripSettings(height=6, width=6)
+    with pytest.raises(ValueError, match="36 cells: use 2 to 32"):
+        TripSettings(width=36)
     with pytest.raises(ValueError, match="num_goals 10"):
-        TripSettings(height=3, width=3, num_goals=10)
+        TripSettings(width=9, num_goals=10)
     with pytest.raises(ValueError, match="spread above 0"):
         TripSettings(spread=0)
 
@@ -311,7 +311,7 @@ def test_roll_feeds_back_what_it_picked() -> None:
 
 def made(tables: dict[str, Any], folder: Path, name: Any = "c-ptp") -> InverseJob:
     place = folder, torch.device("cpu"), reporter(folder), str
-    return InverseJob(name, tables, InverseRecipe.of(tables), *place)
+    return InverseJob(name, InverseRecipe.of(tables), *place)
 
 
 def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:
@@ -407,7 +407,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"run": {"num_steps": 1, "step": 2}},
         "unknown key run.step; use num_steps, .*rows, length, .*",
     ),
-    ({"source": {"hight": 1}}, "unknown key source.hight; use height, width, .*, seed"),
+    ({"source": {"widht": 9}}, "unknown key source.widht; use width, .*, seed"),
     ({"data": {}}, "unknown key data; use source, model, run"),
     ({"run": {}}, "run.num_steps is missing; add it"),
     ({"run": {"num_steps": 0}}, r"run.num_steps: input should be .* equal to 1 \(got 0\)"),

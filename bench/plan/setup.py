@@ -78,9 +78,9 @@ class Setup:
         return self.config.dtype or "float32"
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return an answer as text without stop ids, special tokens and surrounding white space."""
+        """Return an answer as text without stop ids and special tokens."""
         kept = [token for token in tokens if token not in self.sampling.stop_ids]
-        return str(self.tokenizer.decode(kept, skip_special_tokens=True)).strip()
+        return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
     def repeated(self, repeat: int) -> Sampling:
         """Return the sampling of a repeat; each repeat has its own seed, equal for all cells."""

@@ -139,10 +139,10 @@ def corpus_scores(
 
 def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
     """Return BLEU / 100 of a corpus of texts with their gold answers; counts are cached."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     sums = list(map(sum, zip(*(_bleu_counts(*pair) for pair in pairs), strict=True)))
-    found = BLEU.compute_bleu(sums[:4], sums[4:8], *sums[8:], smooth_method="exp")
+    found = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp")
     return min(1.0, float(found.score) / 100)
 
 

@@ -226,7 +226,7 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
     def phased_answer(answers: Sequence[Answer]) -> None:
         assert isinstance(arm.decoder, SelfDriven)
         with clock.within("other"):
-            arm.decoder.answer([_PhasedAnswer(answer, clock) for answer in answers])
+            arm.decoder.answer([_ChargedAnswer(answer, clock) for answer in answers])
 
     return Scheduler(
         arm.decoder,
@@ -240,7 +240,7 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
     )
 
 
-class _PhasedAnswer:
+class _ChargedAnswer:
     """An unfinished answer whose forward passes are charged to their phases.
 
     Answers of a batch share a forward pass; switching to the current phase again does no harm.

@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings.config import RunConfig, as_text, config_of, read_toml
+from bench.text import counted
 
 GRIDS = "sweep"
 """Key of the grids in a file."""
@@ -72,8 +73,7 @@ class Sweep:
             for axis in self.axes
         }
         axes = ", ".join(f"{axis} ({num})" for axis, num in sizes.items() if num > 1)
-        num = len(self.points)
-        return f"{num} point{'s' * (num > 1)}" + (f": {axes}" if axes else "")
+        return counted(len(self.points), "point") + (f": {axes}" if axes else "")
 
 
 def load_sweep(file: Path) -> Sweep:

@@ -107,11 +107,10 @@ class SecondPass:
         self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
         self._answers = list(read_phases(run_dir))
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
-        whole = any(repeat is None for _, repeat in have)
         self.missing = {
             block.block: block
             for block in _chosen_blocks(plan, setup.config.phase_limit)
-            if not whole and (block.prompts, block.repeat) not in have
+            if (block.prompts, block.repeat) not in have
         }
         """The blocks that are still to be measured, by number."""
 

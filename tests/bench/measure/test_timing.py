@@ -78,8 +78,9 @@ def test_a_records_text_has_no_white_space_around_it(small: Any, opener: Any) ->
         conversation="c", turn=1, family="qa", ids=(1,), hash="h", reference=None, num_cut=0
     )
     answer = Generation(tokens=(32, 72, 105, 10), steps=(), stop="eos")
-    where = {"kind": "timing", "block": 0, "order": 0, "repeat": 0, "attempt": 1, "seed": 0}
-    record = runner_module.record_of(setup, prompt, answer, decoder="ar", batch_size=1, **where)
+    where: dict[str, Any] = {"kind": "timing", "block": 0, "order": 0, "repeat": 0}
+    where |= {"attempt": 1, "seed": 0, "batch_size": 1}
+    record = runner_module.record_of(setup, prompt, answer, decoder="ar", **where)
     assert record.text == "Hi"
 
 

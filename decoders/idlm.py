@@ -78,7 +78,6 @@ class Refinement(Decoder):
     variants = ("refine",)
     lossless = False
     modes: ClassVar[Mapping[str, str]] = {"isd": "isd"}
-    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {"adapter": {"": "refine"}}
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {"isd": {"mode": "isd", "stride": "8"}}
 
     def __post_init__(self) -> None:

@@ -63,10 +63,6 @@ class StridedDecoding(DraftAndVerify):
     by_default = False
     combines = False
     modes: ClassVar[Mapping[str, str]] = {"refine": "idlm"}
-    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        **DraftAndVerify.renamed,
-        "adapter": {"": "isd"},
-    }
 
     def __post_init__(self) -> None:
         self.demand(self.mode == "isd", "mode", "isd (refine is the decoder `idlm`)")

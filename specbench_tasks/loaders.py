@@ -50,7 +50,7 @@ def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
     return conversations(with_qa_answers(table, path.parent), stem, {})
 
 
-def load_specbench(path: Path | None = None) -> Reading:
+def load_specbench(path: Path | None) -> Reading:
     """Read all questions of Spec-Bench's ``question.jsonl``, in file order.
 
     Args:

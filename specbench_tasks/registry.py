@@ -34,7 +34,6 @@ from specbench_tasks.tabular import Reading
 from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation
 
 _DEFAULT_ZOO_LIMIT = 24
-_DEFAULT_QUALITY_LIMIT = 40
 _SOURCES = ("zoo", "specbench", "jsonl", "hf")
 _NAMED = (*FAMILIES, *LISTS)
 """Embedded families that may be named."""
@@ -73,7 +72,7 @@ def load_tasks(
     *,
     split: str | None = None,
     limit: int | None = None,
-    quality_limit: int | None = None,
+    quality_limit: int = 40,
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
 ) -> TaskSet:
@@ -84,8 +83,8 @@ def load_tasks(
         split: keeps only the conversations of this part (`tuning_split`); None keeps all.
         limit: number of conversations to time, spread evenly over the families; None is 24 for the
             zoo and all for any other source.
-        quality_limit: prompts (turns) per family in the quality pass; None is 40, 0 is none. Above
-            0, a family has at least one conversation, even if it has more turns than the limit.
+        quality_limit: prompts (turns) per family in the quality pass; 0 is none. Above 0, a family
+            has at least one conversation, even if it has more turns than the limit.
         seed: chooses the subset.
         columns: for files and datasets, column names by key of `tabular.COLUMNS`; for datasets also
             ``config`` and ``split``.
@@ -96,7 +95,7 @@ def load_tasks(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be at least 1 (conversations in total)")
-    if quality_limit is not None and quality_limit < 0:
+    if quality_limit < 0:
         raise ValueError(f"quality limit is {quality_limit}; it must be 0 (none) or above")
     name, reading = _read(spec, columns or {})
     notes = reading.notes
@@ -113,11 +112,12 @@ def load_tasks(
         notes += (f"--limit {limit} exceeds the source: all {len(conversations)} are used",)
     if limit is None:
         limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
-    wanted = _DEFAULT_QUALITY_LIMIT if quality_limit is None else quality_limit
     return TaskSet(
         name=name,
         timing=tuple(spread(by_family, limit, seed)),
-        quality=tuple(c for pool in by_family.values() for c in held_out(pool, wanted, seed)),
+        quality=tuple(
+            c for pool in by_family.values() for c in held_out(pool, quality_limit, seed)
+        ),
         families=tuple(by_family),
         notes=notes,
     )

@@ -7,7 +7,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from types import ModuleType
 
 from specbench_tasks.generators.lists import items_of
 from specbench_tasks.task import Constraint, GoldAnswer
@@ -110,7 +109,6 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
 
     Raises:
         ValueError: unknown family, or a reference that lacks what the family's scorer needs.
-        ImportError: sacrebleu or rouge-score is needed and not installed.
     """
     _check_family(family)
     needed = "constraints" if family == "mt_bench" else "answers"
@@ -126,7 +124,6 @@ def corpus_scores(
 
     Raises:
         ValueError: unknown family, no outputs, or unequal lengths.
-        ImportError: as for `score`.
     """
     _check_family(family)
     if not outputs or len(outputs) != len(references):
@@ -142,16 +139,18 @@ def corpus_scores(
 
 def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
     """Return BLEU / 100 of a corpus of texts with their gold answers; counts are cached."""
-    metrics = _need("sacrebleu.metrics", "sacrebleu", "translation")
+    from sacrebleu.metrics.bleu import BLEU
+
     sums = list(map(sum, zip(*(_bleu_counts(*pair) for pair in pairs), strict=True)))
-    found = metrics.BLEU.compute_bleu(sums[:4], sums[4:8], *sums[8:], smooth_method="exp")
+    found = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp")
     return min(1.0, float(found.score) / 100)
 
 
 @lru_cache(maxsize=4096)
 def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
     """Return n-gram counts by length (matching, then all), and the lengths of text and gold."""
-    sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
+    import sacrebleu
+
     found = sacrebleu.sentence_bleu(output.strip(), list(answers))
     return (*found.counts, *found.totals, found.sys_len, found.ref_len)
 
@@ -159,17 +158,6 @@ def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
 def _check_family(family: str) -> None:
     if family not in PRIMARY:
         raise ValueError(f"unknown family {family!r}; use one of {', '.join(PRIMARY)}")
-
-
-def _need(module: str, package: str, family: str) -> ModuleType:
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"scoring {family} needs the package {package}: pip install {package}"
-        ) from error
 
 
 def _math(output: str, reference: GoldAnswer) -> dict[str, float]:
@@ -191,8 +179,9 @@ def _constraints(output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def _summary(output: str, reference: GoldAnswer) -> dict[str, float]:
-    rouge = _need("rouge_score.rouge_scorer", "rouge-score", "summarization")
-    scorer = rouge.RougeScorer(["rouge1", "rougeL"], use_stemmer=False)
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rouge1", "rougeL"], use_stemmer=False)
     rows = [scorer.score(gold, output) for gold in reference.answers]
     return {
         "rouge_l": max(row["rougeL"].fmeasure for row in rows),
@@ -211,7 +200,8 @@ def _reordered(output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:
-    sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
+    import sacrebleu
+
     golds = list(reference.answers)
     return {
         "bleu": min(1.0, sacrebleu.sentence_bleu(output, golds).score / 100),
@@ -221,7 +211,8 @@ def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def _corpus_translation(outputs: list[str], references: Sequence[GoldAnswer]) -> dict[str, float]:
-    sacrebleu = _need("sacrebleu", "sacrebleu", "translation")
+    import sacrebleu
+
     pairs = [(text, gold.answers) for text, gold in zip(outputs, references, strict=True)]
     depth = max(len(golds) for _, golds in pairs)
     streams = [[golds[i % len(golds)] for _, golds in pairs] for i in range(depth)]

@@ -19,6 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from decoders.core.hf.checkpoint import cache_folder
 from specbench_tasks.tables import Row, Table
 from specbench_tasks.task import FAMILIES
 
@@ -73,23 +74,15 @@ def _is_open(row: Row) -> bool:
 
 
 def detokenised(text: str) -> str:
-    """Detokenise English text by the rules of Moses.
-
-    Raises:
-        ImportError: sacremoses is not installed.
-    """
+    """Detokenise English text by the rules of Moses."""
     written: str = _detokenizer().detokenize(text.split())
     return written
 
 
 @functools.cache
 def _detokenizer() -> Any:
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise ImportError(
-            "reading Spec-Bench's translations needs the package sacremoses: pip install sacremoses"
-        ) from error
+    from sacremoses import MosesDetokenizer
+
     return MosesDetokenizer(lang="en")
 
 
@@ -127,8 +120,7 @@ def cached_questions() -> Path:
     Raises:
         DataUnavailable: no network, or the download is not the pinned file (nothing is kept).
     """
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    file = Path(root) / "decoding-bench" / "spec_bench" / "question.jsonl"
+    file = cache_folder() / "spec_bench" / "question.jsonl"
     if file.is_file() and is_pinned(file):
         return file
     data = _download(URL)
@@ -141,8 +133,8 @@ def cached_questions() -> Path:
         _write_atomically(file, data)
     except OSError as error:
         raise DataUnavailable(
-            f"cannot write {file} ({error.strerror}); set XDG_CACHE_HOME to a folder that can be "
-            "written, or pass specbench=PATH"
+            f"cannot write {file} ({error.strerror}); set DECODING_BENCH_CACHE to a folder that "
+            "can be written, or pass specbench=PATH"
         ) from error
     return file
 

@@ -14,7 +14,7 @@ from bench.errors import optional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Settings:
     """The settings that all answers of a run share.
 
     `budget` and `longest_prompt` count tokens. `stop_ids` and the engine's own end token end an
@@ -64,6 +64,6 @@ class Engine:
         """Import the engine's package or a part of it (exit 5 if it is missing)."""
         return optional(f"{self.package}{part}", self.name, f"--engine {self.name}")
 
-    def open(self, mode: str, request: Request) -> Arm:
+    def open(self, mode: str, request: Settings) -> Arm:
         """Load the model for a mode."""
         raise NotImplementedError

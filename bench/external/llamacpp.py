@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.errors import UnavailableError
-from bench.external.engine import Answer, Arm, Engine, Request
+from bench.external.engine import Answer, Arm, Engine, Settings
 
 
 class LlamaCpp(Engine):
@@ -25,7 +25,7 @@ class LlamaCpp(Engine):
         super().__init__({"ar": None, "lookup": lookup})
         self._num_drafts = num_drafts
 
-    def open(self, mode: str, request: Request) -> Arm:
+    def open(self, mode: str, request: Settings) -> Arm:
         """Load the model; with drafts, keep the logits of all rows, which its loop needs."""
         module, drafts = self.module(), None
         if (lookup := self.modes[mode]) is not None:
@@ -49,7 +49,7 @@ class LlamaCpp(Engine):
 class _LlamaArm:
     """A loaded model whose `eval` calls are counted."""
 
-    def __init__(self, model: Any, request: Request) -> None:
+    def __init__(self, model: Any, request: Settings) -> None:
         self._model = model
         self._evaluate = model.eval
         model.eval = self._counted

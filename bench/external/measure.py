@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
-from bench.external.engine import Arm, Engine, Request
+from bench.external.engine import Arm, Engine, Settings
 from bench.machine.clock import Clock, Stopwatch
 from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
@@ -30,7 +30,7 @@ _WARM_UP = 16
 
 
 def measure_external(
-    run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None = None
+    run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None
 ) -> int:
     """Let every mode of an engine answer a run's timed prompts; return the number of failures.
 
@@ -62,7 +62,7 @@ class _Session:
     number: int
     engine: Engine
     version: str
-    request: Request
+    request: Settings
 
     def measure(self, modes: Sequence[str], prompts: Sequence[Prompt], progress: Progress) -> int:
         order = random.Random(self.number)
@@ -124,7 +124,7 @@ def _prompts(run: Run) -> list[Prompt]:
     return chosen
 
 
-def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
+def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:
     """Return the run's settings; the stop ids are the tokens that ended ar's answers."""
     temperature = run.config.get("temperature", 0)
     if temperature != 0:
@@ -136,7 +136,7 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Request:
         for record in run.records
         if record.decoder == BASELINE and record.stop == "eos" and record.tokens
     )
-    return Request(
+    return Settings(
         model=model,
         budget=int(run.config.get("max_new_tokens", 256)),
         stop_ids=ends,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError, UsageError
-from bench.external.engine import Answer, Arm, Engine, Request
+from bench.external.engine import Answer, Arm, Engine, Settings
 from bench.records.external import ExternalAnswer
 from bench.text import UNKNOWN
 
@@ -30,7 +30,7 @@ class Vllm(Engine):
     name, package, together = "vllm", "vllm", False
 
     def __init__(
-        self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None = None
+        self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None
     ) -> None:
         """Take the options of llama.cpp; `speculative` is the user's own ``speculative_config``."""
         lookup = {
@@ -44,7 +44,7 @@ class Vllm(Engine):
         )
         super().__init__({"ar": None, "lookup": lookup, **{str(k): v for k, v in given.items()}})
 
-    def open(self, mode: str, request: Request) -> Arm:
+    def open(self, mode: str, request: Settings) -> Arm:
         """Start the engine for one sequence at a time, with no reuse between prompts."""
         module, config = self.module(), self.modes[mode]
         try:
@@ -65,7 +65,7 @@ class Vllm(Engine):
 class _VllmArm:
     """A running engine."""
 
-    def __init__(self, module: Any, model: Any, request: Request, *, speculates: bool) -> None:
+    def __init__(self, module: Any, model: Any, request: Settings, *, speculates: bool) -> None:
         self._module, self._model, self._request = module, model, request
         self._speculates = speculates
 

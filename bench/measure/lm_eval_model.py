@@ -1,8 +1,9 @@
 """A decoder as a model of EleutherAI's lm-evaluation-harness.
 
-The decoder answers `generate_until`; likelihoods are the target's, as a decoder has none. Texts are
-tokenised as in `bench.plan.tokenise`, and answers are sampled with the same positional uniforms, so
-the answer to a prompt is the one that `bench run` gives. Needs lm_eval (the extra ``eval``).
+The decoder answers `generate_until`; tasks of likelihoods are refused, as a decoder has none. Texts
+are tokenised as in `bench.plan.tokenise`, and answers are sampled with the same positional
+uniforms, so the answer to a prompt is the one that `bench run` gives. Needs lm_eval (the extra
+``eval``).
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from lm_eval.api.model import LM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from bench.errors import BenchError, UsageError
-from bench.measure.quality import target_scores
 from bench.plan.setup import Setup
 from bench.plan.tokenise import without_doubled_bos
 from bench.progress import Progress
@@ -54,8 +53,6 @@ class DecoderLM(LM):  # type: ignore[misc]
         self.num_cut = 0
         """Number of prompts that lost their beginning to fit the context."""
 
-    # ------------------------------------------------------------ answers
-
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Return the decoder's answers, each cut at the first of its task's stop strings."""
         groups: dict[tuple[tuple[str, ...], Sampling], list[int]] = {}
@@ -89,7 +86,7 @@ class DecoderLM(LM):  # type: ignore[misc]
                 failed.append(outcome)
                 return
             at = indices[index]
-            texts[at] = cut(self._text(outcome.tokens), until)
+            texts[at] = cut(self._setup.text(outcome.tokens), until)
             facts = {"task": requests[at].task_name, "doc": requests[at].doc_id}
             facts["prompt"] = ids_hash(prompts[index])
             self._write({**facts, "tokens": outcome.tokens, "text": texts[at]})
@@ -97,7 +94,7 @@ class DecoderLM(LM):  # type: ignore[misc]
 
         steps = None
         if until and sampling.stop_ids and not isinstance(arm.decoder, SelfDriven):
-            steps = ending_at(arm.decoder.steps, self._text, until, min(sampling.stop_ids))
+            steps = ending_at(arm.decoder.steps, self._setup.text, until, min(sampling.stop_ids))
         scheduler = Scheduler(
             arm.decoder, arm.models, sampling, self._batch_size, arm.deadline, steps=steps
         )
@@ -143,49 +140,13 @@ class DecoderLM(LM):  # type: ignore[misc]
     def _refuse(self, why: str) -> None:
         raise UsageError(f"the task cannot be answered by {self._cell}: {why}")
 
-    # ------------------------------------------------------------ likelihoods
+    def loglikelihood(self, requests: Sequence[Any]) -> Any:
+        """Refuse: `UsageError`."""
+        self._refuse(
+            "it asks for likelihoods, and a decoder has none; choose a task that generates"
+        )
 
-    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """Return the target's log-probability of each continuation, and whether it is greedy."""
-        self._progress.start("likelihoods by the target", len(requests))
-        results = []
-        for request in requests:
-            context, continuation = request.args
-            bare = context.rstrip()
-            continuation = context[len(bare) :] + continuation
-            whole = self._encode(bare + continuation)
-            start = len(self._encode(bare)) if bare else 0
-            prompt = whole[:start] or self._prefix()
-            results.append(self._likelihood(prompt, whole[start:]))
-            facts = {"task": request.task_name, "doc": request.doc_id}
-            self._write({**facts, "log_likelihood": results[-1][0], "greedy": results[-1][1]})
-            self._progress.step("target")
-        return results
-
-    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """Return the target's log-probability of whole texts, read in windows of its context."""
-        totals = []
-        for request in requests:
-            windows = get_rolling_token_windows(
-                token_list=self._tokenizer.encode(request.args[0], add_special_tokens=False),
-                prefix_token=self._prefix()[0],
-                max_seq_len=self._setup.models.target.max_length - 1,
-                context_len=1,
-            )
-            parts = [self._likelihood(*make_disjoint_window(window)) for window in windows]
-            totals.append(sum(value for value, _ in parts))
-        return totals
-
-    def _likelihood(self, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[float, bool]:
-        if not tokens:
-            return 0.0, True
-        models = self._arm.models
-        prompt = self._fitting(list(prompt), models.target.max_length - len(tokens))
-        models.ensure(1, len(prompt) + len(tokens))
-        scores = target_scores(models.target, prompt, tokens)
-        return -scores.nll * len(tokens), scores.agreement == 1
-
-    # ------------------------------------------------------------ texts
+    loglikelihood_rolling = loglikelihood
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -211,20 +172,14 @@ class DecoderLM(LM):  # type: ignore[misc]
 
     def _encode(self, text: str) -> list[int]:
         ids = self._tokenizer.encode(text, add_special_tokens=not self._templated, verbose=False)
-        return without_doubled_bos(ids, self._tokenizer.bos_token_id) or self._prefix()
-
-    def _prefix(self) -> list[int]:
         bos = self._tokenizer.bos_token_id
-        return [min(self._setup.sampling.stop_ids, default=0) if bos is None else bos]
+        prefix = min(self._setup.sampling.stop_ids, default=0) if bos is None else bos
+        return without_doubled_bos(ids, bos) or [prefix]
 
     def _fitting(self, ids: list[int], most: int) -> list[int]:
         """Keep the last `most` ids, as lm-eval's own models cut prompts."""
         self.num_cut += len(ids) > most
         return ids[max(0, len(ids) - most) :]
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        kept = [token for token in tokens if token not in self._setup.sampling.stop_ids]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=True))
 
 
 def cut(text: str, until: Sequence[str]) -> str:

@@ -107,11 +107,10 @@ class SecondPass:
         self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
         self._answers = list(read_phases(run_dir))
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
-        whole = any(repeat is None for _, repeat in have)
         self.missing = {
             block.block: block
             for block in _chosen_blocks(plan, setup.config.phase_limit)
-            if not whole and (block.prompts, block.repeat) not in have
+            if (block.prompts, block.repeat) not in have
         }
         """The blocks that are still to be measured, by number."""
 
@@ -226,7 +225,7 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
     def phased_answer(answers: Sequence[Answer]) -> None:
         assert isinstance(arm.decoder, SelfDriven)
         with clock.within("other"):
-            arm.decoder.answer([_PhasedAnswer(answer, clock) for answer in answers])
+            arm.decoder.answer([_ChargedAnswer(answer, clock) for answer in answers])
 
     return Scheduler(
         arm.decoder,
@@ -240,7 +239,7 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
     )
 
 
-class _PhasedAnswer:
+class _ChargedAnswer:
     """An unfinished answer whose forward passes are charged to their phases.
 
     Answers of a batch share a forward pass; switching to the current phase again does no harm.

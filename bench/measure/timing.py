@@ -229,7 +229,7 @@ def record_of(
     return dataclasses.replace(
         asked,
         tokens=outcome.tokens,
-        text=setup.text(outcome.tokens),
+        text=setup.text(outcome.tokens).strip(),
         stop=outcome.stop,
         steps=StepColumns.of(outcome, ended_s),
         drafters=drafters_of(outcome),

@@ -45,7 +45,7 @@ def is_shelf(source: str) -> bool:
     return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
 
 
-def embedded_adapters(shelf: str = ZOO) -> tuple[str, ...]:
+def embedded_adapters(shelf: str) -> tuple[str, ...]:
     """Return the names of the adapters on a shelf, which are also their folders' names."""
     return tuple(sorted(file.parent.name for file in (ROOT / shelf).glob("*/adapter.json")))
 

@@ -47,7 +47,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
         BenchError: too little memory for the baseline's first turns.
     """
     config = setup.config
-    tasks = tasks_of(config, config.quality_limit)
+    tasks = tasks_of(config)
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
     models = models_of(setup.facts)
     notes = (*tasks.notes, *models.notes, *training_warnings(config.model_dump(), models))

@@ -48,7 +48,7 @@ def uses_tiles(run: ResolvedRun) -> bool:
     return True
 
 
-def check_decoder(cell: str, decoder: Decoder, numerics: str) -> None:
+def check_tiles(cell: str, decoder: Decoder, numerics: str) -> None:
     """Refuse a self-driven decoder in tiles (`UsageError`): the calls of its loop are not ours."""
     if numerics == "invariant" and isinstance(decoder, SelfDriven):
         raise UsageError(

@@ -20,7 +20,7 @@ from bench.machine.env import ROOT, capture
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
 from bench.plan.devices import check_devices, device_map, join_ranks, open_device, usual_dtype
 from bench.plan.named_models import resolve
-from bench.plan.numerics import check_decoder, in_tiles, uses_tiles
+from bench.plan.numerics import check_tiles, in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
@@ -78,9 +78,9 @@ class Setup:
         return self.config.dtype or "float32"
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return an answer as text without stop ids, special tokens and surrounding white space."""
+        """Return an answer as text without stop ids and special tokens."""
         kept = [token for token in tokens if token not in self.sampling.stop_ids]
-        return str(self.tokenizer.decode(kept, skip_special_tokens=True)).strip()
+        return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
     def repeated(self, repeat: int) -> Sampling:
         """Return the sampling of a repeat; each repeat has its own seed, equal for all cells."""
@@ -268,7 +268,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             "leave out the decoder or --reuse-prefix"
         )
     numerics = run.numerics(cell)
-    check_decoder(cell, decoder, numerics)
+    check_tiles(cell, decoder, numerics)
     models = by_numerics[numerics]
     used = models if "draft" in decoder.needs else Models(target=models.target)
     try:

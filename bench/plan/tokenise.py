@@ -216,14 +216,14 @@ def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> li
     return lines
 
 
-def tasks_of(config: RunConfig, quality_limit: int | None = None) -> TaskSet:
+def tasks_of(config: RunConfig) -> TaskSet:
     """Return a run's tasks (`UsageError`: unknown, unreadable; `UnavailableError`: no data)."""
     try:
         return load_tasks(
             config.tasks,
             split=config.split,
             limit=config.limit,
-            quality_limit=quality_limit,
+            quality_limit=config.quality_limit,
             seed=config.seed,
             columns=config.columns,
         )

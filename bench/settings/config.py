@@ -49,14 +49,14 @@ class RunConfig(BaseModel):
     `timeout` is the time limit of an answer in seconds (None: more than any honest decoder needs,
     see `bench.machine.deadline`). `prompt_tokens` gives every prompt this length
     (`bench.plan.tokenise.to_length`), to compare times and counts between context lengths; scores
-    are then meaningless. `columns` maps a prompt's fields to columns of a file or dataset; a
-    configuration may use ``[tasks.jsonl]`` with ``path`` instead. `cost` is a cost folder that sets
-    ``auto`` options and gives ar's share of the machine's limit. `protocol` sets values not set
-    otherwise (`bench.settings.protocol`). `reference` names published numbers that the report
-    prints next to the run's (`bench.report.references`). `self_check` compares every opened model
-    with transformers' own forward (`decoders.core.hf.self_check`). `numerics` selects how rows are
-    computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
-    (`bench.plan.numerics`). With `compile` None, runs compile if they can (`bench.plan.compiling`).
+    are then meaningless. `columns` maps a prompt's fields to columns of a file or dataset. `cost`
+    is a cost folder that sets ``auto`` options and gives ar's share of the machine's limit.
+    `protocol` sets values not set otherwise (`bench.settings.protocol`). `reference` names
+    published numbers that the report prints next to the run's (`bench.report.references`).
+    `self_check` compares every opened model with transformers' own forward
+    (`decoders.core.hf.self_check`). `numerics` selects how rows are computed (None: ``fast``), and
+    `tile` how many at once in ``invariant`` numerics (`bench.plan.numerics`). With `compile` None,
+    runs compile if they can (`bench.plan.compiling`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -171,7 +171,6 @@ def load_config(
 
 def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
     """Return the configuration of a file's values and the defaults (raises as `load_config`)."""
-    values = _flat_tasks(dict(values))
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values, names)
     if not {name.strip() for name in config.tasks.split(",")} <= EMBEDDED:
@@ -201,21 +200,6 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
-
-
-def _flat_tasks(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn ``[tasks.jsonl] path = …, <columns>`` into ``tasks`` and ``[columns]``."""
-    tasks = values.get("tasks")
-    if not isinstance(tasks, Mapping):
-        return values
-    flat = {key: value for key, value in values.items() if key != "tasks"}
-    if len(tasks) != 1 or not all(isinstance(table, Mapping) for table in tasks.values()):
-        raise UsageError("tasks takes one source, e.g. [tasks.jsonl] with path")
-    ((source, table),) = tasks.items()
-    origin = "id" if source == "hf" else "path"  # in a file, `id` is a column
-    flat["tasks"] = f"{source}={table[origin]}" if origin in table else source
-    flat["columns"] = {key: value for key, value in table.items() if key != origin}
-    return flat
 
 
 def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:

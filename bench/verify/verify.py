@@ -66,7 +66,7 @@ def verify(
     check(num_draws, NumDraws, "--draws")
     setup = opener(exact_by_default(choose_decoders(config, progress.note)))
     progress.note(computed_in(config, setup.config))
-    tasks = tasks_of(config, quality_limit=0)
+    tasks = tasks_of(config)
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
         progress.note(line)

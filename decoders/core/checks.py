@@ -80,11 +80,9 @@ def equality_checks(decoder: Decoder) -> list[Check]:
     return checks
 
 
-def _models(
-    decoder: Decoder, agreement: float = 0.6, *, scale: float = 1.5, max_length: int = 4096
-) -> Models:
-    target = TableModel(_VOCAB, seed=1, scale=scale, max_length=max_length)
-    draft = TableModel(_VOCAB, seed=2, scale=scale, agree_with=target, agreement=agreement)
+def _models(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) -> Models:
+    target = TableModel(_VOCAB, seed=1, scale=1.5, max_length=max_length)
+    draft = TableModel(_VOCAB, seed=2, scale=1.5, agree_with=target, agreement=agreement)
     return _with_adapter(decoder, Models(target=target, draft=draft), error=1 - agreement)
 
 

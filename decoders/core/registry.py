@@ -105,8 +105,6 @@ def build(spec: DecoderSpec) -> Decoder:
     for key, text in spec.options.items():
         text = cls.renamed.get(key, {}).get(text, text)
         if key not in allowed:
-            if _is_another_modes(cls, key, text):
-                continue
             raise ValueError(
                 f"unknown option {key!r} of decoder {spec.name!r}; {nearest(key, allowed)}"
                 f"allowed: {', '.join(allowed) or 'none'}"
@@ -116,18 +114,6 @@ def build(spec: DecoderSpec) -> Decoder:
         return cls(**options)
     except TypeError as error:
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
-
-
-def _is_another_modes(cls: type[Decoder], key: str, text: str) -> bool:
-    """Tell whether this is another mode's default, as runs store it; its other values raise."""
-    for mode, name in cls.modes.items():
-        other = DecoderSpec(name=name)
-        if key in (field.name for field in dataclasses.fields(resolve(other))):
-            if build(dataclasses.replace(other, options={key: text})) == build(other):
-                return True
-            what = f"option {key!r} of decoder {cls.name!r}"
-            raise ValueError(f"{what} is {text}, but it belongs to mode={mode}")
-    return False
 
 
 def _check_interface(cls: type[Decoder], name: str) -> None:

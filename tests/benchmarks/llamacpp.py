@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from transformers import CompileConfig
 
-from bench.external.engine import Request
+from bench.external.engine import Settings
 from bench.external.llamacpp import LlamaCpp
 from bench.plan.named_models import named, package_file, resolve
 from bench.stats.intervals import Pairs, geometric_mean
@@ -99,7 +99,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         files = {"4 bits": file, "bfloat16": write_bfloat16(file, Path(scratch))}
         for name, weights in files.items():
-            request = Request(
+            request = Settings(
                 model=str(weights),
                 budget=budget,
                 stop_ids=frozenset(),

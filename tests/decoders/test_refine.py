@@ -405,11 +405,14 @@ def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> 
     [
         (
             "idlm:stride=9",
-            "option 'stride' of decoder 'idlm' is 9, but it belongs to mode=isd",
+            "unknown option 'stride' of decoder 'idlm'; allowed: mode, block, max_passes, commit, "
+            "schedule, threshold, revise, edit_threshold, confidence, early_exit, prefix, tail, "
+            "adapter",
         ),
         (
             "idlm:mode=isd:block=8",
-            "option 'block' of decoder 'isd' is 8, but it belongs to mode=refine",
+            "unknown option 'block' of decoder 'idlm'; allowed: mode, stride, branches, verify, "
+            "proposal, lenience, top, adapter",
         ),
         (
             "ptp:budget=5",
@@ -442,22 +445,6 @@ def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> 
 def test_an_option_of_another_mode_is_refused_in_one_line(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         build(parse_spec(spec))
-
-
-@pytest.mark.parametrize("expected", [Refinement(), StridedDecoding()], ids=["refine", "isd"])
-def test_every_option_of_both_modes_may_be_written_out_with_its_default(
-    expected: Refinement | StridedDecoding,
-) -> None:
-    """As configurations of runs have them that were stored when one class had both modes."""
-    fields = {
-        **{field.name: field.default for field in dataclasses.fields(StridedDecoding)},
-        **{field.name: field.default for field in dataclasses.fields(Refinement)},
-        "mode": expected.mode,
-        "verify": "strict",
-        "adapter": "",
-    }
-    written = ":".join(f"{name}={default}" for name, default in fields.items())
-    assert build(parse_spec(f"idlm:{written}")) == expected
 
 
 def test_jacobi_is_no_mode_of_it() -> None:

@@ -141,17 +141,21 @@ def test_offline_without_a_cached_copy_says_what_to_do(no_network: Path) -> None
     assert not list(no_network.rglob("*.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("variable", "folder"),
+    [("XDG_CACHE_HOME", "decoding-bench/spec_bench"), ("DECODING_BENCH_CACHE", "spec_bench")],
+)
 def test_the_download_is_cached_and_asked_for_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, folder: str
 ) -> None:
     data = json.dumps({"question_id": 7, "category": "qa", "turns": ["Why?"]}).encode()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.setattr(specbench, "SHA256", hashlib.sha256(data).hexdigest())
     asked = serve(monkeypatch, data)
     assert [c.id for c in load_specbench(None)] == ["specbench-7"]
     assert [c.id for c in load_specbench(None)] == ["specbench-7"]
     assert asked == [specbench.URL]
-    cached = tmp_path / "decoding-bench" / "spec_bench" / "question.jsonl"
+    cached = tmp_path / folder / "question.jsonl"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [cached]
 
     cached.write_bytes(b"damaged")
@@ -176,5 +180,5 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(specbench, "SHA256", hashlib.sha256(b"x").hexdigest())
     serve(monkeypatch, b"x")
-    with pytest.raises(DataUnavailable, match=r"cannot write .*XDG_CACHE_HOME"):
+    with pytest.raises(DataUnavailable, match=r"cannot write .*DECODING_BENCH_CACHE"):
         load_specbench(None)

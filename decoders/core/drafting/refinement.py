@@ -70,7 +70,7 @@ class MaskBlock:
         finished: no more passes will follow.
     """
 
-    def __init__(self, size: int, rules: Rules, stop_ids: Collection[int] = ()) -> None:
+    def __init__(self, size: int, rules: Rules, stop_ids: Collection[int]) -> None:
         """Begin with B = `size` masks; tokens after one of `stop_ids` are useless."""
         self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0

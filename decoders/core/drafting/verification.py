@@ -39,7 +39,7 @@ class Verification:
         greedy = self.rule == "rejection" and sampling.greedy
         return greedy or self.rule in ("coupled", "none")
 
-    def output(self, sampling: Sampling, *, branches: bool = False) -> Output:
+    def output(self, sampling: Sampling, *, branches: bool) -> Output:
         """Return the output form of the verifying call's rows."""
         if self.by_picks(sampling):
             return "picks"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.sampling import Stream, Uniforms, highest, in_parts, likeliest, pick, warp
+from decoders.core.sampling import Uniforms, highest, in_parts, likeliest, pick, warp
 from decoders.core.types import Call, CallResult, Confidence, Output, Sampling, SlotOutput
 from decoders.core.upload import upload
 
@@ -138,28 +138,26 @@ def not_a_number(result: CallResult, vocab_size: int) -> bool:
     """
     if result.acceptance is not None and result.acceptance.token >= vocab_size:
         return True
-    if any(token >= vocab_size for token in result.picks or ()):
-        return True
-    if any(token >= vocab_size for token in result.slot_picks or ()):
+    if any(token >= vocab_size for token in (*result.picks, *result.slot_picks)):
         return True
     sure = sum(result.confidences) + sum(result.slot_confidences)
     return sure != sure
 
 
-def _uniforms(readouts: Sequence[Readout], stream: Stream, device: torch.device) -> Tensor:
-    values = [r.uniforms.at(stream, output) for r in readouts for output in r.outputs]
+def _uniforms(readouts: Sequence[Readout], device: torch.device) -> Tensor:
+    values = [r.uniforms.at("draw", output) for r in readouts for output in r.outputs]
     return upload(values, device, torch.float64)
 
 
 def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> Tensor:
-    return pick(distribution, _uniforms(readouts, "draw", distribution.device))
+    return pick(distribution, _uniforms(readouts, distribution.device))
 
 
 def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
     if sampling.greedy:
         picks = likeliest(logits)
     else:  # in parts, because no distribution is kept
-        uniforms = _uniforms(readouts, "draw", logits.device)
+        uniforms = _uniforms(readouts, logits.device)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
     return picks, lambda found: [
         CallResult(picks=part) for part in _split([*map(int, found)], readouts)

@@ -95,11 +95,11 @@ def test_llama_cpp_answers_every_prompt_of_the_run_in_both_modes(
 def test_prompts_longer_than_a_batch_count_as_several_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from bench.external.engine import Request
+    from bench.external.engine import Settings
     from bench.external.llamacpp import LlamaCpp
 
     install_llama(monkeypatch)
-    request = Request(
+    request = Settings(
         model="m", budget=2, stop_ids=frozenset(), fixed_length=True, longest_prompt=9, threads=1
     )
     arm = LlamaCpp(3, 2).open("ar", request)
@@ -285,7 +285,7 @@ def next_scores(file: str, ids: list[int]) -> Any:
 
 def test_smollm2_answers_for_real(tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp", reason="the extra [llamacpp] is not installed")
-    from bench.external.engine import Request
+    from bench.external.engine import Settings
     from bench.external.llamacpp import LlamaCpp
     from bench.plan.named_models import MODELS, package_file
 
@@ -294,7 +294,7 @@ def test_smollm2_answers_for_real(tmp_path: Path) -> None:
         pytest.skip(f"no weights: {MODELS[0].install}")
     engine = LlamaCpp(num_drafts=4, ngram=2)
     text = "one two three four one two three four one two three"
-    request = Request(
+    request = Settings(
         model=str(file), budget=24, stop_ids=frozenset({2}), fixed_length=False,
         longest_prompt=64, threads=1,
     )  # fmt: skip

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.errors import BenchError, Exit
 from bench.measure.evaluate import EvalRequest, Evaluation, evaluate
-from bench.measure.quality import target_scores
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup
 from bench.settings.config import RunConfig, load_config
@@ -190,44 +187,15 @@ def test_an_answer_ends_where_a_stop_string_appears(
         assert num <= 12 < len(whole[0]), "it did not go on to the end of the budget"
 
 
-def test_likelihoods_are_the_targets_whoever_decodes(
-    tasks: Callable[..., Path], run: Callable[..., Evaluation]
+def test_a_task_of_likelihoods_is_one_line(
+    tasks: Callable[..., Path], run: Callable[..., Evaluation], tmp_path: Path
 ) -> None:
-    setup = opened(choose_decoders(configured("ar"), print))
-    setup.models.ensure(1, 60)
-    expected = []
-    for question in QUESTIONS:
-        prompt = setup.tokenizer.encode(question, add_special_tokens=True, verbose=False)
-        for choice in (" a", " bc"):
-            tokens = list(map(ord, choice))
-            said = target_scores(setup.models.target, prompt, tokens)
-            expected.append(-said.nll * len(tokens))
-    for decoder in ("ar", "spec"):
-        ended = run(decoder, tasks(), "local_choice")
-        text = (ended.folder / "answers.jsonl").read_text(encoding="utf-8")
-        got = [json.loads(line)["log_likelihood"] for line in text.splitlines()]
-        assert sorted(got) == pytest.approx(sorted(expected), abs=1e-5)
-        assert all(math.isfinite(value) and value < 0 for value in got)
-
-
-def test_whole_texts_have_the_likelihood_of_their_tokens() -> None:
-    from bench.measure.lm_eval_model import DecoderLM
-
-    setup = opened(choose_decoders(configured("ar"), print))
-    model = DecoderLM(
-        setup, "ar", templated=False, batch_size=2, write=lambda _: None, progress=_silent()
-    )
-    text = "some text"
-    (got,) = model.loglikelihood_rolling([SimpleNamespace(args=(text,))])
-    setup.models.ensure(1, 60)
-    said = target_scores(setup.models.target, [BOS], list(map(ord, text)))
-    assert got == pytest.approx(-said.nll * len(text), abs=1e-5)
-
-
-def _silent() -> Any:
-    from bench.progress import Progress
-
-    return Progress()
+    with pytest.raises(
+        BenchError, match="it asks for likelihoods, and a decoder has none"
+    ) as caught:
+        run("ar", tasks(), "local_choice")
+    assert caught.value.exit_code == Exit.USAGE
+    assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import load_run
 from bench.stats.validity import judge
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Sampling
+from decoders.core.types import Generation, Sampling
 from tests.conftest import Characters
 from tests.fake_clock import FakeClock
 
@@ -66,10 +66,22 @@ def test_records_are_sound_and_say_how_the_work_was_done(measured: Any) -> None:
     for record in records:
         assert broken_invariants(record, setup.config.max_new_tokens) == ()
         assert record.error is None
-        assert record.text == setup.text(record.tokens or ())
+        assert record.text == setup.text(record.tokens or ()).strip()
         assert record.seed == record.repeat
         assert record.num_prompt_tokens > 0
     assert {r.order for r in records} == {0, 1, 2}
+
+
+def test_a_records_text_has_no_white_space_around_it(small: Any, opener: Any) -> None:
+    setup = opener(choose_decoders(small(), print))
+    prompt = Prompt(
+        conversation="c", turn=1, family="qa", ids=(1,), hash="h", reference=None, num_cut=0
+    )
+    answer = Generation(tokens=(32, 72, 105, 10), steps=(), stop="eos")
+    where: dict[str, Any] = {"kind": "timing", "block": 0, "order": 0, "repeat": 0}
+    where |= {"attempt": 1, "seed": 0, "batch_size": 1}
+    record = runner_module.record_of(setup, prompt, answer, decoder="ar", **where)
+    assert record.text == "Hi"
 
 
 def test_the_two_arms_of_the_baseline_and_a_lossless_decoder_agree(measured: Any) -> None:

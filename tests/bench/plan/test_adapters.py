@@ -148,7 +148,7 @@ def test_an_adapter_can_have_any_name(small: Any) -> None:
 
 def test_old_spellings_of_options_are_read_with_a_note(small: Any) -> None:
     notes: list[str] = []
-    old = {"mode": "isd", "verify": "strict", "adapter": "", "block": "16", "stride": "8"}
+    old = {"mode": "isd", "verify": "strict", "stride": "8"}
     config = small(decoders={"idlm@isd": old}, adapters={"isd": "x"})
     config = choose_decoders(config, notes.append).config
     assert notes == ["idlm@isd: verify=strict is now called verify=rejection"]

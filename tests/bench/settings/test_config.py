@@ -56,13 +56,6 @@ def test_decoders_may_be_a_table_of_typed_options(tmp_path: Path) -> None:
     assert config.specs[0].label == "k4"
 
 
-def test_columns_of_a_source_may_stand_under_its_name(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text('[tasks.jsonl]\npath = "q.jsonl"\nprompt = "question"\n')
-    config = load_config(file, {})
-    assert (config.tasks, config.columns) == ("jsonl=q.jsonl", {"prompt": "question"})
-
-
 def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("repeat = 5\n")
@@ -86,6 +79,7 @@ def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
         ({"decoders": "spec:4"}, "write option=value"),
         ({"decoders": 3}, "write decoders as"),
         ({"decoders": {"ar": 3}}, "needs a table of options"),
+        ({"tasks": {"jsonl": {"path": "q.jsonl"}}}, "tasks: it must be text"),
     ],
 )
 def test_a_bad_value_is_one_line(overrides: dict[str, Any], said: str) -> None:
@@ -97,12 +91,6 @@ def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text("a = [")
     assert "is not TOML" in refusal(broken)
-
-
-def test_two_sources_of_tasks_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text("[tasks.jsonl]\n[tasks.hf]\n")
-    assert "one source" in refusal(file)
 
 
 def test_the_written_configuration_rebuilds_itself(tmp_path: Path) -> None:
@@ -140,16 +128,6 @@ def test_adapters_are_name_and_path() -> None:
         parse_adapters(["ptp"])
     with pytest.raises(BenchError, match="two adapters are called 'ptp'"):
         parse_adapters(["ptp=a", "ptp=b"])
-
-
-def test_a_file_names_its_id_column_and_a_dataset_its_id(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text('[tasks.jsonl]\npath = "q.jsonl"\nid = "key"\nprompt = "text"\n')
-    config = load_config(file, {})
-    assert (config.tasks, config.columns) == ("jsonl=q.jsonl", {"id": "key", "prompt": "text"})
-    file.write_text('[tasks.hf]\nid = "org/set"\nprompt = "text"\n')
-    config = load_config(file, {})
-    assert (config.tasks, config.columns) == ("hf=org/set", {"prompt": "text"})
 
 
 TEXTS = st.text(

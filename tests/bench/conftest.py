@@ -218,7 +218,7 @@ def write_run(
     }
     files = {
         "manifest.json": manifest,
-        "env.json": env if env is not None else {"device": "cpu", "versions": {"torch": "2.11"}},
+        "env.json": env if env is not None else {"device": "cpu", "packages": {"torch": "2.11"}},
         "run.json": status
         if status is not None
         else {"status": "complete", "verdict": "VALID", "reasons": [], "warnings": []},

@@ -115,7 +115,7 @@ def test_the_report_states_estimand_sample_size_verdict_and_floor(
         "1 prompt(s) were skipped",
         "bench run --config a-run/config.toml",
         "corpus BLEU",
-        "versions.torch",
+        "packages.torch",
     ):
         assert words in text, words
     assert str(reported_run.parent) not in text
@@ -329,9 +329,9 @@ def test_a_speedup_without_an_interval_says_what_is_lacking(
 
 
 def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:
-    path = synthetic_run(env={"model": "/home/someone/models/zoo", "versions": {"torch": "2.11"}})
+    path = synthetic_run(env={"python": "/home/someone/3.11", "packages": {"torch": "2.11"}})
     environment = dict(Findings(load_run(path)).environment)
-    assert environment == {"model": "zoo", "versions.torch": "2.11"}
+    assert environment == {"python": "3.11", "packages.torch": "2.11"}
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -146,5 +146,6 @@ def _setup(env: Environment) -> dict[str, object]:
         "torch": asdict(env.torch),
         "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
         "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
-        "key": comparability_key(env),  # computed here for both: a checkout may compute another
+        # computed here for both, which run on one machine: a checkout may name it otherwise
+        "key": comparability_key(replace(env, machine=replace(env.machine, cpu=None))),
     }

@@ -43,8 +43,8 @@ class RunPair:
 
     @property
     def same_machine(self) -> bool:
-        """Return whether both comparability keys are known and equal."""
-        return self.base.key is not None and self.base.key == self.head.key
+        """Return whether `bench ab` measured both, or their keys are known and equal."""
+        return self.interleaved or (self.base.key is not None and self.base.key == self.head.key)
 
     @property
     def interleaved(self) -> bool:

@@ -227,12 +227,13 @@ def env(**changes: Any) -> Environment:
 
 def test_only_code_may_differ_between_the_sides() -> None:
     check_setup(env(), env(packages={"torch": "2.13", "decoding-bench": "0.2"}))
+    check_setup(env(), env(machine={"cpu": "x (family 26)", "affinity": 2, "cgroup_cpus": None}))
     changes: dict[str, Any]
     for changes in (
         {"environment": {}},
         {"packages": {"torch": "2.12"}},
         {"torch": {"threads": 1}},
-        {"machine": {"cpu": "y", "affinity": 2, "cgroup_cpus": None}},
+        {"machine": {"cpu": "x", "affinity": 1, "cgroup_cpus": None}},
     ):
         with pytest.raises(BenchError, match="only their code may differ") as refused:
             check_setup(env(), env(**changes))

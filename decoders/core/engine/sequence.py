@@ -170,9 +170,10 @@ class RunningSequence:
         work = [now - then for now, then in zip(counts, self._counted, strict=True)]
         self._counted = counts
         self._tokens += tokens
-        # accepted tokens after the cut are not emitted, so they do not count
-        num_leading = min(emit.num_leading, len(tokens))
-        accepted = min(emit.accepted, len(tokens) - num_leading)
+        num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
+        if stop is not None and 0 < accepted <= emit.drafted:
+            # accepted tokens after the cut are not emitted, so they do not count
+            accepted = min(emit.accepted, len(tokens) - num_leading)
         tested, overlap, alpha = _compared(emit, len(tokens), accepted)
         self._events.append(
             StepEvent(

@@ -34,7 +34,6 @@ from bench.records.environment import Process, read_environment, write_environme
 from bench.records.failures import ERRORS
 from bench.records.files import (
     SAMPLES,
-    STORED,
     SampleWriter,
     only_writer,
     remove_scratch,
@@ -46,11 +45,11 @@ from bench.records.run_folder import (
     CONFIG,
     Run,
     create_run_dir,
-    is_stored,
     load_run,
     outlines,
     planned,
     point_latest,
+    refuse_stored,
     refuse_summary,
 )
 from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
@@ -63,6 +62,8 @@ from bench.verify.divergence import differences
 from bench.workers.spread import Passes, Team
 
 Planned = tuple[Setup, Plan, dict[str, Prompt]]
+_MOST_NAME = 48
+"""Most characters of a run's name; cells for which there is no room are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +135,7 @@ def resume(
     with only_writer(run_dir):
         remove_scratch(run_dir)
         stopped = None
-        if is_stored(run_dir):
-            line = f"{run_dir} is a stored run ({STORED} without {SAMPLES}), which is only read"
-            raise UsageError(f"{line}; to measure again: bench run --config {run_dir / CONFIG}")
+        refuse_stored(run_dir)
         if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
@@ -350,8 +349,10 @@ def _name(resolved: ResolvedRun) -> str:
     if resolved.config.run_name:
         return resolved.config.run_name
     cells = [cell for cell in resolved.decoders if cell != BASELINE] or [BASELINE]
-    name = "+".join(cells).replace("/", "_").replace(":", "_")
-    return name[-48:]
+    cells = [re.sub("[/:]", "_", cell)[-_MOST_NAME:] for cell in cells]
+    while len(name := "+".join(cells)) > _MOST_NAME:
+        cells.pop()
+    return name
 
 
 def _utc() -> str:

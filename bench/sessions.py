@@ -47,13 +47,21 @@ class Sessions:
         return self.num - sum(status.complete for status in self.runs.values())
 
 
-def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
-    """Make the folder for new sessions (`UsageError` for a job that sessions cannot measure)."""
-    if num < FEWEST or not 0 <= every < float("inf"):
-        line = f"--sessions {num} --every {every:g}: {FEWEST} or more, 0 minutes or more apart"
-        raise UsageError(line)
+def check_sessions(config: RunConfig, num: int, every: float) -> None:
+    """Refuse a job that sessions cannot measure (`UsageError`)."""
+    if num < FEWEST:
+        given = f"--sessions {num}" + f" --every {every:g}" * (every != 0)
+        advice = f"use {FEWEST} or more sessions, or neither --sessions nor --every"
+        raise UsageError(f"{given} is not allowed; {advice}")
+    if not 0 <= every < float("inf"):
+        raise UsageError(f"--every {every:g} is not allowed; use 0 minutes or more")
     if config.tensor_parallel > 1:
         raise UsageError("--sessions begins processes itself, and torchrun does for its model")
+
+
+def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
+    """Make the folder for new sessions (raises as `check_sessions`)."""
+    check_sessions(config, num, every)
     choose_decoders(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
     plan = tomli_w.dumps({"sessions": num, "every_minutes": every})

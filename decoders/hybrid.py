@@ -97,7 +97,7 @@ class FirstMatch(Drafter):
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Run drafters until one has enough drafts."""
         for name, drafter in self._drafters.items():
-            tree = text.tree((yield from drafter.draft(text, most)))
+            tree = text.tree((yield from drafter.draft(text, most)), drafter)
             tree.sources = [name] * len(tree)
             if tree.depth >= self._least:
                 break
@@ -118,7 +118,7 @@ class Merge(FirstMatch):
         """Run all drafters; drop drafts for which the cache has no room."""
         merged, sources = DraftTree(text.last), [""]
         for name, drafter in self._drafters.items():
-            tree, rows = text.tree((yield from drafter.draft(text, most))), [0]
+            tree, rows = text.tree((yield from drafter.draft(text, most)), drafter), [0]
             for row in range(1, min(len(tree), MOST_DRAFTS + 2 - len(merged))):
                 rows.append(merged.draft(tree.tokens[row], rows[tree.parents[row]]))
                 sources += [name] * (len(merged) - len(sources))

@@ -7,6 +7,7 @@ imported only to load a dataset.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import urllib.error
@@ -30,6 +31,8 @@ __all__ = ["DataUnavailable", "load_file", "load_hf", "load_specbench", "open_da
 
 _PREFERRED_SPLITS = ("test", "validation", "train")
 _HUB_TIMEOUT_S = 5.0
+_MOST_FILES = 2_000
+"""Most files and folders in a dataset's folder; in a larger tree `datasets` searches for hours."""
 
 
 def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
@@ -112,6 +115,9 @@ def _opened(dataset: str, path: Path, config: str | None) -> Any:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             return datasets.load_from_disk(str(path))
         if path.is_dir():
+            if len([*itertools.islice(path.rglob("*"), _MOST_FILES + 1)]) > _MOST_FILES:
+                line = f"it holds more than {_MOST_FILES:,} files"
+                raise ValueError(f"{line}; give a file in it, or the folder of one dataset")
             return datasets.load_dataset(str(path), config)
         with _offline_where_unreachable():
             return datasets.load_dataset(dataset, config)

@@ -6,6 +6,7 @@ On a CPU they scale better than threads inside each operation, and tolerate othe
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import resource
 import sys
@@ -79,6 +80,7 @@ def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> No
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
         try:
             torch.multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
                 _start, args=(num_workers, folder, function, arguments), nprocs=num_workers

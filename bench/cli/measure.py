@@ -62,16 +62,19 @@ def run(
     with _is_rank_zero(chosen) as leads, options.choose(progress) as shown:
         if not leads:
             return
+        several = sessions != 1 or every != 0
+        if several:
+            from bench.sessions import check_sessions, plan_sessions
+
+            if part is not None or spread != ALONE:
+                raise UsageError("--sessions does not go with --part or --workers: leave these out")
+            check_sessions(chosen, sessions, every)
         if dry_run:
             from bench.plan.make import dry_run as plan_only
 
-            typer.echo("\n".join(plan_only(chosen, shown)))
+            typer.echo("\n".join(plan_only(chosen, shown, part=part)))
             return
-        if sessions != 1 or every:
-            if part is not None or spread != ALONE:
-                raise UsageError("--sessions does not go with --part or --workers: leave these out")
-            from bench.sessions import plan_sessions
-
+        if several:
             _measure_sessions(plan_sessions(chosen, sessions, every, output), progress)
         from bench import runs
 

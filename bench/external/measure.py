@@ -21,7 +21,7 @@ from bench.progress import Progress
 from bench.records.external import ExternalAnswer, append_external, next_session, read_external
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt, read_prompts
-from bench.records.run_folder import Run, load_run
+from bench.records.run_folder import Run, load_run, refuse_stored
 
 _PLAIN = (str, int, float, bool, type(None))
 """Types of options that are recorded as they are; any other option is recorded as text."""
@@ -38,9 +38,10 @@ def measure_external(
     number of prompts, the first ones.
 
     Raises:
-        BenchError: the run is not greedy (exit 5), the engine cannot read its model (2), the engine
-            is missing or does not start (5), or a line cannot be written (1).
+        BenchError: the run is stored (exit 2) or not greedy (5), the engine cannot read its model
+            (2), is missing or does not start (5), or a line cannot be written (1).
     """
+    refuse_stored(run_dir)
     run = load_run(run_dir)
     prompts = _prompts(run)[:limit]
     request = _request(run, prompts, model or _own_model(run, engine.name))

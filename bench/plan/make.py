@@ -221,10 +221,16 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]
 
 
-def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) -> list[str]:
+def dry_run(
+    config: RunConfig, progress: Progress, opener: Opener = open_setup, part: str | None = None
+) -> list[str]:
     """Return lines about the plan and its estimate; write nothing (raises as `bench.runs.run`)."""
+    if part is not None:
+        parse_part(part)
     setup = opener(choose_decoders(config, progress.note))
     plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
+    if part is not None:
+        plan = part_of(plan, part)
     timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
     seconds, basis = estimate(setup, plan, timed)
     line = f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"

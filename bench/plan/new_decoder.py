@@ -65,9 +65,12 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.startswith("test_"):
+    if not _NAME.fullmatch(name):
         line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
         raise UsageError(line)
+    if keyword.iskeyword(name) or name.startswith("test_"):
+        what = "a file of tests" if name.startswith("test_") else "a keyword of Python"
+        raise UsageError(f"{name!r} names {what}; use another name, such as my_decoder")
     if name in names():
         line = f"a decoder {name!r} exists already; use another name (bench ls decoders)"
         raise UsageError(line)

@@ -321,9 +321,9 @@ def broken_invariants(
     if sum(steps.emitted) != len(tokens):
         broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
     if any(a > d for a, d in zip(steps.accepted, steps.depths, strict=True)):
-        broken.append("a step accepted more tokens than it drafted in a row")
+        broken.append("a step accepted more drafts than it made (in a tree: on its longest path)")
     if any(depth > d for depth, d in zip(steps.depths, steps.drafted, strict=True)):
-        broken.append("a step drafted more tokens in a row than in total")
+        broken.append("the longest path of a step has more drafts than the step")
     if 0 in (n for n, d in zip(steps.emitted[1:], steps.drafted[1:], strict=True) if d):
         broken.append("a step verified drafts and emitted nothing, not even the target's token")
     fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]

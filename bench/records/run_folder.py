@@ -107,6 +107,14 @@ def is_stored(path: Path) -> bool:
     return (path / STORED).is_file() and not (path / SAMPLES).is_file()
 
 
+def refuse_stored(path: Path) -> None:
+    """Raise `UsageError` for a folder that is only read: it keeps neither records nor prompts."""
+    if is_stored(path):
+        line = f"{path} is a stored run ({STORED} without {SAMPLES}), which is only read"
+        advice = f"to measure again: bench run --config {path / CONFIG}"
+        raise UsageError(f"{line} and keeps no prompts; {advice}")
+
+
 def refuse_summary(path: Path) -> None:
     """Raise `UsageError` if a folder without a plan keeps the summary of a finished run."""
     if (path / "summary.csv").is_file() or read_status(path).complete:

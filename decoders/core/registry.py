@@ -6,12 +6,13 @@ import dataclasses
 import importlib
 import importlib.util
 import sys
+import traceback
 import typing
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from decoders.core.decoder import INTERFACE, OLDEST_INTERFACE, Decoder
 from decoders.core.nearest import nearest
@@ -175,15 +176,22 @@ def _load_file(path: Path) -> ModuleType:
         return import_file(path, f"bench_decoder_{path.stem}")
     except (Exception, SystemExit) as error:  # foreign code may raise anything
         line = f"decoder file {str(path)!r} cannot be imported: {type(error).__name__}: {error}"
+        for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
+            if frame.f_code.co_filename == str(path):
+                line += f" ({path.name}:{number})"
+                break
         raise ValueError(line) from error
 
 
 def _decoder_class(module: ModuleType, class_name: str, origin: str) -> type[Decoder]:
+    def decodes(value: object) -> TypeGuard[type[Decoder]]:
+        is_class = isinstance(value, type) and issubclass(value, Decoder)
+        return is_class and not value.__module__.startswith("decoders.core.")  # a base class
+
     cls = getattr(module, class_name, None)
-    if isinstance(cls, type) and issubclass(cls, Decoder):
+    if decodes(cls):
         return cls
-    names = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Decoder)]
-    names = [name for name in names if name != "Decoder"]
+    names = [name for name, value in vars(module).items() if decodes(value)]
     raise ValueError(
         f"{origin} has no decoder class {class_name!r}; {nearest(class_name, names)}"
         f"it has: {', '.join(names) or 'none'}"

@@ -160,6 +160,13 @@ class Call:
         """N, the number of tokens and slots."""
         return len(self.tokens) + (0 if self.slots is None else len(self.slots.uniforms))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Say what a decoder forgot that reads a result from the call itself."""
+            advice = "`result = yield request.target.call(…)` gives its result"
+            raise AttributeError(f"a Call has no {name!r}; {advice}", name=name, obj=self)
+
     def row_positions(self) -> tuple[int, ...]:
         """Return the positions of all rows; by default the first slot has the last token's."""
         if self.positions is not None:

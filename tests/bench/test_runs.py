@@ -232,7 +232,23 @@ def test_a_broken_invariant_makes_the_run_invalid(start: Any, decoder_file: Any)
     assert ended.exit_code == Exit.INVALID
     status = load_run(ended.run_dir).status
     assert status.verdict == "INVALID"
-    assert "accepted more tokens than it drafted" in status.reasons[0]
+    assert "accepted more drafts than it made" in status.reasons[0]
+
+
+def test_a_claim_of_more_accepted_than_the_step_drafted_or_emits_is_kept_and_breaks_it(
+    start: Any, decoder_file: Any
+) -> None:
+    for claim in ("drafted=1, accepted=2", "drafted=3, accepted=2"):
+        body = ENDINGS[Exit.INVALID].replace("drafted=0, accepted=1", claim)
+        ended, _ = start(decoders=decoder_file(body))
+        assert load_run(ended.run_dir).status.verdict == "INVALID"
+        assert ended.exit_code == Exit.INVALID
+
+
+def test_a_folder_is_named_by_the_first_decoders_as_far_as_there_is_room(start: Any) -> None:
+    long = ",".join(f"spec@{number}{'o' * 20}" for number in range(3))
+    ended, _ = start(decoders=f"spec@first,{long}", limit=1, repeats=1, quality_limit=0)
+    assert f"-spec@first+spec@0{'o' * 20}-" in ended.run_dir.name
 
 
 def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(

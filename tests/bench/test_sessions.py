@@ -62,7 +62,7 @@ def test_each_session_is_a_process_and_all_are_one_folder_with_their_pool(
     job = ("run", "--config", str(folder / "config.toml"), "--output", str(folder))
     assert {words[:5] for words in asked} == {job}
     assert pd.read_csv(folder / "pool.csv")["sessions"].tolist() == [3]
-    assert "3 sessions, 14 prompts" in ended.out
+    assert "3 sessions, 1 occasion, 14 prompts" in ended.out
     again = bench("resume", folder, "--progress", "none")  # nothing is missing
     assert (again.code, len(asked)) == (0, 3)
 
@@ -109,9 +109,9 @@ def test_sessions_are_spread_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--sessions", 0), "2 or more"),
-        (("--sessions", 2, "--every", -1), "0 minutes or more"),
-        (("--every", 5), "2 or more"),
+        (("--sessions", 0), "--sessions 0 is not allowed; use 2 or more sessions"),
+        (("--sessions", 2, "--every", -1), "--every -1 is not allowed; use 0 minutes or more"),
+        (("--every", 5), "--sessions 1 --every 5 is not allowed; use 2 or more sessions"),
         (("--sessions", 2, "--part", "1/2"), "with --part or --workers"),
         (("--sessions", 2, "-d", "nobody"), "nobody"),
     ],
@@ -119,9 +119,10 @@ def test_sessions_are_spread_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_what_cannot_be_is_one_line_and_no_folder(
     given: tuple[object, ...], said: str, tmp_path: Path
 ) -> None:
-    ended = bench("run", *given, "-o", tmp_path / "out", "--progress", "none")
-    assert (ended.code, said in ended.err) == (2, True), ended.err
-    assert not (tmp_path / "out").exists()
+    for also in ((), ("--dry-run",)):
+        ended = bench("run", *given, *also, "-o", tmp_path / "out", "--progress", "none")
+        assert (ended.code, said in ended.err) == (2, True), ended.err
+        assert not (tmp_path / "out").exists()
 
 
 def test_ctrl_c_waits_for_the_session_to_store_what_it_has(

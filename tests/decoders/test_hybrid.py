@@ -218,8 +218,11 @@ def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
     ("changes", "line"),
     [
         ({"source": ((0,),)}, "a step names drafters, but not one per accepted draft"),
-        ({"depth": (9,)}, "a step drafted more tokens in a row than in total"),
-        ({"depth": (0,)}, "a step accepted more tokens than it drafted in a row"),
+        ({"depth": (9,)}, "the longest path of a step has more drafts than the step"),
+        (
+            {"depth": (0,)},
+            "a step accepted more drafts than it made (in a tree: on its longest path)",
+        ),
     ],
 )
 def test_a_record_whose_trees_do_not_add_up_breaks_an_invariant(changes: Any, line: str) -> None:

@@ -31,7 +31,18 @@ HOSTILE = {
     "exits": (ODD.format("raise SystemExit(0)"), "RuntimeError: decoder raised SystemExit(0)"),
     "recurses": (ODD.format("(f := lambda: f())()"), "RecursionError: maximum recursion depth"),
     "yields a number": (ODD.format("yield 5"), "TypeError: decoder yielded 5; yield a Call"),
-    "is no generator": ("return [1, 2]", "TypeError: 'list' object is not an iterator"),
+    "is no generator": (
+        "return [1, 2]",
+        "TypeError: Mine.steps (mine.py:11) returned [1, 2]; it must `yield` its Calls and Emits",
+    ),
+    "forgets every yield": (
+        "request.target.call(request.prompt_ids)",
+        "TypeError: Mine.steps (mine.py:11) returned None; it must `yield`",
+    ),
+    "forgets to yield a call": (
+        START.replace("yield ", "") + AR,
+        "AttributeError: a Call has no 'picks'; `result = yield request.target.call",
+    ),
     "ends too early": (START + "return", "RuntimeError: decoder returned before EOS"),
     "emits text": (START + "while True: yield Emit(tokens=('a',))", "emitted 'a'; ids are"),
     "emits no ids of the model": (
@@ -41,6 +52,10 @@ HOSTILE = {
     "feeds no ids of the model": (
         START + "yield request.target.call((10**9,))",
         "ValueError: decoder fed 1000000000; ids are integers below 128",
+    ),
+    "feeds text": (
+        START + "yield request.target.call(('a',))",
+        "ValueError: decoder fed 'a'; ids are integers below 128",
     ),
     "feeds negative ids": (
         START + "yield request.target.call((65, -1))",
@@ -97,7 +112,7 @@ HOSTILE = {
         "KeyError: 'dreams'",
     ),
 }  # fmt: skip
-NO_PLACE = ("is no generator", "ends too early")
+NO_PLACE = ("is no generator", "forgets every yield", "ends too early")
 """Nothing of a decoder's file runs, or waits, when these are found."""
 
 
@@ -144,8 +159,12 @@ def test_every_other_cell_survives(
         ("def", "SyntaxError"),
         ("import nothing_of_this_name", "ModuleNotFoundError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        ("1 / 0", "ZeroDivisionError"),
+        ("x = 1\n\n1 / 0", r"ZeroDivisionError: division by zero \(mine.py:3\)"),
         ("x = 1", "has no decoder class 'Mine'"),
+        (
+            "from decoders.core.drafting.loop import DraftAndVerify as Mine\nclass Own(Mine): pass",
+            "has no decoder class 'Mine'; it has: Own$",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_one_line(

@@ -47,6 +47,17 @@ def test_a_local_parquet_folder_loads_like_a_hub_dataset(hub_cache: Path) -> Non
         load_hf(str(folder), {"prompt": "q"})
 
 
+def test_a_tree_that_is_no_dataset_is_refused_before_it_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "_MOST_FILES", 3)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("a/one.txt", "a/b/two.txt"):
+        (tmp_path / name).write_text("x")
+    with pytest.raises(ValueError, match="it holds more than 3 files; give a file in it"):
+        load_hf(str(tmp_path))
+
+
 def test_a_saved_table_and_a_single_file_load_too(hub_cache: Path) -> None:
     from datasets import Dataset
 

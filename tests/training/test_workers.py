@@ -1,9 +1,13 @@
 """Memory of training processes: kept between steps, given back at checkpoints."""
 
+import logging
 import subprocess
 import sys
+import time
 
 import pytest
+
+from training.workers import spawn, worker
 
 MEASURED = """
 import ctypes, psutil
@@ -34,3 +38,16 @@ def test_gaps_between_blocks_are_given_back() -> None:
     )
     before, after = map(int, done.stdout.split())
     assert before - after > 350
+
+
+def fail_while_another_works() -> None:
+    if worker()[0] == 1:
+        raise ValueError("no such model")
+    time.sleep(60)
+
+
+def test_what_a_worker_raises_is_all_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("torch.multiprocessing.spawn").addHandler(caplog.handler)
+    with pytest.raises(ValueError, match="no such model"):
+        spawn(2, fail_while_another_works)
+    assert not caplog.messages

@@ -45,10 +45,15 @@ class Text:
         """Number of tokens left in the budget."""
         return self._budget - self.output
 
-    def tree(self, drafts: Drafts) -> DraftTree:
-        """Turn a chain of tokens into a tree, cut to the budget; leave a tree unchanged."""
+    def tree(self, drafts: Drafts, drafter: Drafter) -> DraftTree:
+        """Turn a drafter's chain into a tree, cut to the budget; leave a tree unchanged."""
         if isinstance(drafts, DraftTree):
             return drafts
+        if not (isinstance(drafts, Sequence) and {*map(type, drafts)} <= {int}):
+            kind = type(drafter)
+            name = "propose" if kind.draft is Drafter.draft else "draft"
+            line = f"{kind.__name__}.{name} returned {drafts!r:.60}; return a list of token ids"
+            raise TypeError(f"{line} or a DraftTree")
         return DraftTree.chain(self.last, drafts[: max(0, self.left - 1)])
 
 

@@ -59,7 +59,7 @@ class DraftAndVerify(Decoder):
             drafter.observe(text, verdict)
             yield _emit(verdict, drafter.branches)
             # the verifying call adds one token itself, so at most left - 1 drafts are of use
-            tree = text.tree((yield from drafter.draft(text, text.left - 1)))
+            tree = text.tree((yield from drafter.draft(text, text.left - 1)), drafter)
             if tree.first and (text.left <= 0 or text.last in request.sampling.stop_ids):
                 yield Emit(tokens=tree.first)
 

@@ -6,8 +6,10 @@ raises can end only its own answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from types import GeneratorType, TracebackType
+from typing import Any, SupportsIndex
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
@@ -102,7 +104,7 @@ class RunningSequence:
         self.pending = None
         try:
             if self._steps is None:
-                self._steps = self._begin(self.request)
+                self._steps = _started(self._begin, self.request)
             item = next(self._steps) if result is None else self._steps.send(result)
             while isinstance(item, Emit):
                 self._record(item)
@@ -155,9 +157,12 @@ class RunningSequence:
         if item.session is not self._target and item.session is not self._draft:
             raise ValueError("decoder yielded a call of a session other than its own")
         fed = (*item.tokens, *item.drafts)
-        if fed and not 0 <= min(fed) <= max(fed) < self._vocab_size:
+        if fed and not (
+            {*map(type, fed)} == {int} and 0 <= min(fed) <= max(fed) < self._vocab_size
+        ):
             for token in fed:  # the prompt's ids are not the decoder's fault
-                if not 0 <= token < self._vocab_size and token not in self.request.prompt_ids:
+                fits = isinstance(token, SupportsIndex) and 0 <= token < self._vocab_size
+                if not fits and token not in self.request.prompt_ids:
                     bound = f"ids are integers below {self._vocab_size}"
                     raise ValueError(f"decoder fed {token!r:.40}; {bound}")
         self.idle_calls += 1
@@ -170,9 +175,10 @@ class RunningSequence:
         work = [now - then for now, then in zip(counts, self._counted, strict=True)]
         self._counted = counts
         self._tokens += tokens
-        # accepted tokens after the cut are not emitted, so they do not count
-        num_leading = min(emit.num_leading, len(tokens))
-        accepted = min(emit.accepted, len(tokens) - num_leading)
+        num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
+        if stop is not None and 0 < accepted <= emit.drafted:
+            # accepted tokens after the cut are not emitted, so they do not count
+            accepted = min(emit.accepted, len(tokens) - num_leading)
         tested, overlap, alpha = _compared(emit, len(tokens), accepted)
         self._events.append(
             StepEvent(
@@ -221,6 +227,16 @@ class RunningSequence:
         if draft is None:
             return calls, rows, draft_calls, draft_rows
         return calls, rows, draft.calls + draft_calls, draft.rows + draft_rows
+
+
+def _started(begin: Callable[[Request], Steps], request: Request) -> Steps:
+    steps = begin(request)
+    if not isinstance(steps, Generator):
+        method: Any = begin
+        code = method.__code__
+        place = f"{method.__qualname__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+        raise TypeError(f"{place} returned {steps!r:.40}; it must `yield` its Calls and Emits")
+    return steps
 
 
 def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:

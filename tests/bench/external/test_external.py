@@ -19,6 +19,7 @@ from tests.bench.external.engines import END, LLM, Llama, install_llama, install
 from tests.command_line import bench
 
 BUDGET = 6
+STORED = Path(__file__).parents[3] / "results" / "reference" / "cpu-smollm2"
 
 
 def answer_to(ids: tuple[int, ...], budget: int = BUDGET) -> tuple[int, ...]:
@@ -247,6 +248,9 @@ def test_bad_input_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     done = bench("external", run, "--engine", "vllm", "-m", "M", "--speculative", "[1]")
     assert done.code == 2
     assert "not a JSON object" in done.err
+    done = bench("external", STORED, "--engine", "llamacpp", "-m", "m.gguf")
+    assert (done.code, "is a stored run" in done.err) == (2, True)
+    assert "to measure again: bench run --config" in done.err
     write_text(run / "config.toml", "temperature = 0.7\n")
     done = bench("external", run, "--engine", "llamacpp", "-m", "m.gguf")
     assert done.code == 5

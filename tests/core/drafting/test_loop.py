@@ -1,8 +1,10 @@
 """The loop of all drafts: what drafters are asked and told, what calls hold, what is emitted."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -126,6 +128,23 @@ def test_a_drafter_and_a_decoder_that_define_nothing_are_told_what_is_missing() 
         answer_of(scripted(Drafter()), GREEDY)
     with pytest.raises(NotImplementedError, match=r"DraftAndVerify must define drafter\(request\)"):
         answer_of(DraftAndVerify(), GREEDY)
+
+
+@pytest.mark.parametrize("wrong", [None, ["a"], [1.5], "ab", 3])
+def test_a_drafter_that_proposes_no_token_ids_is_named_with_what_it_returned(wrong: Any) -> None:
+    class Odd(Drafter):
+        def propose(self, text: Text, most: int) -> Drafts:
+            return wrong  # type: ignore[no-any-return]
+
+    class Drawn(Drafter):
+        def draft(self, text: Text, most: int) -> Any:
+            yield from ()
+            return wrong
+
+    for drafter, method in ((Odd(), "Odd.propose"), (Drawn(), "Drawn.draft")):
+        line = re.escape(f"{method} returned {wrong!r}; return a list of token ids or a DraftTree")
+        with pytest.raises(TypeError, match=line):
+            answer_of(scripted(drafter), GREEDY)
 
 
 def test_a_drafter_of_a_few_lines_meets_the_contract() -> None:

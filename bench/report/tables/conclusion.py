@@ -37,9 +37,7 @@ def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
     sentences = [_of_exact(exact, pairs)] if exact else []
     sentences += [_of_lossy(lossy, rows_of(summary, ALL))] if lossy else []
     sentences += [
-        f"{row.decoder} claims to be lossless and is not."
-        for row in rows
-        if row.guarantee == WRONG
+        f"{row.decoder} claims to be lossless and is not." for row in rows if row.guarantee == WRONG
     ]
     sentences = sentences or [f"Nothing was compared with {BASELINE}."]
     sentences += [

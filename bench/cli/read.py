@@ -194,7 +194,7 @@ def paper(
     from bench.report.paper.layout import parse_layout
     from bench.report.paper.write import write_paper
     from bench.report.together import load_members
-    from bench.stats.validity import from_here
+    from bench.stats.validity import EXIT_CODES, from_here
 
     layout = parse_layout(venue, label or [], columns, bold)
     members = load_members(runs, output)
@@ -207,6 +207,7 @@ def paper(
             typer.echo(
                 f"bench: {side.name} is {side.verdict}: {from_here(reason, side.path)}", err=True
             )
+    raise typer.Exit(max(EXIT_CODES[member.side.verdict] for member in members))
 
 
 @app.command(rich_help_panel=PANEL)

@@ -127,6 +127,9 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         note = f"head answered too few of base's prompts (by hash): {asked or 'none'}"
         return _not_comparable(cell, *notes, note, **numbers)
     measures = (*_hard(cell, joined, of_ar, pair, gate), *_time(joined, of_ar, pair, gate))
+    if not joined.finished and worst(measures) is Regression.passed:
+        note = "no answer was finished on both sides, so nothing was compared"
+        return _not_comparable(cell, *notes, note, measures=measures, **numbers)
     if len(joined.base) < joined.num_base:
         notes.append("only answers that both sides have count")
     if len(_batch_sizes(joined)) > 1:

@@ -234,7 +234,8 @@ class Findings:
         """Limits of the main table, most important first: noise, resolution, interval widths."""
         wide = speed.needs(without_wrong(self.summary))
         primary = conclusion.primary_sentence(self.summary, self.run.config.get("primary"))
-        return [line for line in (self.floor_sentence, self.resolution, wide, primary) if line]
+        lines = (self.floor_sentence, self.resolution, wide, primary, quality.telling(self.summary))
+        return [line for line in lines if line]
 
     @property
     def setting(self) -> list[tuple[str, str]]:
@@ -244,10 +245,9 @@ class Findings:
     @property
     def basis(self) -> str:
         """One line about the estimates of the main table and their sample."""
-        each = dict.fromkeys(main.basis(row) for row in rows_of(self.summary, ALL))
         return (
             "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
-            f"{LEVEL} t-interval; {'; '.join(each)}. {SESSIONS}"
+            f"{LEVEL} t-interval; {main.bases(self.summary)}. {SESSIONS}"
         )
 
     @property
@@ -290,10 +290,10 @@ class Findings:
         if not run.status.num_errors:  # otherwise the warnings report errors
             errors = Counter((r.decoder, r.failure) for r in run.records if r.error is not None)
             for (cell, text), num in errors.most_common(9):
-                yield f"{num} error(s) of {cell}: {text}"
+                yield f"{counted(num, 'error')} of {cell}: {text}"
         dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
         for name, num in dropped[dropped > 0].items():
-            yield f"{num} pair(s) of {name} with ar are left out: one of the answers failed."
+            yield f"Left out: {counted(num, 'pair')} of {name} with ar; one of the answers failed."
         yield from quality.shortfalls(summary)
         yield from quality.looping(summary)
         yield from quality.ceiling_caveat(run)
@@ -302,7 +302,7 @@ class Findings:
             for departure in departures(run.config, len(run.plan.in_pass("timing"))):
                 yield f"Departs from the protocol {protocol}: {departure}."
         if run.plan.skipped:
-            yield f"{len(run.plan.skipped)} prompt(s) were skipped before the run."
+            yield f"{counted(len(run.plan.skipped), 'prompt')} skipped before the run."
 
     @property
     def environment(self) -> list[tuple[str, str]]:

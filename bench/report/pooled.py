@@ -62,8 +62,9 @@ class Session:
     @property
     def machine(self) -> str:
         """The processor or GPU, and threads; machines that agree in both count as one."""
-        facts = hardware(self.side), self.side.env.torch.threads
-        return portable("{}, {} threads".format(*(each or UNKNOWN for each in facts)))
+        threads = self.side.env.torch.threads
+        shown = f"{UNKNOWN} threads" if threads is None else counted(threads, "thread")
+        return portable(f"{hardware(self.side) or UNKNOWN}, {shown}")
 
     @property
     def began(self) -> str:
@@ -150,6 +151,8 @@ class Pool:
         facts = [identity(session.side) for session in self.sessions]
         told = {key: dict.fromkeys(str(each.get(key)) for each in facts) for key in facts[0]}
         floor = [f"A/A noise floor: {estimated(self.floor)}."] if self.floor.value else []
+        if len(self.sessions) == FEWEST:
+            floor.append("Two sessions tell little about a third, and predict none: measure more.")
         differing = [
             f"{key}: {', '.join(values)}"
             for key, values in told.items()
@@ -290,7 +293,9 @@ def table(found: Pool) -> Table:
         f"speed-up [{LEVEL}]": lambda name: against_floor(of(name).mean, found.floor),
         f"next session [{LEVEL}]": lambda name: interval(of(name).next.low, of(name).next.high),
         "sessions' SD": lambda name: factor(math.exp(of(name).spread), ""),
-        "predicted": lambda name: f"{of(name).inside} of {of(name).held_out}",
+        "predicted": lambda name: (
+            f"{of(name).inside} of {of(name).held_out}" if of(name).held_out else UNKNOWN
+        ),
     }
 
     def of(decoder: str) -> Pooled:

@@ -53,7 +53,8 @@ def _of_summary(draw: Callable[[pd.DataFrame], Drawn | None]) -> _Draw:
 
 _WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
-"""Parts of captions for figures that show intervals, or a noise floor."""
+_FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
+"""Parts of captions for figures that show intervals, a noise floor, or a Pareto front."""
 _ENTRIES = (
     _Entry(
         "overview",
@@ -71,8 +72,7 @@ _ENTRIES = (
     ),
     _Entry(
         "quality_speed",
-        f"Quality against speed-up{_WITH}: up and right is better. The dashed line is the "
-        "Pareto front: decoders whose quality no faster decoder equals. Qualities that their "
+        f"Quality against speed-up{_WITH}: up and right is better.{_FRONT} Qualities that their "
         "intervals cannot tell apart count as equal.",
         "no decoder was both timed against ar and scored",
         _of_summary(quality_speed_figure),
@@ -110,7 +110,8 @@ _ENTRIES = (
     ),
     _Entry(
         "time_split",
-        "Time of a token by phase, from the second pass.",
+        "Time of a token by phase, from the second pass. Draft layers and heads that a decoder "
+        "runs itself are in the grey part.",
         "there was no second pass",
         lambda findings, summary: time_split_figure(findings.splits, summary),
     ),
@@ -170,6 +171,10 @@ def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     drawn = any(interval_of(data, column, " ") for column in columns)
     text = entry.caption if drawn else entry.caption.replace(_WITH, "")
+    if "front" in data and data["front"].sum() < 2:
+        alone = ", ".join(data.loc[data["front"], "decoder"])
+        front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
+        text = text.replace(_FRONT, f" The Pareto front {front}.")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)

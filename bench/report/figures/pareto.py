@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import Bbox, Transform
 
+from bench.records.plan import NO_GUARANTEE
 from bench.report.figures.axes import percents, row_of_panels
 from bench.report.figures.canvas import Drawn, key, overall
 from bench.report.figures.style import GREY, INK, Look, interval_of
@@ -36,8 +37,9 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     """Draw quality against speed-up, both with intervals; up and to the right is better.
 
     The line is the Pareto front: of decoders whose qualities cannot be told apart, it has only the
-    fastest. If some decoders are near the best quality and others far below, a second panel
-    enlarges the top. Names are next to their points, or above the figure if there is no room.
+    fastest. A lossy decoder that is not the best is never the whole front. If some decoders are
+    near the best quality and others far below, a second panel enlarges the top. Names are next to
+    their points, or above the figure if there is no room.
     """
     data = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
     if data.empty:
@@ -47,6 +49,13 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     data = known.assign(**columns)  # a missing interval shrinks to the number
     rows = data.to_dict("records")
     front = [not any(_beats(other, mine) for other in rows) for mine in rows]
+    alone = [mine for mine, is_on in zip(rows, front, strict=True) if is_on]
+    if (
+        len(alone) == 1
+        and alone[0]["guarantee"] == NO_GUARANTEE
+        and any(other["quality"] > alone[0]["quality"] for other in rows)
+    ):
+        front = [False] * len(rows)  # intervals too wide for any loss to show
     data["front"] = front
     near = data["quality"] >= data["quality"].max() - _NEAR
     low = data["quality_low"]

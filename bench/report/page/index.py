@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from bench.errors import BenchError, InvalidRunError, UsageError
 from bench.records.environment import read_environment
 from bench.records.files import SAMPLES, STORED, write_files
 from bench.records.frames import num_samples, parquet_bytes
-from bench.records.plan import BASELINE, WRONG
+from bench.records.json_file import read_json
+from bench.records.plan import BASELINE, MANIFEST, WRONG
 from bench.records.run_folder import lost_plan, read_config
 from bench.records.status import RunStatus, read_status
 from bench.report.page.render import render
@@ -82,6 +83,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 def _rows(run: Path) -> list[dict[str, Any]]:
     try:
         status, env, config = read_status(run), read_environment(run), read_config(run)
+        parts = (read_json(run / MANIFEST) or {}).get("parts", ())
     except BenchError as error:
         return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
     facts = {
@@ -97,7 +99,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "device": env.gpu_name or env.machine.cpu or env.device,
         "dtype": env.dtype,
         "key": env.comparability_key,
-        "series": _series_name(config, env.dtype),
+        "series": _series_name(config, env.dtype, parts),
     }
     summary = _summary(run / "summary.csv")
     return [facts | row for row in summary] or [facts]
@@ -114,10 +116,10 @@ def _summary(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _series_name(config: Mapping[str, Any], dtype: str | None) -> str:
-    """Return eight hexadecimal digits that identify work and model, and so one curve."""
+def _series_name(config: Mapping[str, Any], dtype: str | None, parts: Iterable[str]) -> str:
+    """Return eight hexadecimal digits that identify work (a part's own) and model: one curve."""
     asked = {key: value for key, value in config.items() if key not in _UNLIKE}
-    text = json.dumps([asked, dtype], sort_keys=True, default=str)
+    text = json.dumps([asked, dtype, *parts], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -250,6 +252,7 @@ def _curve(title: str, known: pd.DataFrame, column: str) -> dict[str, Any]:
         "points": list(zip(across, down, names, strict=True)),
         "breaks": [(across[i - 1] + across[i]) / 2 for i in positions],
         "last": f"{values[-1]:.3g}",
+        "range": f"{low:.3g} to {high:.3g}",
         "changes": [
             f"{values[i - 1]:.3g} to {values[i]:.3g} with {runs[i]}"
             + (f" (commit {commits[i][:_SHORT]})" if commits[i] else "")

@@ -154,7 +154,7 @@ def matrices(members: Members) -> dict[str, Table]:
         "tokens_per_step": (
             f"Tokens per step [{LEVEL}]",
             "Emitted tokens / steps, both after the first step, pooled within a run; jackknife "
-            "interval over conversations. These are counts, not times.",
+            "interval over conversations; in brackets if nothing verifies them. Counts, not times.",
             tables.step_length,
         ),
         "quality": (

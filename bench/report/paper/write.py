@@ -24,6 +24,7 @@ from bench.report.paper.facts import Members
 from bench.report.paper.layout import COLUMNS, VENUES, Layout, packaged
 from bench.report.paper.table import NEEDED, Grid, eligible
 from bench.report.tables.conclusion import not_slower
+from bench.report.tables.quality import telling
 from bench.report.tables.setting import hardware, model_of
 from bench.report.tables.table import interval
 from bench.report.together import NamedRun, decoders_of, differences
@@ -146,8 +147,12 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
         bold += ", times and qualities only if their intervals show it."
         if "speedup" in made.columns:
             bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
+    told = ""
+    if "quality" in made.columns:
+        lines = dict.fromkeys(telling(member.summary) for member in members)
+        told = f" {latex(' '.join(filter(None, lines)))}".rstrip()
     estimated = f"{_setting(members)}: {'; '.join(words)}.{_primary(members, layout)}"
-    return f"{estimated}{bold}{_floors(members)}{_qualified(members, layout)}"
+    return f"{estimated}{told}{bold}{_floors(members)}{_qualified(members, layout)}"
 
 
 def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
@@ -210,7 +215,7 @@ def _setting(members: Sequence[NamedRun]) -> str:
     each = [[model_of(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
     if len(members) == 1:
-        text = f"Decoders of {common[0]} ({', '.join(common[1:])})"
+        text = f"Decoders of {', '.join(common)}"
     else:
         own = [
             f"{member.label}: {', '.join(own)}" if own else member.label
@@ -230,7 +235,7 @@ def _conditions(member: NamedRun) -> list[str]:
         for noun in ("prompt", "repeat")
     ]
     parts = [
-        f"{word} {config[key]}"
+        f"{word} {config[key]:g}"
         for word, key in (("temperature", "temperature"), ("batch size", "batch_size"))
         if key in config
     ]

@@ -29,23 +29,22 @@ from bench.text import UNKNOWN, counted, factor, percent
 
 def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
-    rows = [row for row in rows_of(summary, ALL) if is_number(row.speedup)]
-    failed = [row for row in rows if row.errors and row.decoder != BASELINE]
-    others = [row for row in rows if row.decoder != BASELINE and row not in failed]
+    rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
+    failed = [row for row in rows if row.errors]
+    others = [row for row in rows if is_number(row.speedup) and row not in failed]
     exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
     lossy = [row for row in others if row.guarantee == NO_GUARANTEE]
     sentences = [_of_exact(exact, pairs)] if exact else []
     sentences += [_of_lossy(lossy, rows_of(summary, ALL))] if lossy else []
     sentences += [
-        f"{row.decoder} claims to be lossless and is not."
-        for row in others
-        if row.guarantee == WRONG
+        f"{row.decoder} claims to be lossless and is not." for row in rows if row.guarantee == WRONG
     ]
+    sentences = sentences or [f"Nothing was compared with {BASELINE}."]
     sentences += [
         f"{row.decoder} failed on {counted(row.errors or 0, 'answer')} and is not ranked."
         for row in failed
     ]
-    return " ".join(sentences) or f"Nothing was compared with {BASELINE}."
+    return " ".join(sentences)
 
 
 def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs) -> str:
@@ -113,38 +112,41 @@ def sentence(row: SummaryRow) -> str:
     text = f"{row.decoder} (guarantee: {guarantee_label(row)})"
     if row.guarantee == WRONG:
         text = f"{row.decoder} is {WRONG} (it claims to be lossless and is not)"
-    text += f": {speed(row).text} vs ar end to end"
+    if row.speedup is None:
+        text += f": not compared with {BASELINE}"
+    else:
+        text += f": {speed(row).text} vs ar end to end"
     if aside := "; ".join(filter(None, (floor_note(row), prompts_needed_note(row)))):
         text += f" ({aside})"
     speedup = row.estimate("speedup")
     if speedup.low is not None and not speedup.exceeds(row.floor):
         why = "it is within the A/A noise" if speedup.differs_from_one else "the interval covers 1"
         text += f" (no difference shown: {why})"
-    text += (
-        f", {number(row.tokens_per_call)} tokens per target call, "
-        f"{number(row.acceptance_length)} tokens per step of "
-        f"{number(row.calls_per_step)} calls"
-    )
+    if row.tokens_per_call is not None:
+        text += (
+            f", {number(row.tokens_per_call)} tokens per target call, "
+            f"{number(row.acceptance_length)} tokens per step of "
+            f"{number(row.calls_per_step)} calls"
+        )
     if row.quality is not None:
         text += f", quality {percent(row.quality, '')} %"
     if row.identical_to_ar is not None:
         text += f", ids identical to ar's in {percent(row.identical_to_ar, '')} % of answers"
-    return f"{text}, {row.errors} error(s)." if row.errors else f"{text}."
+    return f"{text}, {counted(row.errors, 'error')}." if row.errors else f"{text}."
 
 
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     """Name the run's primary comparison, and count the exploratory comparisons."""
     rows = [r for r in rows_of(summary, None) if r.decoder != BASELINE and r.speedup is not None]
     there = any(row.decoder == primary and row.family == ALL for row in rows)
-    others = counted(len(rows) - there, "comparison")
-    named = (
-        f"Primary comparison: {primary} over {BASELINE}, all families"
-        if there
-        else ("No primary comparison was named")
-    )
-    return (
-        f"{named}; {others} by decoder and family are exploratory, not adjusted for their number."
-    )
+    num = len(rows) - there
+    named = "No primary comparison was named"
+    if there:
+        named = f"Primary comparison: {primary} over {BASELINE}, all families"
+    elif primary not in (None, "none"):
+        named = f"The primary comparison, {primary} over {BASELINE}, could not be made"
+    others = f"{counted(num, 'comparison')} by decoder and family {'is' if num == 1 else 'are'}"
+    return f"{named}; {others} exploratory, not adjusted for their number."
 
 
 def resolution(summary: pd.DataFrame) -> str:

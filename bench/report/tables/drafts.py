@@ -113,6 +113,6 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
     table = by_family(summary, "Tokens per step by family", note, step_length)
     if not (known := entropies(summary)):
         return table
-    texts = (number(known.get(family), ".2g") for family in table.headings[1:])
+    texts = (number(known.get(family), ".3g") for family in table.headings[1:])
     first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
     return replace(table, rows=(first, *table.rows))

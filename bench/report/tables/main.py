@@ -48,12 +48,6 @@ _HEADLINE: Columns = {
 
 def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
     """Make the table of every decoder's main numbers over all families."""
-    rows = rows_of(summary, ALL)
-    sharing: dict[str, list[str]] = {}
-    for row in rows:
-        sharing.setdefault(basis(row), []).append(row.decoder)
-    several = len(sharing) > 1
-    bases = [f"{text} ({', '.join(names)})" if several else text for text, names in sharing.items()]
     note = (
         "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
         "paired, from request start to last token (decode: from the first token on); median "
@@ -62,13 +56,23 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         "specbench_compat are other estimators of the speed-up; 'Speed-up by estimator' has their "
         "intervals. Guarantee: what a decoder claims about its answers: the same tokens as ar, "
         "tokens of the same distribution, or nothing (lossy). Calls are target calls; calls per "
-        "step exclude the prefill. Tokens per step include the target's own token. Counters and "
-        "times are pooled (sum / sum); the interval of tokens per step is a jackknife over "
-        "conversations. "
-        f"{entropy_sentence(summary)} {'; '.join(bases)}. Model: {model}. "
+        "step exclude the prefill. Tokens per step include the target's own token, and are in "
+        "brackets if nothing verifies them. Counters and times are pooled (sum / sum); the "
+        "interval of tokens per step is a jackknife over conversations. "
+        f"{entropy_sentence(summary)} {bases(summary)}. Model: {model}. "
         f"Verdict of the run: {verdict}."
     )
-    return Table.made("All families", note, _HEADLINE, rows)
+    return Table.made("All families", note, _HEADLINE, rows_of(summary, ALL))
+
+
+def bases(summary: pd.DataFrame) -> str:
+    """Describe the samples of all rows, each with its decoders if there are several."""
+    sharing: dict[str, list[str]] = {}
+    for row in rows_of(summary, ALL):
+        sharing.setdefault(basis(row), []).append(row.decoder)
+    several = len(sharing) > 1
+    each = [f"{text} ({', '.join(names)})" if several else text for text, names in sharing.items()]
+    return "; ".join(each)
 
 
 def basis(row: SummaryRow) -> str:
@@ -101,7 +105,7 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
     if entropy is None:
         return "The entropy of ar's next token was not measured (no quality pass)."
     ease = "; the text is nearly determined and easy to draft" if entropy < DETERMINED else ""
-    return f"The mean entropy of ar's next token along its answers is {entropy:.2g} nats{ease}."
+    return f"The mean entropy of ar's next token along its answers is {entropy:.3g} nats{ease}."
 
 
 def floor_sentence(floor: Estimate) -> str:

@@ -90,6 +90,19 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
     return lines
 
 
+def telling(summary: pd.DataFrame) -> str:
+    """Name the families whose mean is the quality over all; empty if it is that of all."""
+    of_ar = summary[summary["decoder"].eq(BASELINE) & summary["family"].ne(ALL)]
+    rows = [row for row in rows_of(of_ar, None) if row.quality is not None]
+    kept = [row.family for row in rows if row.quality_tells is not False]
+    if len(kept) == len(rows):
+        return ""
+    return (
+        f"Quality: {', '.join(kept) or 'no family'} only (telling_quality of summary.csv), as "
+        f"{BASELINE} itself is at its floor elsewhere; summary.csv's quality is of all families."
+    )
+
+
 def agreement(summary: pd.DataFrame) -> Table | None:
     """Make the table of agreement with ar's answers, without gold answers; None if all agree."""
     others = summary[(summary["decoder"] != BASELINE) & summary["shared_with_ar"].notna()]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, WRONG
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -279,9 +279,11 @@ def quality(row: SummaryRow) -> TableCell:
 
 
 def step_length(row: SummaryRow) -> TableCell:
-    """Format tokens per step, with their interval."""
+    """Format tokens per step with their interval, in brackets if nothing verified them."""
+    unverified = row.guarantee == NO_GUARANTEE and row.acceptance_rate is None
+    length = number(row.acceptance_length)
     ends = interval(row.acceptance_length_low, row.acceptance_length_high)
-    return TableCell(with_interval(number(row.acceptance_length), ends))
+    return TableCell(with_interval(f"({length})" if unverified else length, ends))
 
 
 def guarantee_label(row: SummaryRow) -> str:

@@ -11,10 +11,10 @@ from bench.records.phases import PHASES
 from bench.report.tables.table import Columns, Table, TableCell, number
 from bench.stats.decompose import MOST_RESIDUAL, Decomposition, Split
 from bench.stats.latency import BETWEEN, FIRST
-from bench.text import UNKNOWN, change, factor, percent
+from bench.text import UNKNOWN, change, counted, factor, percent
 
 _PASS = (
-    "From an instrumented second pass over {} prompt(s), separate from the timed pass: it reads "
+    "From an instrumented second pass over {}, separate from the timed pass: it reads "
     "the clock around every call."
 )
 _PARTS: Columns = {
@@ -46,13 +46,14 @@ def split(splits: Sequence[Split]) -> Table | None:
         name = "target calls" if phase == "verify" else phase
         columns[f"{name} %"] = partial(share, phase=phase)
     note = (
-        f"{_PASS.format(max((item.prompts for item in splits), default=0))} Shares of the time "
+        f"{_PASS.format(_prompts(splits))} Shares of the time "
         "from request "
         "start to last token, per cent. Prefill: all up to the first token (in batches: target "
         "calls on an empty cache); draft: calls of the draft model, and target calls that only "
         "propose; target calls: all other target calls, which verify drafts or, in decoders "
         "without verification, predict; sampling: from logits to tokens and verdicts; scheduler: "
-        "merging and splitting calls, counting; other: the decoder's own code. Time against the "
+        "merging and splitting calls, counting; other: the decoder's own code, which includes "
+        "draft layers and heads that it runs itself. Time against the "
         "timed pass: time per token in this pass / in the timed pass, for the same answers; "
         "reading the clock costs a few per cent."
     )
@@ -65,6 +66,10 @@ def split(splits: Sequence[Split]) -> Table | None:
     columns["time against the timed pass"] = lambda item: factor(item.against_timed)
     note = " ".join([note, *instrument_bias_note(splits)])
     return Table.of("Where the time goes", note, columns, splits)
+
+
+def _prompts(measured: Iterable[Split | Decomposition]) -> str:
+    return counted(max((item.prompts for item in measured), default=0), "prompt")
 
 
 def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
@@ -92,7 +97,7 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
         "After the first token: speed-up = tokens per step / (target calls + draft + overhead). "
         "Costs are per step, in units of ar's seconds per token; overhead is sampling, scheduler "
         "and the decoder's own code. "
-        f"{_PASS.format(max((item.prompts for item in decomposed), default=0))} "
+        f"{_PASS.format(_prompts(decomposed))} "
         "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
         f"predicted - 1; bold beyond {MOST_RESIDUAL:.0%}, which means that one of the two passes "
         "was disturbed."

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
+from bench.report.tables.quality import telling
 from bench.report.tables.speed import floor_note
 from bench.report.tables.table import (
     Columns,
@@ -39,7 +40,7 @@ from bench.stats.limit import relative_at
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import from_here
-from bench.text import UNKNOWN, change, factor, percent
+from bench.text import UNKNOWN, change, counted, factor, percent
 
 _WORDS = {
     "prefill": "the prefill",
@@ -108,7 +109,7 @@ def _facts(findings: Findings) -> list[_Facts]:
             parts=made.get(row.decoder),
             drafted=_drafted_per_step(findings, row.decoder),
         )
-        for row in rows_of(findings.summary, ALL)
+        for row in rows_of(findings.judged, ALL)
     ]
 
 
@@ -130,12 +131,15 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
             lines += limit_lines(findings.run, cost) if cost is not None else []
         else:
             lines.append(_decoder(findings, facts, cost))
-    if not findings.splits:
+    if findings.splits:
+        lines.append("A decoder's own code includes draft layers and heads that it runs itself.")
+    else:
         lines.append(
             "This run has no second pass (phases.json), so how a step's cost splits into draft, "
             "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
         )
-    return [*lines, *instrument_bias_note(findings.splits), findings.floor_sentence]
+    below = (*instrument_bias_note(findings.splits), telling(findings.summary))
+    return [*lines, *filter(None, below), findings.floor_sentence]
 
 
 def _baseline(facts: _Facts) -> str:
@@ -151,8 +155,12 @@ def _baseline(facts: _Facts) -> str:
 
 def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> str:
     row, aside = facts.row, floor_note(facts.row)
-    text = f"{row.decoder} is {speed(row).text} as fast as {BASELINE}, end to end"
-    sentences = [f"{text} ({aside})." if aside else f"{text}.", _guarantee(row), *_step(facts)]
+    text = f"{row.decoder} was not compared with {BASELINE}."
+    if row.speedup is not None:
+        text = f"{row.decoder} is {speed(row).text} as fast as {BASELINE}, end to end"
+        text += f" ({aside})." if aside else "."
+    failed = [f"It failed on {counted(row.errors, 'answer')}."] if row.errors else []
+    sentences = [text, *failed, _guarantee(row), *_step(facts)]
     if facts.split is not None:
         sentences.append(f"Its time: {_listed(facts.split.shares, facts.words)}.")
     sentences += _other_lengths(findings, facts, cost)
@@ -189,13 +197,15 @@ def _step(facts: _Facts) -> list[str]:
             f"{factor(decode)})."
         ]
     sentences = [
-        f"A step after the first emits {parts.acceptance_length:.2f} tokens and takes as long as "
-        f"{parts.cost:.2f} tokens of {BASELINE}: {words['verify']} {parts.verify:.2f}, "
-        f"{words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}; this predicts "
-        f"{factor(parts.predicted)}. It pays off above {parts.cost:.2f} tokens per step."
+        f"On the {counted(parts.prompts, 'prompt')} of the second pass, a step after the first "
+        f"emits {parts.acceptance_length:.2f} tokens and takes as long as {parts.cost:.2f} tokens "
+        f"of {BASELINE}: {words['verify']} {parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, "
+        f"overhead {parts.overhead:.2f}; this predicts {factor(parts.predicted)}. It pays off "
+        f"above {parts.cost:.2f} tokens per step."
     ]
     if parts.residual is not None:
-        text = f"Without instruments, {factor(parts.measured)} was measured, a residual of "
+        text = f"Without instruments, {factor(parts.measured)} was measured there after the first "
+        text += "token, a residual of "
         text += change(parts.residual)
         if abs(parts.residual) > MOST_RESIDUAL:
             text += ": one of the two passes was disturbed, so read the parts with care"
@@ -210,7 +220,7 @@ def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list
         return []
     lengths, seen = found
     best, now = lengths.best, round(facts.drafted)
-    guess = f", if drafts after the {seen}th were accepted as often as this" if best > seen else ""
+    guess = f", if drafts beyond position {seen} were accepted as often" if best > seen else ""
     costs = f"the costs measured in {cost_name(cost)}" if relative and cost else "these costs"
     return [
         f"Given its acceptance by position and {costs}, {best} drafts per step would be best"

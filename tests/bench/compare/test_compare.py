@@ -550,3 +550,18 @@ def test_the_gate_in_the_documentation_is_the_built_in_one() -> None:
     shown = Gate(**tomllib.loads(text))
     assert shown.hard.rows == 0.05
     assert shown.model_copy(update={"hard": shown.hard.model_copy(update={"rows": None})}) == Gate()
+
+
+def test_a_decoder_that_failed_on_every_answer_of_both_runs_is_not_comparable(pair: Pair) -> None:
+    def fail(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec":
+            measured = ("tokens", "text", "stop", "steps", "ttft_s", "total_s")
+            record.update(dict.fromkeys(measured), error="ValueError: no")
+
+    base, head = pair(fail)
+    assert verdicts(judged((head, head))) == {"ar": "pass", "spec": "not comparable", "ptp": "pass"}
+    comparison = judged((head, head))
+    assert comparison.exit_code == Exit.UNAVAILABLE
+    (spec,) = [cell for cell in comparison.cells if cell.cell == "spec"]
+    assert spec.notes == ("no answer was finished on both sides, so nothing was compared",)
+    assert judged((base, head)).exit_code == Exit.REGRESSION, "new failures regress as before"

@@ -635,3 +635,15 @@ def test_what_the_turn_before_left_is_in_no_phase(small: Any, opener: Any, progr
     scheduler.run([ids], on_emit=clock.emitted)
     clock.switch("scheduler")
     assert sum(clock.seconds.values()) == 1.0
+
+
+def test_an_explanation_names_failures_and_prints_no_holes(tmp_path: Path, record: Make) -> None:
+    path = hand_made(tmp_path / "run", record)
+    failed = record("dead", error="ValueError: no")
+    with (path / "samples.jsonl").open("a", encoding="utf-8") as file:
+        file.write(failed.to_json() + "\n")
+    text = explained(path)
+    assert "dead was not compared with ar. It failed on 1 answer." in text
+    assert "- as fast" not in text
+    findings = Findings(load_run(path))
+    assert "dead failed on 1 answer and is not ranked." in findings.conclusion

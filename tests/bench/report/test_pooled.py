@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.pooled import load_pool
+from bench.report.pooled import load_pool, table
 from tests.bench.report.test_together import configured, with_options
 from tests.command_line import bench
 
@@ -140,3 +140,12 @@ def test_stored_references_pool_by_their_answers(tmp_path: Path) -> None:
         assert pooled.mean.value == pytest.approx(
             summary.loc[(decoder, "all"), "speedup"], rel=1e-4
         )
+
+
+def test_two_sessions_predict_nothing_and_say_so(synthetic_run: Write) -> None:
+    one = {"device": "cpu", "machine": {"cpu": "EPYC", "affinity": 2}, "torch": {"threads": 1}}
+    runs = [session(synthetic_run, number, env=one) for number in (0, 2)]
+    found = load_pool([str(run) for run in runs], Path("nowhere"))
+    assert "Two sessions tell little about a third, and predict none: measure more." in found.notes
+    assert found.title.endswith("EPYC, 2 cores, 1 thread")
+    assert "0 of 0" not in table(found).to_markdown()

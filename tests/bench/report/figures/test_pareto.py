@@ -14,6 +14,7 @@ from bench.report.figures import canvas
 from bench.report.figures.pareto import quality_speed_figure
 
 NAN = float("nan")
+NONE = {"nar": "none"}
 CROWD = {
     "ar": (1.0, 0.998),
     "lookup": (0.99, 0.998),
@@ -159,3 +160,13 @@ def test_where_there_is_no_room_names_stand_above() -> None:
     box = legend.get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
+
+
+def test_a_lossy_decoder_whose_loss_no_interval_shows_is_not_called_the_front() -> None:
+    points = {"ar": (1.0, 0.2), "spec": (1.5, 0.21), "nar": (3.0, 0.05)}
+    wide = frame(points, half=0.2)
+    lossy = wide.assign(guarantee=wide["decoder"].map(lambda name: NONE.get(name, "same tokens")))
+    for data, front in ((lossy, []), (wide, ["nar"])):
+        made = quality_speed_figure(data)
+        assert made is not None
+        assert list(made[1].loc[made[1]["front"], "decoder"]) == front

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from bench.report.paper.table import grid
 from bench.report.paper.write import caption_of, write_paper
 from bench.report.together import NamedRun, load_members
 from tests.bench.report.paper.test_table import stored
+from tests.command_line import bench
 
 FIGURES = ("speedup", "tokens_per_step", "quality")
 FILES = {
@@ -74,15 +76,15 @@ def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
 def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
     text = written(stored(), tmp_path, "acl")["main.tex"].decode()
     machine = "AMD EPYC, 2 cores"
-    setting = f"28 prompts, 3 repeats, temperature 0.0, batch size 1, float32, {machine}"
-    assert f"Decoders of zoo (2.2M parameters, compiled calls) ({setting}): speed-up" in text
+    setting = f"28 prompts, 3 repeats, temperature 0, batch size 1, float32, {machine}"
+    assert f"Decoders of zoo (2.2M parameters, compiled calls), {setting}: speed-up" in text
 
 
 def test_a_caption_of_several_runs_says_once_what_they_share(tmp_path: Path) -> None:
     members = stored("cpu-zoo", "cpu-zoo-t07")
     text = written(members, tmp_path, "neurips")["main.tex"].decode()
     assert text.count("EPYC") == 1
-    assert "(cpu-zoo: temperature 0.0; cpu-zoo-t07: temperature 0.7)" in text
+    assert "(cpu-zoo: temperature 0; cpu-zoo-t07: temperature 0.7)" in text
     data = pd.read_csv(tmp_path / "speedup.csv")
     assert list(dict.fromkeys(data["run"])) == ["cpu-zoo", "cpu-zoo-t07"]
 
@@ -146,3 +148,16 @@ def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: 
     assert "Primary comparison: PTP; all others are exploratory." in text
     assert "t-interval over prompts, this session" in text
     assert "rimary" not in caption('primary = "none"\n')
+
+
+def test_a_paper_from_an_invalid_run_ends_as_its_report_does(synthetic_run: Write) -> None:
+    run = synthetic_run()
+    assert bench("paper", run).code == 0
+    lines = (run / "samples.jsonl").read_text().splitlines()
+    place = next(i for i, line in enumerate(lines) if json.loads(line)["decoder"] == "spec")
+    broken = json.loads(lines[place])
+    broken["steps"]["accepted"][-1] = broken["steps"]["drafted"][-1] + 1
+    lines[place] = json.dumps(broken)
+    (run / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    ended = bench("paper", run)
+    assert (ended.code, "is INVALID" in ended.err) == (4, True)

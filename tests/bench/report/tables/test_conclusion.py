@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench.report.tables.conclusion import conclusion
+from bench.report.tables.conclusion import conclusion, primary_sentence, sentence
 from bench.stats.intervals import Estimate
 from bench.stats.summary import Pairs
-from bench.stats.summary_row import COLUMNS
+from bench.stats.summary_row import COLUMNS, rows_of
 
 
 def summary(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -123,3 +123,26 @@ def test_a_higher_estimate_that_is_not_shown_to_be_faster_does_not_hide_one_that
     assert said.endswith(
         "the best 2 of 2 decoders with a guarantee cannot be told apart (spec, ptp)."
     )
+
+
+def test_a_decoder_that_failed_on_every_answer_is_named_without_a_speed_up() -> None:
+    dead = row("dead", None, None, None, errors=2)  # type: ignore[arg-type]
+    assert conclusion(summary(dead), {}) == (
+        "Nothing was compared with ar. dead failed on 2 answers and is not ranked."
+    )
+    said = conclusion(summary(row("spec", 2.0, 1.5, 2.5), dead), {})
+    assert said.startswith("spec is 2.00 times as fast as ar")
+    assert said.endswith("dead failed on 2 answers and is not ranked.")
+    (_, last) = rows_of(summary(dead), "all")
+    assert sentence(last) == "dead (guarantee: same tokens): not compared with ar, 2 errors."
+
+
+def test_a_primary_comparison_that_failed_is_not_said_to_be_unnamed() -> None:
+    dead = row("dead", None, None, None, errors=2)  # type: ignore[arg-type]
+    frame = summary(row("spec", 2.0, 1.5, 2.5), dead)
+    assert primary_sentence(frame, "dead").startswith(
+        "The primary comparison, dead over ar, could not be made; 1 comparison by decoder and "
+        "family is exploratory"
+    )
+    assert primary_sentence(frame, "none").startswith("No primary comparison was named; 1 ")
+    assert primary_sentence(frame, "spec").startswith("Primary comparison: spec over ar, all")

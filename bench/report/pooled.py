@@ -153,6 +153,11 @@ class Pool:
         floor = [f"A/A noise floor: {estimated(self.floor)}."] if self.floor.value else []
         if len(self.sessions) == FEWEST:
             floor.append("Two sessions tell little about a third, and predict none: measure more.")
+        if len(set(self.occasions)) == 1:
+            floor.append(
+                "All sessions are one occasion and share the machine's state: the next session may "
+                "differ more on another (`bench run --sessions N --every MINUTES`)."
+            )
         differing = [
             f"{key}: {', '.join(values)}"
             for key, values in told.items()

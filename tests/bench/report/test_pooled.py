@@ -58,6 +58,8 @@ def test_a_folder_of_sessions_becomes_one_table(synthetic_run: Write) -> None:
     page = (folder / "pool.md").read_text()
     assert "over prompts and sessions" in page
     assert "| s3 | 2 | 2026-11-21 10:15 | EPYC, 2 cores, 2 threads |" in page
+    assert "one occasion" not in page
+    assert "are one occasion" in " ".join(load_pool(["s0", "s1"], folder).notes)
     assert bench("pool", folder).out == ended.out  # and again the same, its own files beside them
 
 

@@ -312,10 +312,10 @@ def table(found: Pool) -> Table:
 def sessions(found: Pool) -> Table:
     """Make the table of speed-ups by session."""
     any_decoder = next(iter(found.decoders))
-    occasions = dict(zip((s.side.name for s in found.sessions), found.occasions, strict=True))
+    occasions = dict(zip(map(id, found.sessions), found.occasions, strict=True))
     columns: Columns = {
         "session": lambda each: each.side.name,
-        "occasion": lambda each: occasions[each.side.name],
+        "occasion": lambda each: occasions[id(each)],
         "began": lambda each: each.began,
         "machine": lambda each: each.machine,
         "ar ms per token": lambda each: number(

@@ -75,7 +75,7 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
                 name=name,
                 node=mine[0].node,
                 num_blocks=len({record.block for record in mine}),
-                floor=noise_floor(mine),
+                floor=paired_speedup(units[BASELINE], units[SECOND_BASELINE]),
                 speedups={cell: each for cell, each in found.items() if cell != BASELINE},
                 drift=drifting.get(name, trend(mine)),
             )
@@ -85,7 +85,7 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
 
 def noise_floor(records: Iterable[SampleRecord]) -> Estimate:
     """Estimate the A/A noise floor: the "speed-up" of the baseline's second arm over the first."""
-    units = units_of(records)
+    units = units_of(r for r in records if r.decoder in (BASELINE, SECOND_BASELINE))
     return paired_speedup(units[BASELINE], units[SECOND_BASELINE])
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.pooled import load_pool, table
+from bench.report.pooled import load_pool, sessions, table
 from tests.bench.report.test_together import configured, with_options
 from tests.command_line import bench
 
@@ -61,6 +61,15 @@ def test_a_folder_of_sessions_becomes_one_table(synthetic_run: Write) -> None:
     assert "one occasion" not in page
     assert "are one occasion" in " ".join(load_pool(["s0", "s1"], folder).notes)
     assert bench("pool", folder).out == ended.out  # and again the same, its own files beside them
+
+
+def test_sessions_of_one_name_keep_their_occasions(synthetic_run: Write) -> None:
+    first, later = (session(synthetic_run, number) for number in (0, 2))
+    twin = first.parent / "elsewhere" / first.name
+    twin.parent.mkdir()
+    later.rename(twin)
+    made = sessions(load_pool([str(first), str(twin)], Path("nowhere")))
+    assert [[cell.text for cell in row[:2]] for row in made.rows] == [["s0", "1"], ["s0", "2"]]
 
 
 def test_the_pooled_mean_is_that_of_the_sessions(synthetic_run: Write) -> None:

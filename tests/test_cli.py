@@ -140,7 +140,7 @@ def test_a_run_is_held_against_itself_and_exported(finished: tuple[Output, Path]
     paper = bench("paper", "latest", "--venue", "acl", "--output", results)
     assert paper.code == 0, paper.err
     names = {Path(file).name for file in paper.out.split()}
-    assert {"main.tex", "speedup.pdf", "reproducibility.tex", "references.bib"} <= names
+    assert {"main.tex", "speedup.pdf", "references.bib"} <= names
 
 
 @pytest.fixture(scope="session")

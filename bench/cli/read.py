@@ -173,7 +173,7 @@ def paper(
         list[str],
         typer.Argument(metavar="RUN...", help="Run folders, `latest`, or stored references."),
     ],
-    venue: Annotated[_Venue, typer.Option(help="Sets column width and checklist.")] = "icml",
+    venue: Annotated[_Venue, typer.Option(help="Sets the width of figures and table.")] = "icml",
     label: Annotated[
         list[str] | None,
         typer.Option(metavar="DECODER=TEXT", help="Name to print for a decoder. Repeatable."),
@@ -190,7 +190,7 @@ def paper(
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Write figures, table, texts and BibTeX for a paper at a venue, from one or more runs."""
+    """Write figures, table and BibTeX for a paper at a venue, from one or more runs."""
     from bench.report.paper.layout import parse_layout
     from bench.report.paper.write import write_paper
     from bench.report.together import load_members

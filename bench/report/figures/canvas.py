@@ -16,10 +16,8 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from bench.records.frames import csv_bytes
@@ -28,7 +26,6 @@ from bench.stats.summary import ALL, family_order
 
 Drawn = tuple[Figure, pd.DataFrame]
 """A figure and its data."""
-_MEASURED_AT = 100
 _KEY_ROW = 0.19
 """Height of a row of the legend above a figure, in inches."""
 _LETTER, _SYMBOL = 0.082, 0.35
@@ -131,13 +128,6 @@ def _columns(widths: Sequence[float], width: float) -> int:
         if sum(max(column) for column in np.array_split(widths, columns)) < width:
             return columns
     return 1
-
-
-def text_width(text: str, points: float) -> float:
-    """Return the width, in points, of a text in Times with a font size of `points`."""
-    font = FontProperties(family="STIXGeneral", size=_MEASURED_AT)
-    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
-    return float(width) * points / _MEASURED_AT
 
 
 def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -1,8 +1,7 @@
-"""Venues with page sizes and checklist questions, and the user's choices for the table."""
+"""Venues with the widths of their columns, and the user's choices for the table."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -14,28 +13,26 @@ from bench.text import percent
 
 
 class Venue(NamedTuple):
-    """A venue, see ``venues.toml``; `heading` opens the paragraph on reproducing the runs."""
+    """A venue: width of a text column in inches, and whether a page has two."""
 
     width: float
-    options: str
-    geometry: str
-    title: str
-    questions: Mapping[str, Sequence[str]]
-    heading: str = r"\paragraph{Reproducibility.}"
+    two_columns: bool
+
+
+VENUES: Mapping[str, Venue] = {
+    "icml": Venue(3.25, two_columns=True),
+    "acl": Venue(3.03, two_columns=True),
+    "neurips": Venue(5.5, two_columns=False),
+    "iclr": Venue(5.5, two_columns=False),
+    "tmlr": Venue(6.5, two_columns=False),
+    "arxiv": Venue(6.5, two_columns=False),
+}
+"""The venues of ``--venue`` (docs/reporting.md says whose widths they are)."""
 
 
 def packaged(name: str) -> str:
     """Return the text of a file of this folder."""
     return (files("bench.report.paper") / name).read_text(encoding="utf-8")
-
-
-def _venues() -> dict[str, Venue]:
-    data = tomllib.loads(packaged("venues.toml"))
-    general = {"questions": data["general"]}
-    return {name: Venue(**(general | facts)) for name, facts in data["venue"].items()}
-
-
-VENUES = _venues()
 
 
 class Column(NamedTuple):
@@ -73,13 +70,11 @@ COLUMNS: Mapping[str, Column] = {
 }
 """The columns of ``--columns``."""
 USUAL = ("speedup", "tokens_per_call", "acceptance_length", "time_per_token_s", "quality")
-EXPENDABLE = ("time_per_token_s", "acceptance_length")
-"""Numbers left out of a narrow page column, in this order, instead of using small type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A paper's choices; `columns` None: as many of the usual ones as fit in readable type."""
+    """A paper's choices; `columns` None: the usual ones."""
 
     venue: str
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -1,18 +1,17 @@
 """The table of a paper: booktabs, numbers in siunitx columns, intervals to their right.
 
-Each run has a group of rows, under its name if there are several runs. The table uses the largest
-font size that fits the venue's column; widths are computed here, for Times.
+Each run has a group of rows, under its name if there are several runs. In a venue with two columns
+the table spans both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from string import Template
 from typing import NamedTuple
 
-from bench.errors import UsageError
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.paper.layout import COLUMNS, EXPENDABLE, USUAL, VENUES, Layout, packaged
+from bench.report.paper.layout import COLUMNS, USUAL, VENUES, Layout, packaged
 from bench.report.tables.conclusion import not_slower
 from bench.report.together import NamedRun
 from bench.stats.summary import ALL
@@ -20,12 +19,6 @@ from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN
 from bench.text import latex as escaped
 
-POINTS = 72.27
-"""TeX's points in an inch."""
-_SIZES = ((9.0, 6.0), (9.0, 4.0), (8.0, 4.0), (8.0, 3.0), (7.0, 3.0))
-"""Font size and half the space between columns, in points; the first pair that fits is used."""
-_SPARE = 0.98
-"""Share of the column that a table may fill: fonts called Times differ in width."""
 _INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
 """Columns that have an interval in the summary."""
 _TIMES = ("speedup", "speedup_decode", "ttft_s", "time_per_token_s", "tokens_per_s")
@@ -61,18 +54,12 @@ class Grid(NamedTuple):
         return max(before for before, _, _ in parts), max(after for *_, after in parts)
 
 
-def grid(
-    members: Sequence[NamedRun],
-    layout: Layout,
-    columns: Sequence[str],
-    spread: Collection[str] = _INTERVALS,
-) -> Grid:
+def grid(members: Sequence[NamedRun], layout: Layout, columns: Sequence[str]) -> Grid:
     """Return the table over all families, with the best entries per run and column in bold, if any.
 
     The best entry has the best printed value among decoders that guarantee something, including
     ar. Equal printed values are all bold, unless all entries are equal. A time is bold only if its
-    decoder is shown to be the fastest, a quality only if its interval is above all others. Columns
-    of `spread` print their intervals, if known.
+    decoder is shown to be the fastest, a quality only if its interval is above all others.
     """
     groups = []
     for member in members:
@@ -81,7 +68,7 @@ def grid(
             name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
         }
         entries = [
-            [Entry(name_of(row, layout)), *(_entry(row, c, best[c], spread) for c in columns)]
+            [Entry(name_of(row, layout)), *(_entry(row, c, best[c]) for c in columns)]
             for row in rows
         ]
         groups.append((member.label, entries))
@@ -90,9 +77,9 @@ def grid(
     return made._replace(spread=frozenset(there))
 
 
-def _entry(row: SummaryRow, column: str, best: str | None, spread: Collection[str]) -> Entry:
+def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
     text, ends = _value(row, column), UNKNOWN
-    if column in spread and (column not in NEEDED or row.decoder != BASELINE):
+    if column in _INTERVALS and (column not in NEEDED or row.decoder != BASELINE):
         low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
         if low is not None and high is not None:
             ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
@@ -141,83 +128,16 @@ def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
     return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
 
 
-def fitted(members: Sequence[NamedRun], layout: Layout) -> tuple[Grid, tuple[float, float]]:
-    """Return the table, and the font size and space that fit the venue's column (else exit 2).
-
-    Intervals are dropped before columns, except for the intervals of speed-ups.
-    """
-    room = VENUES[layout.venue].width * POINTS * _SPARE
-    choices = [wanted(members, layout)]
-    if layout.columns is None:
-        for name in EXPENDABLE:
-            choices.append(tuple(column for column in choices[-1] if column != name))
-    for sizes in (_SIZES[:-1], _SIZES):
-        for columns in choices:
-            for spread in (_INTERVALS, NEEDED):
-                made = grid(members, layout, columns, spread)
-                for size, space in sizes:
-                    if width_of(made, size, space) <= room:
-                        return made, (size, space)
-    least = width_of(made, *_SIZES[-1])
-    raise UsageError(
-        f"the table needs {least:.0f} pt in its smallest type, and a column of {layout.venue} has "
-        f"{room:.0f}: choose fewer --columns ({', '.join(columns)}), or a shorter --label",
-    )
-
-
-def width_of(made: Grid, size: float, space: float) -> float:
-    """Return the table's width in Times, in TeX's points.
-
-    A siunitx column reserves room for the most digits before and after the point.
-    """
-    from bench.report.figures.canvas import text_width
-
-    def widest(*texts: str) -> float:
-        return max(text_width(text, size) for text in texts)
-
-    total = widest("Decoder", *(row[0].text for _, rows in made.groups for row in rows))
-    for column in made.columns:
-        before, after = made.digits(column)
-        whole = widest("0" * before + ("." + "0" * after if after else ""))
-        if column in made.spread:
-            whole += widest("\u00a0") + widest(*(e.interval for e in made.entries(column)))
-        total += 2 * space + max(whole, widest(COLUMNS[column].heading))
-    return total
-
-
-def latex(
-    members: Sequence[NamedRun],
-    layout: Layout,
-    caption: Callable[[Grid], str],
-    note: Callable[[str], None] = lambda _: None,
-) -> str:
-    """Return the table in its environment, below its caption; exit 2 if it cannot fit."""
-    made, (size, space) = fitted(members, layout)
-    _tell_left_out(made, wanted(members, layout), layout.venue, note)
+def latex(members: Sequence[NamedRun], layout: Layout, caption: Callable[[Grid], str]) -> str:
+    """Return the table in its environment, below its caption."""
+    made = grid(members, layout, wanted(members, layout))
     return Template(packaged("table.tex")).substitute(
-        venue=layout.venue,
-        width=f"{VENUES[layout.venue].width * POINTS:.1f}",
+        star="*" if VENUES[layout.venue].two_columns else "",
         caption=caption(made),
-        size=f"{size:g}",
-        skip=f"{1.2 * size:g}",
-        space=f"{space:g}",
         shapes="".join(_shape(made, name) for name in made.columns),
         headings=" & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]),
         body="\n".join(_body(made)),
     )
-
-
-def _tell_left_out(
-    made: Grid, asked: Sequence[str], venue: str, note: Callable[[str], None]
-) -> None:
-    left_out = [name for name in asked if name not in made.columns]
-    bare = [
-        f"the interval of {name}"
-        for name in made.columns
-        if name in _INTERVALS and name not in (*made.spread, *NEEDED)
-    ]
-    if left_out or bare:
-        note(f"left out because a column of {venue} is narrow: {', '.join([*left_out, *bare])}")
 
 
 def _shape(made: Grid, column: str) -> str:

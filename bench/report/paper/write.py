@@ -1,71 +1,33 @@
 r"""`bench paper`: write all parts of a paper that come from runs, from their folders only.
 
 The parts: figures at column width with embedded TrueType fonts and no title (the caption has it),
-their numbers as CSV, a booktabs table to ``\input``, a paragraph on reproducing the runs, facts for
-the venue's checklist, BibTeX entries, and a skeleton (``paper.tex``) that includes all of these and
-compiles. The same records give the same bytes. The texts are facts to check and to shorten, never
-answers: only authors know what their paper discusses.
+their numbers as CSV, a booktabs table to ``\input`` with its caption, and BibTeX entries. The same
+records give the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from string import Template
 
 from bench.errors import UsageError, did_you_mean
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.paper import facts, table
+from bench.report.paper import table
 from bench.report.paper.citations import bibliography
-from bench.report.paper.facts import Members
-from bench.report.paper.layout import COLUMNS, VENUES, Layout, packaged
+from bench.report.paper.layout import COLUMNS, VENUES, Layout
 from bench.report.paper.table import NEEDED, Grid, eligible
 from bench.report.tables.conclusion import not_slower
 from bench.report.tables.quality import telling
 from bench.report.tables.setting import hardware, model_of
 from bench.report.tables.table import interval
-from bench.report.together import NamedRun, decoders_of, differences
+from bench.report.together import NamedRun, decoders_of
 from bench.stats.summary import ALL
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import VALID
 from bench.text import counted, factor, latex, portable
-
-_OPENING = r"\providecommand{\citep}[1]{\cite{#1}}\begingroup\emergencystretch=4em"
-"""Makes citations plain without natbib, which the venues' styles load; lets long names stretch."""
-_WARNING = "% Generated from records of runs by `bench paper`: check it, and shorten it."
-
-
-def reproducibility(members: Members, venue: str) -> str:
-    """Return the paragraph: code, models, work, sampling, seeds, protocol, machine."""
-    parts = (
-        *(facts.code, facts.models, facts.decoders, facts.data, facts.sampling, facts.seeds),
-        *(facts.protocol, facts.statistics, facts.machine, facts.software),
-    )
-    lines = [part(members) for part in parts]
-    if len(members) > 1:
-        differing = ", ".join(latex(key) for key, _ in differences(members))
-        lines.append(f"The runs differ in: {differing or 'nothing that is recorded'}.")
-    return "\n".join([_WARNING, _OPENING, VENUES[venue].heading, *lines, r"\par\endgroup"]) + "\n"
-
-
-def checklist(members: Members, venue: str) -> str:
-    """Return the facts for each question of the checklist, as a list."""
-    items = [
-        rf"\item[{question}] {' '.join(getattr(facts, name)(members) for name in answers)}"
-        for question, answers in VENUES[venue].questions.items()
-    ]
-    opening = [_WARNING, f"% Facts {VENUES[venue].title}.", _OPENING, r"\begin{description}"]
-    return "\n".join([*opening, *items, r"\end{description}", r"\endgroup"]) + "\n"
-
-
-_FIGURES: Mapping[str, str] = {
-    "speedup": r"Speed-up over autoregressive decoding, with 95\,\% intervals.",
-    "tokens_per_step": r"Tokens per step after the first, with 95\,\% intervals.",
-    "quality": r"Quality of the answers, with 95\,\% intervals.",
-}
 
 
 def write_paper(
@@ -74,13 +36,13 @@ def write_paper(
     layout: Layout,
     note: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Write table, figures with their CSVs, texts, references, a skeleton; return the files.
+    """Write the table, the figures with their CSVs and the references; return the files.
 
-    `note` is called with columns that do not fit, and with names without BibTeX entries.
+    `note` is called with names without BibTeX entries.
 
     Raises:
-        BenchError: a label names no decoder of the runs or the requested columns do not fit
-            (exit 2), or the files cannot be written (1).
+        BenchError: a label names no decoder of the runs (exit 2), or the files cannot be written
+            (1).
     """
     there = decoders_of(members)
     for name in layout.labels:
@@ -92,14 +54,11 @@ def write_paper(
     if missing:
         note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
     texts = {
-        "main.tex": table.latex(members, layout, partial(caption_of, members, layout), note),
-        "reproducibility.tex": reproducibility(members, layout.venue),
-        "checklist.tex": checklist(members, layout.venue),
+        "main.tex": table.latex(members, layout, partial(caption_of, members, layout)),
         "references.bib": references,
     }
-    figures = _figures(members, layout)
-    texts["paper.tex"] = _skeleton(layout.venue, figures)
-    return write_files(folder, figures | {name: text.encode() for name, text in texts.items()})
+    files = _figures(members, layout) | {name: text.encode() for name, text in texts.items()}
+    return write_files(folder, files)
 
 
 def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
@@ -114,21 +73,6 @@ def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
             made[f"{name}.pdf"] = canvas.render(drawn[0], ["pdf"])["pdf"]
             made[f"{name}.csv"] = csv_bytes(drawn[1])
     return made
-
-
-def _skeleton(venue: str, made: Collection[str]) -> str:
-    """Return a paper that compiles and includes everything, with the figures among `made`."""
-    names = [name for name in _FIGURES if f"{name}.pdf" in made]
-    references = ", ".join(rf"\ref{{fig:{name}}}" for name in names)
-    word = "Figure" if len(names) == 1 else "Figures"
-    figure = Template(packaged("figure.tex"))
-    return Template(packaged("skeleton.tex")).substitute(
-        venue=venue,
-        options=VENUES[venue].options,
-        geometry=VENUES[venue].geometry,
-        figures_named=f"; see {word}~{references}" if names else "",
-        figures="".join(figure.substitute(name=name, caption=_FIGURES[name]) for name in names),
-    )
 
 
 def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:

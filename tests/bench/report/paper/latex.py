@@ -1,4 +1,4 @@
-"""The skeleton of a paper by venue, and LaTeX over it."""
+"""A document around what `bench paper` writes, and LaTeX over it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.paper.write import _skeleton as skeleton
+from bench.report.paper.layout import VENUES
 
 _FILES = ("article.cls", "geometry.sty", "times.sty", "booktabs.sty", "siunitx.sty", "graphicx.sty")
 
@@ -33,10 +33,22 @@ needs_latex = pytest.mark.skipif(
 
 
 def document(venue: str, figures: list[str]) -> str:
-    """The skeleton that `bench paper` writes, made to print how wide its column is."""
-    text = skeleton(venue, [f"{name}.pdf" for name in figures])
-    told = r"\begin{document}" + "\n" + r"\typeout{the column is \the\columnwidth}"
-    return text.replace(r"\begin{document}", told)
+    """A document as wide as the venue's pages that includes everything."""
+    facts = VENUES[venue]
+    width = 2 * facts.width + 0.25 if facts.two_columns else facts.width
+    options = "twocolumn,10pt" if facts.two_columns else "10pt"
+    drawn = "".join(
+        rf"\begin{{figure}}\includegraphics{{{name}}}\caption{{}}\end{{figure}}" for name in figures
+    )
+    return (
+        rf"\documentclass[{options}]{{article}}"
+        rf"\usepackage[textwidth={width}in,textheight=9in,columnsep=0.25in]{{geometry}}"
+        r"\usepackage[T1]{fontenc}\usepackage{times,booktabs,siunitx,graphicx,natbib}"
+        "\n"
+        r"\begin{document}\typeout{the column is \the\columnwidth}\nocite{*}\input{main}"
+        f"\n{drawn}\n"
+        r"\bibliographystyle{plainnat}\bibliography{references}\end{document}"
+    )
 
 
 def compiled(folder: Path, text: str) -> str:

@@ -16,7 +16,6 @@ from bench.report.paper.citations import (
     of_model,
     of_tasks,
 )
-from bench.report.paper.facts import data, decoders
 from bench.report.together import load_members
 from tests.bench.report.paper.test_table import ROOT, stored
 
@@ -75,10 +74,8 @@ def test_a_paper_has_the_entries_of_its_runs_and_no_others() -> None:
     members = stored("cpu-zoo", "cpu-zoo-ptp")
     text, missing = bibliography(members)
     assert missing == []
-    used = set(re.findall(r"\\citep\{([^}]+)\}", decoders(members) + data(members)))
-    named = {key for group in used for key in group.split(",")}
-    assert named <= set(keys(text))
-    assert set(keys(text)) == named | {HARNESS}
+    cells = [each for member in members for each in member.side.cells.items()]
+    assert set(keys(text)) == {key for each in cells for key in of_decoder(*each)} | {HARNESS}
     assert len(keys(text)) == len(set(keys(text)))
     assert "santilli2023accelerating" not in text
 

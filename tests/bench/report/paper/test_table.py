@@ -1,4 +1,4 @@
-"""The table of `bench paper`: numbers by their points, intervals, and within the venue's column."""
+"""The table of `bench paper`: numbers aligned at their points, with their intervals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.paper.layout import COLUMNS, VENUES, Layout, parse_layout
-from bench.report.paper.table import grid, latex, width_of
+from bench.report.paper.layout import VENUES, Layout, parse_layout
+from bench.report.paper.table import grid, latex
 from bench.report.paper.write import caption_of
 from bench.report.together import NamedRun, load_members
 from bench.stats.intervals import Estimate
@@ -41,29 +41,17 @@ def made_up(summary: pd.DataFrame, pairs: Pairs = MappingProxyType({})) -> list[
     return [NamedRun(side=side, name="run", label="run", summary=summary, floor=floor, pairs=pairs)]
 
 
-def table(layout: Layout, *names: str, told: list[str] | None = None) -> str:
+def table(layout: Layout, *names: str) -> str:
     members = stored(*names)
-    return latex(
-        members,
-        layout,
-        partial(caption_of, members, layout),
-        ([] if told is None else told).append,
-    )
+    return latex(members, layout, partial(caption_of, members, layout))
 
 
-def test_every_venue_has_a_table_that_fits_it_with_its_caption_above() -> None:
-    texts = {venue: table(Layout(venue=venue, labels=LABELS)) for venue in VENUES}
-    assert texts["icml"] != texts["neurips"]
-    for text in texts.values():
+def test_a_table_spans_both_columns_of_a_page_and_stands_below_its_caption() -> None:
+    for venue, facts in VENUES.items():
+        text = table(Layout(venue=venue, labels=LABELS))
         assert text.index(r"\caption{") < text.index(r"\begin{tabular}")
-    # what does not fit in readable type is left out, and told
-    told: list[str] = []
-    assert "ms/tok." not in table(Layout(venue="acl", labels=LABELS), told=told)
-    assert told == [
-        "left out because a column of acl is narrow: time_per_token_s, "
-        "the interval of acceptance_length, the interval of quality"
-    ]
-    assert "ms/tok." in texts["neurips"]
+        assert (r"\begin{table*}" in text) == facts.two_columns
+        assert "ms/tok." in text
 
 
 def test_numbers_stand_in_siunitx_columns_with_their_intervals_beside_them() -> None:
@@ -94,12 +82,6 @@ def test_several_runs_are_groups_of_rows_without_times_of_different_runs() -> No
     assert "ms/tok." in table(
         parse_layout("neurips", [], "time_per_token_s", "best"), "cpu-zoo", "cpu-zoo-t07"
     )
-
-
-def test_columns_that_cannot_fit_are_refused_with_their_width() -> None:
-    with pytest.raises(BenchError, match=r"needs \d+ pt .* icml has 230: choose fewer") as refused:
-        table(Layout(venue="icml", columns=tuple(COLUMNS)))
-    assert refused.value.exit_code == Exit.USAGE
 
 
 def test_columns_labels_and_bold_are_those_that_were_asked_for() -> None:
@@ -166,17 +148,6 @@ def test_a_quality_is_bold_only_above_every_other_interval() -> None:
     assert bold_of(made_up(shown), names, layout) == {("b", 1)}
     ends["quality_high"][0] = 0.86
     assert not bold_of(made_up(of_four(quality=[0.82, 0.72, 0.9, 0.92], **ends)), names, layout)
-
-
-def test_the_width_counts_the_most_digits_before_and_after_the_point() -> None:
-    def width(*values: float) -> float:
-        names = [f"d{i}" for i in range(len(values))]
-        summary = pd.DataFrame({"decoder": names, "family": "all", "tokens_per_s": values})
-        return width_of(grid(made_up(summary), Layout(venue="icml"), ["tokens_per_s"]), 9, 6)
-
-    assert width(123456789.0, 1.0) == pytest.approx(width(123456789.0), abs=1e-6)
-    # a digit of Times is half its size wide
-    assert width(1234567890.0) - width(123456789.0) == pytest.approx(4.5, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""The variants are what their names say: otherwise a case would test nothing."""
+
+from tests.cases.conftest import Case
+from tests.cases.variants import CHANGES
+
+
+def test_the_model_itself_passes_without_a_word(case: Case, stories):
+    done = case.run(stories)
+    assert done.code == 0, done.err
+    assert "VALID" in done.out + done.err
+    assert {record.decoder for record in case.records()} == {"ar", "ar@aa", "lookup"}
+
+
+def test_a_model_with_renumbered_tokens_says_the_same(case: Case, stories, variant):
+    for output, model in (("out", stories), ("other", variant("permuted"))):
+        assert case.run(model, "--quality-limit", 0, output=output).code == 0
+    texts = [sorted(str(r.text) for r in case.records(output)) for output in ("out", "other")]
+    tokens = [{r.tokens for r in case.records(output)} for output in ("out", "other")]
+    assert texts[0] == texts[1]
+    assert tokens[0].isdisjoint(tokens[1])
+
+
+def test_every_change_changes_a_file(stories, variant):
+    for name in CHANGES:
+        held = {file.name: file.read_bytes() for file in variant(name).iterdir()}
+        assert held != {file.name: file.read_bytes() for file in stories.iterdir()}, name

@@ -12,8 +12,11 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from bench.cli.listing import lossless, needs
-from bench.records.plan import Cell
+from bench.records.plan import BASELINE, Cell
+from bench.report.tables.table import interval, with_interval
 from bench.settings.config import as_text
+from bench.stats.summary import ALL
+from bench.text import UNKNOWN, factor, percent
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec, Sampling
@@ -97,13 +100,19 @@ def promises(name: str) -> str:
 
 
 def measured(name: str) -> str:
-    """Return a table of a decoder's results in the reference runs, by family."""
-    rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_RUNS[run])]
+    """Return a table of a decoder's results in the reference runs, over all families."""
+    rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_of_run(run))]
+    more = "\nThe linked reports have the numbers by family.\n" * bool(rows)
     rows = rows or _rows(_COUNTERS, name, "zoo, without times", "0")
     if not rows:
         return f"No reference run has `{name}` yet: `bench run --decoders {name}` measures it.\n"
-    headings = ("decoder", "model", "temperature", "family", "speed-up [95 %]")
-    return table((*headings, "tokens per call", "quality"), rows)
+    headings = ("decoder", "model", "temperature", "speed-up [95 %]", "tokens per call", "quality")
+    return f"{table(headings, rows)}{more}"
+
+
+def _of_run(run: str) -> tuple[str, str]:
+    model, temperature = _RUNS[run]
+    return f"[{model}](../../results/reference/{run}/report.md)", temperature
 
 
 def arguments(docstring: str) -> dict[str, str]:
@@ -122,22 +131,24 @@ def arguments(docstring: str) -> dict[str, str]:
 
 
 def _rows(table: str, name: str, model: str, temperature: str) -> list[tuple[str, ...]]:
-    """Return the rows of a decoder's cells in a table of ``results/reference``, by family."""
+    """Return the rows of a decoder's cells in a table of ``results/reference``."""
     with (ROOT / "results" / "reference" / table).open(encoding="utf-8") as file:
-        found = [row for row in csv.DictReader(file) if row["decoder"].partition("@")[0] == name]
-    families = [row["family"] if row["family"] != "all" else "**all**" for row in found]
-    return [
-        (row["decoder"], model, temperature, family, *_numbers(row))
-        for row, family in zip(found, families, strict=True)
-    ]
+        return [
+            (row["decoder"], model, temperature, *_numbers(row))
+            for row in csv.DictReader(file)
+            if row["decoder"].partition("@")[0] == name and row["family"] == ALL
+        ]
 
 
 def _numbers(row: dict[str, str]) -> tuple[str, str, str]:
-    speedup = f"{float(row['speedup']):.2f}" if row.get("speedup") else "-"
-    if row.get("speedup_low") and row["decoder"] != "ar":
-        speedup += f" [{float(row['speedup_low']):.2f}, {float(row['speedup_high']):.2f}]"
-    quality = f"{float(row['quality']):.3f}" if row.get("quality") else "-"
-    return speedup, f"{float(row['tokens_per_call']):.2f}", quality
+    def known(column: str) -> float | None:
+        return float(row[column]) if row.get(column) else None
+
+    speedup, tokens = known("speedup"), known("tokens_per_call")
+    ends = UNKNOWN
+    if row["decoder"] != BASELINE:
+        ends = interval(known("speedup_low"), known("speedup_high"))
+    return with_interval(factor(speedup), ends), factor(tokens, ""), percent(known("quality"))
 
 
 def _cells(name: str) -> Iterator[tuple[str, DecoderSpec]]:

@@ -1,8 +1,9 @@
 """Converts the Markdown of code forges such as GitHub to equivalent Python-Markdown.
 
-Two things differ. A forge allows a list or table directly after a line of text; Python-Markdown
+Three things differ. A forge allows a list or table directly after a line of text; Python-Markdown
 needs an empty line before. And the further content of a list item is indented to the item's text on
-a forge (by two columns after ``* ``), but by four columns for Python-Markdown.
+a forge (by two columns after ``* ``), but by four columns for Python-Markdown. In a table, a forge
+needs a backslash before a bar in code; Python-Markdown would show it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 
 _ITEM = re.compile(r"(?:[*+-]|\d+\.) +(?=\S)")
+_CODE = re.compile(r"`[^`]*`")
 _FENCE = re.compile(r" *(```+|~~~+)")
 _COLUMNS = 4
 
@@ -37,5 +39,7 @@ def for_python_markdown(text: str) -> str:
             lines.append("")
         elif line.strip() and not inside and not before.strip():
             width = 0
+        if line.startswith("|") and not fence:
+            line = _CODE.sub(lambda code: code[0].replace("\\|", "|"), line)
         lines.append(" " * max(_COLUMNS - width, 0) + line if inside else line)
     return "\n".join(lines)

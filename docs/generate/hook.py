@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from docs.generate import decoder_pages, navigation, places
 from docs.generate.dialect import for_python_markdown
-from docs.generate.parts import decisions, filled
+from docs.generate.parts import decisions
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -51,7 +51,5 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Fill in generated parts, and convert links and lists for the site."""
-    path = places.path_of(page.file.src_uri)
-    text = filled(places.relinked(markdown, path), path)
-    return for_python_markdown(text)
+    """Convert links and lists for the site."""
+    return for_python_markdown(places.relinked(markdown, places.path_of(page.file.src_uri)))

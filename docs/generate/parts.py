@@ -1,7 +1,8 @@
-"""Generated parts of pages: a comment in a page names a part, and the site fills it in.
+"""Generated parts of pages: `python -m docs.generate` writes them between two comments.
 
-The comment, such as ``<!-- made of code: columns -->``, has its own line. Readers of the repository
-do not see the part, so the text before names another place for it: ``--help``, or a file.
+``<!-- made of code: columns -->`` opens a part, and ``<!-- end of code -->`` ends it; each comment
+has its own line. The parts are committed, so that a forge shows them; a test holds them against the
+code.
 """
 
 from __future__ import annotations
@@ -11,9 +12,16 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from docs.generate import architectures, command_line, decoder_pages, schema
-from docs.generate.places import DOCS
+from docs.generate.places import DOCS, ROOT, pages
 
-_MARK = re.compile(r"^<!-- made of code: ([\w-]+) -->$", re.MULTILINE)
+RENEW = "python -m docs.generate"
+"""The command that writes all generated parts."""
+_END = "<!-- end of code -->"
+PART = re.compile(
+    rf"^<!-- made of code: (?P<name>[\w-]+) -->$(?:(?:(?!^<!-- made of code).)*?^{_END}$)?",
+    re.MULTILINE | re.DOTALL,
+)
+"""Matches a generated part, or a new comment that still lacks one."""
 
 PARTS: dict[str, Callable[[], str]] = {
     "architectures": architectures.architectures,
@@ -35,7 +43,7 @@ OF_A_DECODER: dict[str, Callable[[str], str]] = {
 
 
 def filled(text: str, path: str) -> str:
-    """Fill in all generated parts of a page.
+    """Return a page with all generated parts as the code gives them.
 
     Args:
         text: Markdown of the page.
@@ -46,15 +54,25 @@ def filled(text: str, path: str) -> str:
     """
 
     def part(mark: re.Match[str]) -> str:
-        name = mark[1]
+        name = mark["name"]
         if name in PARTS:
-            return PARTS[name]()
-        if name in OF_A_DECODER:
-            return OF_A_DECODER[name](PurePosixPath(path).stem)
-        known = ", ".join([*PARTS, *OF_A_DECODER])
-        raise ValueError(f"{path} asks for {name!r}, which nothing makes; there is: {known}")
+            made = PARTS[name]()
+        elif name in OF_A_DECODER:
+            made = OF_A_DECODER[name](PurePosixPath(path).stem)
+        else:
+            known = ", ".join([*PARTS, *OF_A_DECODER])
+            raise ValueError(f"{path} asks for {name!r}, which nothing makes; there is: {known}")
+        return f"<!-- made of code: {name} -->\n\n{made.strip()}\n\n{_END}"
 
-    return _MARK.sub(part, text)
+    return PART.sub(part, text)
+
+
+def write() -> list[str]:
+    """Write the generated parts of all pages; return the paths of the pages that changed."""
+    changed = {path: new for path, text in pages().items() if (new := filled(text, path)) != text}
+    for path, text in changed.items():
+        (ROOT / path).write_text(text, encoding="utf-8")
+    return list(changed)
 
 
 def decisions() -> str:

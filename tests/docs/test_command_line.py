@@ -46,7 +46,7 @@ def test_parameters_are_those_of_the_verb_that_is_named() -> None:
     assert "objective" in [p.name for p in command_line.parameters("train", "idlm")]
 
 
-def test_a_table_is_one_line_a_row_and_keeps_bars_of_code() -> None:
+def test_a_table_is_one_line_a_row_and_escapes_bars() -> None:
     assert table(("a", "b"), [("`x|y`", "two\nlines | bar")]) == (
-        "| a | b |\n| --- | --- |\n| `x|y` | two lines &#124; bar |\n"
+        "| a | b |\n| --- | --- |\n| `x\\|y` | two lines &#124; bar |\n"
     )

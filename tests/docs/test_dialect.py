@@ -17,6 +17,8 @@ CASES = {
     "code is left alone": ("```\ntext\n* a\n  b\n| c |\n```", "```\ntext\n* a\n  b\n| c |\n```"),
     "code behind a list": ("* a\n\n```\n  x\n```", "* a\n\n```\n  x\n```"),
     "indented code": ("text\n\n    a\n    b", "text\n\n    a\n    b"),
+    "a bar in a table's code": ("| `a\\|b` | c\\|d |", "| `a|b` | c\\|d |"),
+    "a bar in code of a text": ("see `a\\|b`", "see `a\\|b`"),
     "emphasis is no list": ("text\n*a* b", "text\n*a* b"),
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 from docs.generate import figures
 from docs.generate.figures import Figure
+from docs.generate.parts import PART
 from docs.generate.sources import Interval, resolve
 
 PAGES = figures.readable()
@@ -26,7 +27,9 @@ VERDICTS = {"**confirmed**", "**partly**", "**refuted here**", "**not testable h
 
 def without_sources(page: str) -> str:
     """A page without code, generated tables, examples, others' claims, and sourced numbers."""
-    text = re.sub(r"^( *)```.*?^\1```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^( *)```.*?^\1```", "", PART.sub("", PAGES[page]), flags=re.DOTALL | re.MULTILINE
+    )
     text = text.replace(EXAMPLES.get(page, "\0"), "")
     if page == CLAIMS:
         text = re.sub(r"^\| .*? \|", "", text, flags=re.MULTILINE)

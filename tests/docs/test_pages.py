@@ -10,7 +10,7 @@ import yaml
 from decoders.core.checks import check_decoder
 from decoders.core.decoder import Decoder
 from decoders.core.registry import build, parse_spec
-from docs.generate import decoder_pages, places
+from docs.generate import decoder_pages, parts, places
 from docs.generate.parts import OF_A_DECODER, PARTS, decisions, filled
 from docs.generate.schema import anchor
 
@@ -69,7 +69,7 @@ def test_the_recipe_stores_a_run_as_this_repository_does() -> None:
 
 MADE = {f"docs/{place}": text for place, text in decoder_pages.without_page().items()}
 MADE["docs/adr/index.md"] = decisions()
-WHOLE = {path: filled(text, path) for path, text in {**TEXTS, **MADE}.items()}
+WHOLE = {**TEXTS, **MADE}
 """Every page with its parts; links are still those of the repository."""
 
 
@@ -88,6 +88,34 @@ def test_links_lead_to_pages_and_to_headings_that_are_there(path: str) -> None:
         assert there in WHOLE or (ROOT / there).exists(), f"{path} links to {target}"
         if name:
             assert anchors(WHOLE[there]).count(name) == 1, f"{path} links to {target}#{name}"
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if "<!-- made of code" in TEXTS[path]])
+def test_generated_parts_are_committed_and_current(path: str) -> None:
+    hint = f"the generated parts of {path} are old: `{parts.RENEW}` writes them"
+    assert filled(TEXTS[path], path) == TEXTS[path], hint
+
+
+def test_a_part_is_written_once_and_replaced_when_the_code_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = tmp_path / "docs" / "a.md"
+    page.parent.mkdir()
+    page.write_text(
+        "above\n\n<!-- made of code: columns -->\n\nbetween\n\n<!-- made of code: gate -->\n",
+        "utf-8",
+    )
+    monkeypatch.setattr(places, "ROOT", tmp_path)
+    monkeypatch.setattr(places, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(parts, "ROOT", tmp_path)
+    for version in ("first", "second"):
+        monkeypatch.setattr(parts, "PARTS", {"columns": lambda: version, "gate": lambda: "g\n"})  # noqa: B023
+        assert parts.write() == ["docs/a.md"]
+        assert parts.write() == []
+        assert page.read_text("utf-8") == (
+            f"above\n\n<!-- made of code: columns -->\n\n{version}\n\n<!-- end of code -->\n\n"
+            "between\n\n<!-- made of code: gate -->\n\ng\n\n<!-- end of code -->\n"
+        )
 
 
 def test_every_part_is_asked_for_and_no_other() -> None:

@@ -18,7 +18,7 @@ PANEL = "Read results"
 TOGETHER = "together"
 """Folder, next to the runs, of reports and papers about several runs."""
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
-_Service = Literal["acceptance", "mlflow", "trackio", "hub", "eval-results", "reference", "peft"]
+_Service = Literal["acceptance", "mlflow", "reference", "peft"]
 _Venue = Literal["icml", "acl", "neurips", "iclr", "tmlr", "arxiv"]
 
 
@@ -108,19 +108,7 @@ def explain(
 
 @app.command(rich_help_panel=PANEL)
 @options.configured(
-    project=options.option(
-        str, "mlflow, trackio: experiment or project. [default: decoding-bench]"
-    ),
-    repo=options.option(
-        str, "eval-results: the Hugging Face dataset to link to.", metavar="OWNER/NAME"
-    ),
-    licence=options.option(str, "hub: the card's licence.", "--license", metavar="ID"),
-    benchmarks=options.option(
-        list[str],
-        "eval-results: the hub's benchmark for a family. Repeatable.",
-        "--benchmark",
-        metavar="FAMILY=OWNER/DATASET#TASK",
-    ),
+    project=options.option(str, "mlflow: the experiment. [default: decoding-bench]"),
     figures=options.option(
         list[str], "reference: a figure to keep. Repeatable.", "--figure", metavar="NAME"
     ),
@@ -136,7 +124,7 @@ def export(
     given: options.Given,
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Export a run to another tool, a tracker, the hub or a repository, or an adapter to PEFT."""
+    """Export a run to another tool, a tracker or a repository, or an adapter to PEFT."""
     from bench.records.run_folder import find_run, load_run
     from bench.report.exports.export import Choices
     from bench.report.exports.export import export as write

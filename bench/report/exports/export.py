@@ -1,6 +1,6 @@
 """`bench export`: a run's numbers in the formats of other tools, from its folder only.
 
-CI files, trackers, acceptance and eval-results leave out WRONG decoders.
+CI files, MLflow and acceptance leave out WRONG decoders.
 """
 
 from __future__ import annotations
@@ -23,26 +23,16 @@ from bench.records.plan import MANIFEST
 from bench.records.run_folder import CONFIG
 from bench.records.status import STATUS
 from bench.records.vocabulary import VOCABULARY, answered_ids
-from bench.report.exports import ci, hub
+from bench.report.exports import ci
 from bench.report.exports.acceptance import acceptance
 from bench.report.exports.answers import answers
-from bench.report.exports.trackers import (
-    PROJECT,
-    TrackedRun,
-    to_mlflow,
-    to_trackio,
-    tracked_runs,
-)
+from bench.report.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
 from bench.report.findings import Findings
 from bench.report.write import REPORT, SUMMARY, tables_of
 
-_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
 _OPTIONS = {
     "project": "--project",
-    "repo": "--repo",
-    "licence": "--license",
-    "benchmarks": "--benchmark",
     "figures": "--figure",
 }
 
@@ -51,14 +41,10 @@ _OPTIONS = {
 class Choices:
     """Options of single formats; None or empty if not given.
 
-    Trackers take `project`, ``hub`` takes `licence`, ``eval-results`` take `repo` (to link to) and
-    `benchmarks` (``FAMILY=OWNER/DATASET[#TASK]``), and ``reference`` takes `figures`.
+    ``mlflow`` takes `project`, and ``reference`` takes `figures`.
     """
 
     project: str | None = None
-    repo: str | None = None
-    licence: str | None = None
-    benchmarks: Sequence[str] = ()
     figures: Sequence[str] = ()
 
     def refuse_for(self, kind: str) -> None:
@@ -68,9 +54,6 @@ class Choices:
             if getattr(self, name) and kind not in kinds:
                 line = f"{option} is for --to {' and '.join(kinds)}, not for {kind}"
                 raise UsageError(f"{line}; leave it out")
-        if self.repo and not _REPO.fullmatch(self.repo):
-            line = f"--repo {self.repo!r} is not OWNER/NAME of a dataset of the Hugging Face hub"
-            raise UsageError(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +80,6 @@ FORMATS: Mapping[str, Format] = {
     ),
     "acceptance": Format(files=lambda findings, _: acceptance(findings), apart=True),
     "mlflow": Format(tracker=to_mlflow, options=("project",)),
-    "trackio": Format(tracker=to_trackio, options=("project",)),
-    "hub": Format(
-        files=lambda findings, given: hub.dataset(findings, given.licence),
-        apart=True,
-        options=("licence",),
-    ),
-    "eval-results": Format(
-        files=lambda findings, given: hub.eval_results(findings, given.benchmarks, given.repo),
-        apart=True,
-        options=("repo", "benchmarks"),
-    ),
     "reference": Format(
         files=lambda findings, given: reference(findings, given.figures),
         apart=True,

@@ -1,4 +1,4 @@
-"""`bench export --to mlflow|trackio`: a run in an experiment tracker, one tracked run per decoder.
+"""`bench export --to mlflow`: a run in an experiment tracker, one tracked run per decoder.
 
 Metrics are the decoder's row of the summary (``FAMILY/METRIC``: for one family), and parameters say
 how it was measured.
@@ -6,8 +6,6 @@ how it was measured.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import os
 import re
@@ -26,7 +24,7 @@ from bench.stats.summary_row import COLUMNS, SummaryRow, rows_of
 from bench.text import portable
 
 PROJECT = "decoding-bench"
-"""Default name of the experiment (MLflow) or project (Trackio)."""
+"""Default name of the experiment."""
 _MAX_PARAMS, _MAX_METRICS, _MAX_VALUE = 100, 1000, 6000
 """MLflow's limits: parameters and metrics per call, and characters of a parameter's value."""
 
@@ -148,32 +146,3 @@ def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -
     for start in range(0, len(metrics), _MAX_METRICS):
         client.log_batch(number, metrics=metrics[start : start + _MAX_METRICS])
     client.set_terminated(number, end_time=run.ended_ms)
-
-
-def to_trackio(runs: Sequence[TrackedRun], project: str, folder: Path | None, own: Path) -> str:
-    """Write into the store in `folder`, else TRACKIO_DIR, else `own`; return the store."""
-    store = folder or Path(os.environ.get("TRACKIO_DIR") or own)
-    os.environ["TRACKIO_DIR"] = str(store.resolve())  # read at import
-    trackio = optional("trackio", "trackio", "export --to trackio")
-    _made(store)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):  # trackio prints every run
-            for run in runs:
-                _into_trackio(trackio, project, run)
-    except Exception as error:  # errors of trackio, a database or a project's name
-        raise BenchError(f"Trackio could not store the run in {store}: {error}") from error
-    return str(store)
-
-
-def _into_trackio(trackio: Any, project: str, run: TrackedRun) -> None:
-    trackio.init(
-        project=project,
-        name=run.name,
-        group=run.group,
-        config=dict(run.params),
-        embed=False,
-        auto_log_gpu=False,
-        auto_log_cpu=False,
-    )
-    trackio.log(dict(run.metrics), step=0)
-    trackio.finish()

@@ -1,4 +1,4 @@
-"""Runs in experiment trackers: the real packages hold the run's numbers, in local stores."""
+"""Runs in MLflow: the real package holds the run's numbers, in a local store."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import pytest
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
 from bench.report.exports.export import Choices, export
-from bench.report.exports.trackers import tracked_runs
+from bench.report.exports.mlflow import tracked_runs
 from bench.report.findings import Findings
 from tests.command_line import bench
 
 ROOT = Path(__file__).parents[4]
-VARIABLES = ("MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
@@ -37,8 +36,7 @@ def findings(reported_run: Path) -> Findings:
 
 @pytest.fixture(autouse=True)
 def _no_store_of_mine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 # ---------------------------------------------------------------- what is tracked
@@ -80,16 +78,15 @@ def test_a_wrong_decoder_is_not_tracked(synthetic_run: Callable[..., Path]) -> N
 # ---------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("kind", ["mlflow", "trackio"])
 def test_a_missing_package_is_one_line_that_says_what_to_install(
-    reported_run: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    reported_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, kind, None)
-    ended = bench("export", reported_run, "--to", kind, "--folder", tmp_path / "store")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    ended = bench("export", reported_run, "--to", "mlflow", "--folder", tmp_path / "store")
     assert (ended.code, ended.err.count("\n")) == (5, 1)
     assert not (tmp_path / "store").exists()
-    assert f"needs the package {kind}" in ended.err
-    assert f"pip install 'decoding-bench[{kind}]'" in ended.err
+    assert "needs the package mlflow" in ended.err
+    assert "pip install 'decoding-bench[mlflow]'" in ended.err
 
 
 def test_a_tracker_without_answers_to_take_is_left_alone(
@@ -132,20 +129,6 @@ def look(uri):
         for run in client.search_runs([number])
     }
 """
-_LOOK_TRACKIO = """
-def look(store):
-    import trackio
-    from trackio.sqlite_storage import SQLiteStorage
-    runs = list(trackio.Api().runs("decoders"))
-    assert len({run.name for run in runs}) == len(runs)
-    return {
-        run.name: {
-            "params": run.config,
-            "metrics": SQLiteStorage.get_logs("decoders", run.name, run_id=run.id),
-        }
-        for run in runs
-    }
-"""
 
 
 def exported(look: str, kind: str, folder: Path | None, run: Path, **env: str) -> dict[str, Any]:
@@ -184,21 +167,17 @@ def test_mlflow_holds_the_numbers_of_the_run(run: Path, tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "store").iterdir()} == {"mlflow.db"}
 
 
-@needs("trackio")
-def test_trackio_holds_the_numbers_of_the_run(run: Path, tmp_path: Path) -> None:
-    held = exported(_LOOK_TRACKIO, "trackio", tmp_path / "store", run)
-    ours = {each.name: each for each in tracked_runs(Findings(load_run(run)))}
-    assert set(held) == set(ours) == {f"{run.name}/ar", f"{run.name}/spec"}
-    for name, one in held.items():
-        (point,) = one["metrics"]
-        metrics = {key: value for key, value in point.items() if key in ours[name].metrics}
-        assert metrics == pytest.approx(dict(ours[name].metrics))
-        assert ours[name].params.items() <= one["params"].items()
-
-
-@needs("trackio")
-def test_a_store_that_the_environment_names_is_used(run: Path, tmp_path: Path) -> None:
-    store = tmp_path / "mine"
-    exported(_LOOK_TRACKIO, "trackio", None, run, TRACKIO_DIR=str(store))
-    assert (store / "decoders.db").is_file()
-    assert not (run / "export").exists()
+@pytest.mark.parametrize(
+    ("kind", "options", "says"),
+    [
+        ("csv", ("--project", "x"), "--project is for --to mlflow, not for csv"),
+        ("mlflow", ("--figure", "speedup"), "--figure is for --to reference, not for mlflow"),
+    ],
+)
+def test_an_option_of_another_format_is_refused_in_one_line(
+    reported_run: Path, tmp_path: Path, kind: str, options: tuple[str, ...], says: str
+) -> None:
+    ended = bench("export", reported_run, "--to", kind, "--folder", tmp_path, *options)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert says in ended.err
+    assert not list(tmp_path.iterdir())

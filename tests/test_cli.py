@@ -178,7 +178,7 @@ def test_a_stored_run_is_read_as_the_run_itself(
     costs = ROOT / "results" / "reference" / "costs" / "zoo"
     for verb in (
         ("report",), ("show",), ("explain",), ("export", "--to", "csv"), ("paper",),
-        ("project", "--cost", costs), ("export", "--to", "reference"),
+        ("explain", "--cost", costs), ("export", "--to", "reference"),
     ):  # fmt: skip
         of_run, of_stored = (bench(verb[0], run, *verb[1:]) for run in (latest, folder))
         assert of_stored.code == of_run.code == 0, (verb, of_stored.err)

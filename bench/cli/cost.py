@@ -1,4 +1,4 @@
-"""The verbs about limits: `bench cost` and `bench project`."""
+"""The verb about limits: `bench cost`."""
 
 from __future__ import annotations
 
@@ -88,33 +88,6 @@ def cost(
     headings, *lines_of_cells = curve_table(measured)
     options.print_table(headings, lines_of_cells)
     typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
-
-
-@app.command(rich_help_panel=PANEL)
-def project(
-    run: options.RunName,
-    cost: Annotated[Path, typer.Option(help="Folder written by `bench cost`.")],
-    draft_cost: Annotated[Path | None, typer.Option(help="The draft model's folder.")] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Real run of that model and machine, to show the error."),
-    ] = None,
-    output: options.Output = options.RESULTS,
-) -> None:
-    """Project a run's acceptance onto the cost curve of another model or machine."""
-    from bench.records.run_folder import find_run, load_run
-    from bench.report.texts.projection import projected
-    from bench.stats.cost_curve import load_cost
-
-    made = projected(
-        load_run(find_run(run, output)),
-        load_cost(cost),
-        draft=None if draft_cost is None else load_cost(draft_cost),
-        against=None if against is None else load_run(find_run(against, output)),
-    )
-    headings, *rows = made.table()
-    options.print_table(headings, rows)
-    typer.echo("\n".join(made.notes))
 
 
 def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float) -> Grid:

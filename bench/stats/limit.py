@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.records.cost import CostCell
 from bench.records.environment import Environment
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE
-from bench.records.record import SampleRecord
+from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import Run
 from bench.stats import times
 from bench.stats.cost_curve import Cost
 from bench.stats.counters import ratio, timed
-from bench.stats.project import later, with_steps
 
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
@@ -105,7 +104,7 @@ def operating_points(
     Calls are counted in the timed answers to the same prompts and repeats. Without calls of a draft
     model, the drafting phase consists of target calls and counts as well.
     """
-    found = with_steps([answer for answer in answers if len(answer.prompts) == 1], records)
+    found = _with_steps([answer for answer in answers if len(answer.prompts) == 1], records)
     points = []
     for decoder in decoders:
         mine, steps = found.get(decoder, ([], []))
@@ -114,7 +113,28 @@ def operating_points(
             for answer, each in zip(mine, steps, strict=True)
             for phase in (("verify",) if any(each.draft_calls) else ("verify", "draft"))
         )
-        if calls := later(steps, "target_calls"):
-            rows = later(steps, "target_rows") / calls
+        if calls := _later(steps, "target_calls"):
+            rows = _later(steps, "target_rows") / calls
             points.append(OperatingPoint(decoder=decoder, rows=rows, seconds=seconds / calls))
     return points
+
+
+def _with_steps(
+    answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
+) -> dict[str, tuple[list[PhasedAnswer], list[StepColumns]]]:
+    """Return each decoder's answers, with the steps timed for the same prompts and repeats."""
+    counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+    found: dict[str, tuple[list[PhasedAnswer], list[StepColumns]]] = {}
+    for answer in answers:
+        asked = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
+        steps = [each for each in asked if each is not None]
+        if len(steps) == len(asked):
+            mine, all_steps = found.setdefault(answer.decoder, ([], []))
+            mine.append(answer)
+            all_steps += steps
+    return found
+
+
+def _later(steps: Iterable[StepColumns], column: str) -> int:
+    """Return the sum of a column over all steps except each answer's first."""
+    return sum(sum(getattr(each, column)[1:]) for each in steps)

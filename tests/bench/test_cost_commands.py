@@ -13,11 +13,10 @@ from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.texts.cost import curve_table, points_of, write_cost
 from bench.report.texts.explain import best_drafts
-from bench.report.texts.projection import projected
 from bench.stats.cost_curve import CostCurve, load_cost
 from bench.stats.limit import OperatingPoint
 from tests.command_line import bench
-from tests.made_up_cost import GRID, seconds, write_cost_folder
+from tests.made_up_cost import write_cost_folder
 from tests.tiny_models import fresh
 
 SMALL = ("--rows", "2,4", "--sequences", "2", "--contexts", "8,100", "--rounds", "1")
@@ -102,42 +101,14 @@ def test_a_cost_folders_files_are_the_same_bytes_again(tmp_path: Path):
     assert b"spec" in written[0][2]
 
 
-def test_bench_project_prints_speedups_and_what_they_rest_on(tmp_path, synthetic_run):
-    env = {"models": {"target": TARGET}, "comparability_key": "here"}
-    run = synthetic_run({"spec": 3.0}, env=env)
-    same = write_cost_folder(tmp_path / "same", TARGET, "here")
-    other = write_cost_folder(tmp_path / "other", TARGET, "there")
-    ended = bench("project", run, "--cost", same)
-    assert ended.code == 0, ended.err
-    assert "compared with itself" in ended.out
-    assert "overheads are left out" in ended.out
-    ar, spec = projected(load_run(run), load_cost(same)).decoders
-    one, eight = (seconds(next(c for c in GRID.cells if c.rows == 1)), 1e-3 + 8e-4)
-    assert ar.time_per_token_s == pytest.approx(one)
-    assert spec.rows_per_call == pytest.approx(8)
-    assert spec.speedup.value is not None
-    assert spec.speedup.value < 8 * one / eight
-    assert spec.measured is not None
-    assert spec.measured.value is not None
-    error = spec.speedup.value / spec.measured.value - 1
-    assert spec.error == pytest.approx(error)
-    assert f"{100 * error:+.1f} %" in ended.out
-    away = bench("project", run, "--cost", other)
-    assert "error" not in away.out.partition("\n")[0]
-    against = bench("project", run, "--cost", other, "--against", run)
-    assert "error" in against.out.partition("\n")[0]
-    assert "another machine" in against.out
-
-
 @pytest.mark.slow
 def test_reading_a_cost_folder_loads_no_torch(tmp_path, synthetic_run):
     cost = write_cost_folder(tmp_path / "cost")
     run = synthetic_run({"spec": 3.0})
     code = "import sys, cli\n"
-    for verb in ("project", "explain"):
-        arguments = ["bench", verb, str(run), "--cost", str(cost)]
-        code += f"sys.argv = {arguments!r}; cli.app(standalone_mode=False)\n"
-        code += f"assert not {{'torch', 'transformers'}} & set(sys.modules), {verb!r}\n"
+    arguments = ["bench", "explain", str(run), "--cost", str(cost)]
+    code += f"sys.argv = {arguments!r}; cli.app(standalone_mode=False)\n"
+    code += "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,1 +1,1 @@
-"""Explanations, projections, answers, costs and sweeps as text."""
+"""Explanations, answers, costs and sweeps as text."""

@@ -1,4 +1,4 @@
-"""Shapes with random weights: counters of scripted runs, their projection, lines that survive."""
+"""Shapes with random weights: counters of scripted runs, lines that survive."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from bench.gpu_summary import read_lines
 from bench.measure import bare
 from bench.records.record import broken_invariants
 from decoders.core.testing.scripted import Scripted
-from tests.benchmarks.scripted import Cell, calls_of, main, scripted_record
-from tests.fake_clock import FakeClock
+from tests.answer_records import record_of
 
 ROOT = Path(__file__).parents[3]
 CONTEXT, TOKENS = 8, 24
@@ -54,7 +53,8 @@ def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, nam
             assert (len(step.tokens), step.target_calls) == (stand + own, own)
             assert step.draft_calls == {"spec": 4, "ptp": 0, "eagle": 4}[name]
         assert timing.tokens == TOKENS
-        assert broken_invariants(scripted_record(name, timing, CONTEXT), TOKENS + 1) == ()
+        record = record_of(name, answer, num_prompt_tokens=CONTEXT, ttft_s=1.0, total_s=2.0)
+        assert broken_invariants(record, TOKENS + 1) == ()
 
 
 def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -> None:
@@ -76,36 +76,6 @@ def test_a_profile_lists_what_a_token_is_made_of(bench: bare.Bench) -> None:
     layers = bench.models.target.module.config.num_hidden_layers  # type: ignore[attr-defined]
     of_mlps = next(line for line in lines if line["kernel"] == "aten::silu")
     assert of_mlps["per_token"] == pytest.approx(layers, rel=0.01)  # one call a token
-
-
-def test_a_projection_is_that_of_the_calls_times(
-    bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By this clock a call takes a second, however many rows it has, and nothing else any time."""
-    base = bench.time("ar", CONTEXT, 1)
-    timing = bench.time("spec:k=4", CONTEXT, 1, reading=Scripted([1.0]))
-    steps = timing.answers[0].steps[1:]
-    calls = sum(step.target_calls + step.draft_calls for step in steps)
-    monkeypatch.setattr(bench, "clock", FakeClock(step_s=1.0))
-    first, second = [
-        bare.Timing(each.answers, float(seconds), None)
-        for each, seconds in ((base, TOKENS), (timing, calls))
-    ]
-    nothing = {"ar": [0.0], "spec": [0.0]}
-    assert bench.models.draft is not None
-    models = bench.models.target, bench.models.draft
-    of_calls, of_drafts = ([calls_of(bench, model, CONTEXT)] for model in models)
-    cell = Cell(overhead_s=nothing, calls_s=of_calls, drafts_s=of_drafts, timings=(first, second))
-    assert cell.projected("spec", CONTEXT) == pytest.approx(TOKENS / calls)
-
-
-def test_the_comparison_with_the_projection_is_a_table(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    main(["--ks", "2", "--chances", "0.5", "--context", "8", "--tokens", "6", "--turns", "2"])
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[0].strip("| ") for row in rows] == list(bare.SPECS)
-    assert all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows)
 
 
 @pytest.mark.slow

@@ -116,3 +116,21 @@ def test_operating_points_are_mean_rows_and_seconds_of_a_target_call():
     ptp, drafting = operating_points(answers, [mine, spec], ["ptp", "spec"])
     assert (ptp.rows, ptp.seconds) == pytest.approx((16 / 3, 6 / 3))
     assert (drafting.rows, drafting.seconds) == pytest.approx((5, 4 / 2))
+
+
+def test_calls_are_those_of_the_repeat_whose_seconds_were_split():
+    first = make_record("ptp", (1, 2), rows=(3, 4))
+    second = make_record("ptp", (1, 2), rows=(3, 9), repeat=1)
+    answer = PhasedAnswer(
+        decoder="ptp",
+        prompts=(first.prompt,),
+        seconds={"verify": 2.0},
+        emitted=3,
+        later_emitted=2,
+        later_steps=1,
+        repeat=1,
+        rows=0,
+        padded_rows=0,
+    )
+    (point,) = operating_points([answer], [first, second], ["ptp"])
+    assert (point.rows, point.seconds) == (9, 2.0)

@@ -45,7 +45,7 @@ GPU_TESTS = (
 """Files with tests marked `gpu`, the most valuable first."""
 _NEEDED = (
     *("datasets", "jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "rich"),
-    *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer", "yaml"),
+    *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer"),
 )
 """Packages that `bench run` needs."""
 

@@ -219,55 +219,6 @@ def train_inverse(
     typer.echo(str(folder / "inverse.json"))
 
 
-@train.command("curve")
-def train_curve(
-    logs: Annotated[
-        list[Path], typer.Argument(help="training_log.jsonl of an adapter or draft, or its folder.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")
-    ] = Path("curve.png"),
-) -> None:
-    """Plot how accepted proposals grew with training, extrapolated to ten times more training."""
-    from training.plots import plot_growth, read_growth
-
-    with _usage():
-        files = [log / "training_log.jsonl" if log.is_dir() else log for log in logs]
-        grown = [growth for file in files for growth in read_growth(file, _trained(file))]
-        plot_growth(grown, output)
-    for growth in grown:
-        value, low, high = growth.at(10 * growth.seen[-1])
-        typer.echo(
-            f"{growth.name}, {growth.kind}: {growth.values[-1]:.2f} accepted after "
-            f"{growth.seen[-1] / 1e6:.2f} million; ten times as many give {growth.line.slope:+.2f} "
-            f"(standard error {growth.line.stderr:.2f}): {value:.2f} [{low:.2f}, {high:.2f}]"
-        )
-    typer.echo(str(output))
-
-
-def _trained(log: Path) -> str:
-    """Return the name of a log's folder; skip ``.training``, where a run in progress keeps it."""
-    parents = [folder.name for folder in log.absolute().parents]
-    return parents[parents[0] == ".training"]
-
-
-@imports.command("ptp")
-def import_ptp(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="Lightning .ckpt, safetensors of the same keys, or their folder.")
-    ],
-    output: _NewFolder,
-    config: Annotated[
-        Path | None, typer.Option(help="train.yaml. [default: next to the checkpoint]")
-    ] = None,
-) -> None:
-    """Turn a checkpoint of the PTP authors into an adapter, without needing the base model."""
-    from training.importers import ptp
-
-    with _usage():
-        typer.echo(ptp.import_ptp(checkpoint, output, config))
-
-
 @imports.command("idlm")
 def import_idlm(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of I-DLM-8B, or of a LoRA of it.")],

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 
 from bench.compare.gate import load_gate
@@ -46,7 +45,6 @@ from tests.tiny_gguf import write_gguf
 from tests.tiny_models import fresh, slot_adapter
 from training.importers.idlm import import_idlm
 from training.importers.peft import import_peft
-from training.importers.ptp import import_ptp
 from training.recipe import RECIPES, read_recipe
 
 OURS = (BenchError, ValueError, DataUnavailable)
@@ -73,10 +71,6 @@ accepted = 0.01
 [time]
 margin = 0.05
 """
-TRAIN = {
-    "model": {"model": {"model_id": "x", "lora_config": {"r": 3, "lora_alpha": 6}}},
-    "data": {"train_completion_len": 4},
-}
 
 
 @dataclass(frozen=True)
@@ -117,19 +111,6 @@ def write_drafter(folder: Path) -> None:
 def write_peft(folder: Path) -> None:
     write_adapter(folder / "ours")
     to_peft(folder / "ours", folder / "peft")
-
-
-def write_ptp(folder: Path) -> None:
-    adapter, state = slot_adapter(fresh("llama"), code="float-bits"), {}
-    for name in adapter.config.layers:
-        key, of = f"model.model.base_model.model.{name}", name.replace(".", "/")
-        state[f"{key}.lora_A.default.weight"] = adapter.lora_a[of]
-        state[f"{key}.lora_B.default.weight"] = adapter.lora_b[of]
-    weights = dict(adapter.embedding.named_parameters())
-    for part in ("weight", "bias"):
-        state[f"model.u_embed.u_adapter.{part}"] = weights[f"net.{part}"]
-    torch.save({"state_dict": state}, folder / "last.ckpt")
-    (folder / "train.yaml").write_text(yaml.safe_dump(TRAIN))
 
 
 def write_idlm(folder: Path) -> None:
@@ -229,12 +210,6 @@ PARSERS = {
         lambda folder: import_peft(folder / "peft", folder / "back"),
         [f"peft/{n}" for n in ("adapter_config.json", "adapter_model.safetensors", "slots.json",
                                "slots.safetensors")],
-        many=1000,
-    ),
-    "ptp": Parser(
-        write_ptp,
-        lambda folder: import_ptp(folder, folder / "back"),
-        ["last.ckpt", "train.yaml"],
         many=1000,
     ),
     "idlm": Parser(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -25,11 +24,10 @@ _RESCALING = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "module
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Trained float32 weights: A ``[r, in]`` and B ``[out, r]`` by layer, and u's embedding."""
+    """Trained float32 factors by layer: A ``[r, in]`` and B ``[out, r]``."""
 
     low: dict[str, Tensor] = field(default_factory=dict)
     high: dict[str, Tensor] = field(default_factory=dict)
-    embedding: dict[str, Tensor] = field(default_factory=dict)
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def put(self, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
@@ -60,7 +58,7 @@ class Parts:
             raise ValueError(f"{str(folder)!r} holds no LoRA weight")
 
     def shapes(
-        self, rank: int | None, known: Mapping[str, tuple[int, int]] | None = None, line: str = ""
+        self, rank: int | None, known: Mapping[str, tuple[int, int]], line: str
     ) -> tuple[dict[str, tuple[int, int]], int]:
         """Return (in, out) of every adapted layer and the common rank, which `rank` may prescribe.
 
@@ -88,7 +86,7 @@ class Parts:
                     f"layers before have {rank}; an adapter has one rank"
                 )
             shapes[name] = low.shape[1], high.shape[0]
-            if known is not None and known.get(name) != shapes[name]:
+            if known.get(name) != shapes[name]:
                 raise ValueError(line.format(name, shapes[name], known.get(name, "missing")))
         assert rank is not None, "there is at least one layer"
         return shapes, rank
@@ -128,25 +126,23 @@ def written(adapter: SlotAdapter, output: Path, dtype: torch.dtype) -> AdapterCo
     return SlotAdapter.load(output).config
 
 
-def read_tensors(path: Path, what: str = "") -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the weights of a safetensors file; a damaged file raises `ValueError`."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{what}{str(path)!r} cannot be read: {one_line(error)}") from error
+        raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
     return tensors
 
 
-def read_tree(
-    path: Path, parse: Callable[[str], Any] = json.loads, kind: str = "an object"
-) -> dict[str, Any]:
-    """Return the object that `parse` (by default JSON) reads from a file, else `ValueError`."""
+def read_tree(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; another content raises `ValueError`."""
     try:
-        tree = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
     if not isinstance(tree, dict):
-        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be {kind}")
+        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be an object")
     return tree
 
 

@@ -55,8 +55,6 @@ def check_sessions(config: RunConfig, num: int, every: float) -> None:
         raise UsageError(f"{given} is not allowed; {advice}")
     if not 0 <= every < float("inf"):
         raise UsageError(f"--every {every:g} is not allowed; use 0 minutes or more")
-    if config.tensor_parallel > 1:
-        raise UsageError("--sessions begins processes itself, and torchrun does for its model")
 
 
 def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,7 +16,6 @@ from bench.settings.spread import ALONE, spread_of
 if TYPE_CHECKING:
     from bench.runs import RunResult
     from bench.sessions import Sessions
-    from bench.settings.config import RunConfig
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -59,9 +56,7 @@ def run(
     """Compare decoders by tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
     spread = spread_of(executor, workers, executor_option)
-    with _is_rank_zero(chosen) as leads, options.choose(progress) as shown:
-        if not leads:
-            return
+    with options.choose(progress) as shown:
         several = sessions != 1 or every != 0
         if several:
             from bench.sessions import check_sessions, plan_sessions
@@ -93,20 +88,15 @@ def resume(
 ) -> None:
     """Finish a run that was interrupted or killed, without measuring anything twice."""
     from bench import runs
-    from bench.records.run_folder import CONFIG, find_run
+    from bench.records.run_folder import find_run
     from bench.sessions import load_sessions
-    from bench.settings.config import load_config
 
     for folder in (Path(run_dir), output / run_dir):
         if (plan := load_sessions(folder)) is not None:
             _measure_sessions(plan, progress)
     spread = spread_of(executor, workers, executor_option)
     with options.choose(progress) as shown:
-        folder = find_run(run_dir, output)
-        with _is_rank_zero(load_config(folder / CONFIG, {})) as leads:
-            if not leads:
-                return
-            ended = runs.resume(folder, shown, spread=spread)
+        ended = runs.resume(find_run(run_dir, output), shown, spread=spread)
     _conclude(ended)
 
 
@@ -228,32 +218,6 @@ def sweep(
         typer.echo(f"skipped: {line}")
     typer.echo(f"{made / 'sweep.md'}  {made / 'summary.csv'}  {made / 'figures'}")
     raise typer.Exit(ended.exit_code)
-
-
-@contextmanager
-def _is_rank_zero(config: RunConfig) -> Iterator[bool]:
-    """Yield whether this process leads; a follower first runs the leader's calls to the end.
-
-    The followers end when the leader leaves, with or without an error.
-    """
-    if config.tensor_parallel == 1:
-        yield True
-        return
-    from decoders.core.hf.sharded import Ranks, ShardedModel, dismiss, follow
-
-    if Ranks.of_environment().leads:
-        try:
-            yield True
-        finally:
-            dismiss()
-        return
-    from bench.plan.select import choose_decoders
-    from bench.plan.setup import open_setup
-
-    setup = open_setup(choose_decoders(config, lambda _: None))
-    models = (setup.models.target, setup.models.draft)
-    follow([model for model in models if isinstance(model, ShardedModel)])
-    yield False
 
 
 def _measure_sessions(plan: Sessions, progress: str) -> NoReturn:

@@ -121,9 +121,6 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
         "reuse_prefix": option(
             bool, "Later turns reuse the KV cache of the turn before.", "--reuse-prefix"
         ),
-        "tensor_parallel": option(
-            int, "Number of torchrun processes that share the models (docs/cluster.md)."
-        ),
         "device_map": option(
             str, "Place the target's layers on several devices: auto, or a .json file."
         ),

@@ -64,7 +64,6 @@ def _eager_because(run: ResolvedRun) -> str | None:
     config = run.config
     reasons = (
         (uses_tiles(run), "row-invariant numerics cannot be compiled yet"),
-        (config.tensor_parallel > 1, "--tensor-parallel cannot be compiled"),
         (config.device_map is not None, "--device-map cannot be compiled"),
         (config.quantize is not None, f"{config.quantize} weights compile only with --compile"),
     )

@@ -1,8 +1,4 @@
-"""Devices of a run (one, several under ``--device-map``, or torchrun's), and their default dtype.
-
-Under ``--tensor-parallel`` all processes start with the same command. Rank 0 leads the run; others
-load their part of the models, run rank 0's calls (`decoders.core.hf.sharded`) and write nothing.
-"""
+"""Devices of a run (one, or several under ``--device-map``), and their default dtype."""
 
 from __future__ import annotations
 
@@ -38,29 +34,10 @@ def open_device(name: str | None) -> torch.device:
 
 
 def check_devices(config: RunConfig) -> None:
-    """Raise `UsageError` if an option does not go with several devices or processes."""
-    cut = config.tensor_parallel > 1
-    given = {"--compile": config.compile, "--quantize": config.quantize, "--tensor-parallel": cut}
-    for option, value in (("--device-map", config.device_map), ("--tensor-parallel", cut)):
-        for other in (name for name in given if given[name] and name != option):
-            if value:
-                raise UsageError(f"{other} cannot be combined with {option}; leave one of them out")
-
-
-def join_ranks(config: RunConfig, device: torch.device) -> torch.device:
-    """Join the process group of split models; return this process's device (`UsageError`)."""
-    num = config.tensor_parallel
-    if num == 1:
-        return device
-    from decoders.core.hf.sharded import Ranks
-
-    ranks = Ranks.of_environment()
-    if ranks.count != num:
-        raise UsageError(
-            f"--tensor-parallel {num} needs {num} processes, not {ranks.count}; start it as "
-            f"`torchrun --nproc-per-node {num} -m bench …`"
-        )
-    return ranks.join(device)
+    """Raise `UsageError` if an option does not go with several devices."""
+    given = {"--compile": config.compile, "--quantize": config.quantize}
+    for option in (name for name in given if given[name] and config.device_map):
+        raise UsageError(f"{option} cannot be combined with --device-map; leave one of them out")
 
 
 def device_map(given: str) -> str | dict[str, str | int]:

@@ -39,7 +39,6 @@ def uses_tiles(run: ResolvedRun) -> bool:
         return False
     refusals = (
         (config.compile, "--compile", "compiles a graph per shape, and each may round differently"),
-        (config.tensor_parallel > 1, "--tensor-parallel", "adds partial products"),
         (config.attention == "eager", "--attention eager", "does not attend in tiles"),
     )
     for given, option, why in refusals:

@@ -18,7 +18,7 @@ from bench.machine.clock import Clock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT, capture
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
-from bench.plan.devices import check_devices, device_map, join_ranks, open_device, usual_dtype
+from bench.plan.devices import check_devices, device_map, open_device, usual_dtype
 from bench.plan.named_models import resolve
 from bench.plan.numerics import check_tiles, in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
@@ -119,7 +119,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     config = run.config
     check_devices(config)
     tiles_asked = uses_tiles(run)
-    device = join_ranks(config, open_device(config.device))
+    device = open_device(config.device)
     sources = {"target": checkpoint(config.model, "target")}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     if config.threads is not None:
@@ -163,16 +163,11 @@ def open_setup(run: ResolvedRun) -> Setup:
 
 
 def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:
-    """Load a model, this process's part of a model, or the placed target (`ValueError`)."""
+    """Load a model, or the placed target (`ValueError`)."""
     from decoders.core.hf.model import HFModel
 
     kind: Any = {"dtype": getattr(torch, dtype), "attn_implementation": config.attention}
     with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
-        if config.tensor_parallel > 1:
-            from decoders.core.hf.sharded import Ranks, ShardedModel
-
-            ranks = Ranks.of_environment()
-            return ShardedModel.load_part(source, name=role, ranks=ranks, device=device, **kind)
         if config.device_map is not None and role == "target":
             return HFModel.load(source, device_map=device_map(config.device_map), **kind)
         return HFModel.load(
@@ -181,17 +176,11 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
 
 
 def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
-    """Compare a model with transformers' own forward; return notes on what was not compared.
-
-    If a model is split over processes, the leader compares and the followers run its calls.
-    """
+    """Compare a model with transformers' own forward; return notes on what was not compared."""
     from decoders.core.hf.self_check import self_check
-    from decoders.core.hf.sharded import Ranks
 
     if not config.self_check:
         return ["not compared with transformers' own forward (--no-self-check)"]
-    if config.tensor_parallel > 1 and not Ranks.of_environment().leads:
-        return []
     try:
         return self_check(model)
     except ValueError as error:

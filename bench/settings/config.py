@@ -88,7 +88,6 @@ class RunConfig(BaseModel):
     numerics: Numerics | None = None
     tile: Literal[8, 16, 32] | None = None
     reuse_prefix: bool = False
-    tensor_parallel: bounds.Shards = 1
     device_map: bounds.DeviceMap | None = None
     self_check: bool = True
     fixed_length: bool = False

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import torch
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.distributed.configuration_utils import DistributedConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from decoders.core.adapter.gating import decoder_layers
@@ -27,7 +26,6 @@ def load_module(
     *,
     dtype: torch.dtype,
     attn_implementation: Attention | None = None,
-    shards: int = 1,
     device_map: DeviceMap | None = None,
 ) -> Any:
     """Load a causal LM; arguments and errors are those of `HFModel.load`."""
@@ -37,9 +35,6 @@ def load_module(
         raise ValueError("--device-map needs accelerate: pip install accelerate")
     source = find_checkpoint(path_or_id, "model", "config.json")
     options: dict[str, Any] = {}
-    if shards > 1:
-        _check_heads(source, shards)
-        options["distributed_config"] = DistributedConfig(tp_size=shards, tp_plan="auto")
     if device_map is not None:
         options["device_map"] = device_map
     try:
@@ -98,20 +93,6 @@ def _mapped_device(device_map: Mapping[str, Any], name: str) -> Any:
     while name and name not in device_map:
         name = name.rpartition(".")[0]
     return device_map.get(name)
-
-
-def _check_heads(source: str, shards: int) -> None:
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
-    except Exception as error:
-        raise unavailable(source, "model", error) from error
-    num_heads = config.num_attention_heads
-    shared = getattr(config, "num_key_value_heads", None) or num_heads
-    if num_heads % shards or shared % shards:
-        raise ValueError(
-            f"model {source!r}: its {num_heads} attention heads over {shared} key-value heads "
-            f"cannot be split into {shards} equal parts; use a number that divides both"
-        )
 
 
 @contextmanager

@@ -127,27 +127,25 @@ class HFModel(Model):
         attn_implementation: Attention | None = None,
         compile: bool = False,
         quantized: Width | None = None,
-        shards: int = 1,
         device_map: DeviceMap | None = None,
     ) -> Self:
         """Load a checkpoint folder or a hub model in an explicit dtype.
 
-        Attention None means sdpa if the architecture has it, else eager. If `shards` is above 1,
-        that many processes share the weights (`sharded`). A transformers `device_map` replaces
-        `device`: layers run in turn on its devices, and parts stored elsewhere are moved to a
-        device in every call. `ValueError` in one line for an unusable checkpoint, attention or map.
+        Attention None means sdpa if the architecture has it, else eager. A transformers
+        `device_map` replaces `device`: layers run in turn on its devices, and parts stored
+        elsewhere are moved to a device in every call. `ValueError` in one line for an unusable
+        checkpoint, attention or map.
         """
         module = load_module(
             path_or_id,
             dtype=dtype,
             attn_implementation=attn_implementation,
-            shards=shards,
             device_map=device_map,
         )
         model = cls(
             module if device_map is not None else module.to(device),
             compile=compile,
-            grouped=False if shards > 1 or device_map is not None else None,
+            grouped=False if device_map is not None else None,
             quantized=quantized,
         )
         if device_map is not None:

@@ -92,7 +92,6 @@ def undecided(**values: Any) -> ResolvedRun:
     ("values", "why"),
     [
         ({"numerics": "invariant"}, "row-invariant numerics"),
-        ({"tensor_parallel": 2}, "--tensor-parallel"),
         ({"device_map": "auto"}, "--device-map"),
         ({"quantize": "int8"}, "int8 weights compile only with --compile"),
     ],

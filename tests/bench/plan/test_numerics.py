@@ -65,7 +65,6 @@ def test_times_of_other_tiles_are_not_compared() -> None:
     ("values", "message"),
     [
         ({"compile": True}, "--compile compiles a graph per shape"),
-        ({"tensor_parallel": 2}, "--tensor-parallel adds partial products"),
         ({"attention": "eager"}, "--attention eager"),
         ({"decoders": "hf"}, "decoder 'hf' runs its own loop"),
         ({"decoders": "spec:numerics=exact"}, "numerics is 'exact'; allowed: fast, invariant"),

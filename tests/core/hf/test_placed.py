@@ -155,7 +155,6 @@ def test_a_run_records_it_and_has_the_answers_of_the_plain_one(tmp_path: Path) -
         ('{"": "cuda:9"}', (), "cannot be loaded"),
         ('{"": "cpu"}', ("--compile",), "--compile cannot be combined with --device-map"),
         ('{"": "cpu"}', ("--quantize", "int8"), "--quantize cannot be combined with --device-map"),
-        ('{"": "cpu"}', ("--tensor-parallel", 2), "--tensor-parallel cannot be combined with"),
         ('{"": "cpu"}', ("-d", "ptp"), "adapters do not work on a model that is placed"),
         (None, (), "No such file"),
     ],

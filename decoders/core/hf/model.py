@@ -227,12 +227,17 @@ class HFModel(Model):
         )
 
     @torch.inference_mode()
-    def own_logits(self, tokens: Sequence[int], num_rows: int) -> Tensor:
-        """Return float32 logits ``[num_rows, V]`` of the last rows from transformers' forward."""
+    def own_logits(
+        self, tokens: Sequence[int], num_rows: int, beside: Sequence[Sequence[int]] = ()
+    ) -> Tensor:
+        """Return float32 logits ``[num_rows, V]`` of the last rows from transformers' forward.
+
+        `beside` are texts of the same length that share the batch.
+        """
         plain = nullcontext() if self._runner.gated is None else self._runner.gated.plain()
         takes = inspect.signature(self.module.forward).parameters
         kept = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
-        ids = torch.tensor([list(tokens)], device=self.device)
+        ids = torch.tensor([list(tokens), *map(list, beside)], device=self.device)
         with plain, own_attention(self.module):
             out = self.module(ids, use_cache=False, **kept)
         logits: Tensor = out.logits[0, -num_rows:].to(self.device)

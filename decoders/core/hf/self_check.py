@@ -1,8 +1,8 @@
 """Compare a model's logits with those of transformers before use, so that errors are noticed.
 
-Prompts are fed as decoders feed them, and to transformers' own forward, whose logits for a
-shortened prompt show how much rounding is usual. The median row is compared in half precision,
-where a router may send a row to another expert.
+Prompts are fed as decoders feed them, and to transformers' own forward. The same prompt in a batch
+of three shows how much rounding is usual there. The median row is compared in half precision, where
+a router may send a row to another expert. First of all, the model must be causal.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ _BOUNDS = {torch.float32: (1.0, 1e-3), torch.float16: (0.5, 0.1), torch.bfloat16
 """The compared quantile of the rows' errors, and its bound as a fraction of the logits' spread."""
 _USUAL = 4
 """The largest accepted error, in multiples of the usual rounding of transformers' own forward."""
+_UNMOVED = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
+"""The largest change of a row's logits through later tokens, as a fraction of their spread, unless
+the usual rounding is larger. In most models no bit changes."""
+_ENDINGS = 3
+"""Other endings of a prompt: rounding may send a row to another expert with one, not with each."""
 _MOST_WORK = 2e11
 """Weights times tokens of the longest compared prompt, which takes a CPU a few seconds."""
 _GPU_WORK = 1000
@@ -69,9 +74,10 @@ def _compare(model: HFModel) -> None:
             f"{dtype}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
             "float32"
         )
-    short = max(1, len(tokens) - 3)  # a shortened prompt shows usual rounding
-    usual = _errors(model.own_logits(tokens[:short], short), own[tuple(tokens)][:short])
-    bound = max(bound, _USUAL * usual.quantile(quantile).item())
+    batched = model.own_logits(tokens, len(tokens), [_ids(model, len(tokens), 1)] * 2)
+    usual = _USUAL * _errors(batched, own[tuple(tokens)])
+    _check_causal(model, tokens, own[tuple(tokens)], usual.max().item())
+    bound = max(bound, usual.quantile(quantile).item())
     for answer in _answers(model, tokens):
         key, num_rows = tuple(answer.tokens), len(answer.logits)
         if key not in own:
@@ -83,6 +89,29 @@ def _compare(model: HFModel) -> None:
                 f"transformers' own forward, by {error:.2g} of their spread (rounding in "
                 f"{dtype} is below {bound:.2g}): nothing measured on it would be right; "
                 "choose another model"
+            )
+
+
+def _check_causal(model: HFModel, tokens: list[int], own: Tensor, usual: float) -> None:
+    """Raise `ValueError` if later tokens change the `own` logits ``[N, V]`` of earlier ones.
+
+    All texts have one shape, so that even rounding is the same for most models.
+    """
+    bound = max(_UNMOVED[model.dtype], usual)
+    for cut in sorted({len(tokens) // 2 - 1, len(tokens) - 1} - {-1, 0}):
+        moved = torch.tensor([float("inf")])
+        for step in range(1, _ENDINGS + 1):
+            ending = [(token + step) % model.vocab_size for token in tokens[cut:]]
+            after = model.own_logits([*tokens[:cut], *ending], len(tokens))
+            moved = torch.minimum(moved, _errors(after[:cut], own[:cut]).cpu())
+            if moved.max() <= bound:
+                break
+        else:
+            raise ValueError(
+                f"{type(model.module).__name__} is not causal: its logits for a token change with "
+                f"the tokens after it, by {moved.max():.2g} of their spread (rounding in "
+                f"{model.facts['dtype']} is below {bound:.2g}), so that it cannot decode token by "
+                "token; choose a causal language model"
             )
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from transformers import BertConfig, BertLMHeadModel
 
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.hf import self_check as module_of_check
@@ -96,6 +97,81 @@ def test_a_wrong_model_is_refused_by_name_with_what_differed(name, fault, how, d
     line = rf"^{type(model.module).__name__} gives other logits for .*({how})"
     with pytest.raises(ValueError, match=line):
         self_check(model)
+
+
+def looks_ahead(distance):
+    """A fault of the module itself: from the first layer on, rows see so many rows after them."""
+
+    def plant(module):
+        layer = module.model.layers[0]
+        own = layer.forward
+
+        def forward(hidden, *args, **named):
+            later = torch.zeros_like(hidden)
+            later[:, :-distance] = hidden[:, distance:]
+            return own(hidden + 0.5 * later, *args, **named)
+
+        layer.forward = forward
+
+    return plant
+
+
+def sees_its_block(size):
+    """A fault of the module itself, as of block diffusion: rows see the last row of their block."""
+
+    def plant(module):
+        layer = module.model.layers[0]
+        own = layer.forward
+
+        def forward(hidden, *args, **named):
+            places = torch.arange(hidden.shape[1])
+            last = ((places // size + 1) * size - 1).clamp(max=hidden.shape[1] - 1)
+            return own(hidden + 0.5 * hidden[:, last], *args, **named)
+
+        layer.forward = forward
+
+    return plant
+
+
+def sees_all(module):
+    module.config.is_causal = False
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [sees_all, looks_ahead(1), looks_ahead(3), *(sees_its_block(size) for size in range(2, 8))],
+)
+def test_a_model_whose_earlier_rows_see_later_tokens_is_refused_as_not_causal(fault, dtype):
+    module = fresh("llama", "sdpa").to(dtype)
+    fault(module)
+    with pytest.raises(ValueError, match=r"^LlamaForCausalLM is not causal: [^\n]* causal language"):
+        self_check(HFModel(module))
+
+
+def test_an_encoder_is_refused_as_not_causal():
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = BertConfig(**sizes, num_attention_heads=4, initializer_range=0.2)
+    config._attn_implementation = "eager"
+    with pytest.raises(ValueError, match="^BertLMHeadModel is not causal"):
+        self_check(HFModel(BertLMHeadModel(config).eval()))
+
+
+def test_rounding_that_comes_and_goes_with_later_tokens_is_no_fault(monkeypatch):
+    """As a router does that has two experts to choose from, with one ending but not with each."""
+    model = made("llama", torch.bfloat16)
+    own, asked = model.own_logits, []
+
+    def routed(tokens, num_rows, beside=()):
+        logits = own(tokens, num_rows, beside).clone()
+        asked.append(tuple(tokens))
+        if len(asked) == 3 and not beside:
+            logits[2] += logits[2].std() * torch.randn(len(logits[2]))
+        return logits
+
+    monkeypatch.setattr(model, "own_logits", routed)
+    assert self_check(model) == []
+    assert len(set(asked[:4])) == 3, "the prompt, beside others, with an ending, with another one"
 
 
 def test_logits_that_are_no_numbers_are_refused():

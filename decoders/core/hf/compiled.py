@@ -86,7 +86,7 @@ class Graphs:
         self.backend = backend
         self._on_gpu = device.type == "cuda"
         self.fixed = self._on_gpu or backend == "eager"
-        self._graphs: dict[Hashable, Callable[[list[Tensor]], Outputs]] = {}
+        self._graphs: dict[tuple[Hashable, ...], Callable[[list[Tensor]], Outputs]] = {}
         self.num_graphs = 0
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
@@ -123,6 +123,10 @@ class Graphs:
         """Drop graphs that hold addresses, because the planes are reallocated."""
         if self.fixed:
             self._graphs.clear()
+
+    def drop(self, name: Hashable) -> None:
+        """Drop the graphs of a name, whose tensors are replaced."""
+        self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] != name}
 
     def _kind(self, tensor: Tensor) -> tuple[object, ...]:
         return tuple(tensor.shape) if self.fixed else tuple(size == 1 for size in tensor.shape)

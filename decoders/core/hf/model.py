@@ -180,6 +180,7 @@ class HFModel(Model):
     ) -> None:
         """Make an adapter available as `name`, for calls with slots or for drafting.
 
+        It replaces an adapter of that name.
         `merged` stores merged weights in addition to the base weights; None: only for small models
         on a CPU. `ValueError` if the adapter does not fit the model.
         """
@@ -199,12 +200,19 @@ class HFModel(Model):
             raise ValueError(
                 f"{self._quantized} weights take no merged adapter; attach it with merged=False"
             )
+        self._detach(name)
         self._runner.attach(name, adapter, merged=merged)
+
+    def _detach(self, name: str) -> None:
+        self._runner.detach(name)
+        for attached in (self._heads, self._drafts, self._exits):
+            attached.pop(name, None)
 
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
+        self._detach(name)
         own = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:

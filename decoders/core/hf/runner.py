@@ -69,6 +69,12 @@ class Runner:
             merged=merged,
         )
 
+    def detach(self, name: str) -> None:
+        """Drop an adapter, if there is one of that name, and the graphs that hold its tensors."""
+        self.adapters.pop(name, None)
+        if self.graphs is not None:
+            self.graphs.drop(name)
+
     def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
         """Run calls in one pass; return float32 logits ``[R, V]`` and states of `hidden` rows."""
         if self.tile is not None:

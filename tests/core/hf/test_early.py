@@ -121,6 +121,23 @@ def test_a_call_without_compiling_is_of_both_models() -> None:
     assert model.num_graphs == 1
 
 
+def test_an_adapter_of_a_name_that_is_taken_replaces_the_one_before_of_whatever_kind() -> None:
+    module = fresh("llama")
+    model = HFModel(module)
+    slots = slot_adapter(module)
+    model.attach("one", slots)
+    model.attach("one", exit_block())
+    assert model.adapters["one"].variant == "exit"
+    assert model.early("one").module is not module
+    model.attach("one", slots)
+    assert dict(model.adapters) == {"one": slots.config}
+    other = HFModel(fresh("llama"))
+    other.attach("one", slots)
+    assert model.adapter_bytes("one") == other.adapter_bytes("one")
+    with pytest.raises(KeyError):
+        model.early("one")
+
+
 @pytest.mark.parametrize("after", [2, 3])
 def test_it_leaves_before_the_last_layer(after: int) -> None:
     with pytest.raises(ValueError, match=f"exit after layer {after} of a model with 2 layers;"):

@@ -427,6 +427,31 @@ def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own
     assert model.num_graphs == 2
 
 
+@pytest.mark.parametrize(
+    "names", [("a", "a"), pytest.param(("a", "b"), marks=pytest.mark.slow)], ids=" ".join
+)
+def test_a_graph_holds_the_adapter_that_its_call_names(names):
+    module = fresh("llama-gqa", "sdpa")
+    model = HFModel(copy.deepcopy(module), compile=True, backend="export")
+    model.reserve(1, 60)
+    prompt, tokens = ids(70, 9), ids(71, 2)
+    expected = []
+    for number, name in enumerate(names):
+        adapter = slot_adapter(module)
+        for factor in adapter.lora_b.values():
+            factor.data *= 1 + 4 * number
+        model.attach(name, adapter, merged=True)
+        case = Case(model, tiny("llama-gqa", "sdpa"), adapter)
+        slots = dataclasses.replace(slots_of(74, (3,), tokens[-1:]), adapter=name)
+        expected.append(cold(case, prompt, tokens, slots))
+        with model.uncompiled():
+            (session,) = opened(case, prompt)
+        got = model.forward([everything(session, tokens, slots=slots)])
+        assert gap(got, expected[-1]) < TOLERANCE
+        model.close(session)
+    assert gap(*expected) > 100 * TOLERANCE, "the adapters are alike"
+
+
 @pytest.mark.slow
 def test_a_graph_of_slots_alone_has_no_gate_and_serves_any_number_at_any_temperature(monkeypatch):
     found = made("llama-gqa", "sdpa", "merged")

@@ -185,7 +185,7 @@ class Runner:
         return dataclasses.replace(
             record,
             recounted=recount(self.setup.tokenizer, record.text or "") if recounts else None,
-            ttft_s=watch.first_s if alone else None,
+            ttft_s=_first_token_s(record, watch) if alone else None,
             total_s=watch.total_s if alone else None,
             group_s=None if alone else watch.total_s,
             peak_memory_bytes=timed.peak,
@@ -234,6 +234,11 @@ def record_of(
         steps=StepColumns.of(outcome, ended_s),
         drafters=drafters_of(outcome),
     )
+
+
+def _first_token_s(record: SampleRecord, watch: Stopwatch) -> float | None:
+    steps = record.steps
+    return watch.ended_s[steps.first] if steps is not None and steps.ended_s else None
 
 
 def _stable(times: Sequence[float]) -> bool:

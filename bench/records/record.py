@@ -78,6 +78,11 @@ class StepColumns(_Holder):
         """Most drafts that each step could accept: a chain's length, a tree's depth."""
         return self.depth or self.drafted
 
+    @property
+    def first(self) -> int:
+        """The step of the first token; steps before it are empty."""
+        return next((step for step, emitted in enumerate(self.emitted) if emitted), 0)
+
     @classmethod
     def of_packed(cls, packed: Sequence[Sequence[Any]]) -> Self:
         """Make columns that are unpacked on demand (see `SampleRecord.pack`)."""

@@ -19,9 +19,9 @@ class Unit:
     """One timed unit: an answer, or at batch size > 1 a whole group of prompts.
 
     `key` is the same for every decoder and repeat. `cluster` is the conversation (or the group). If
-    an answer has an error, `ok` is False and no time counts. `decode_*` exclude the first step;
-    `decode_seconds` is None for a group. `recounted` is the length of the baseline's answer as
-    Spec-Bench counts it, under its protocol.
+    an answer has an error, `ok` is False and no time counts. `decode_*` begin after the first
+    token's step; `decode_seconds` is None for a group. `recounted` is the length of the baseline's
+    answer as Spec-Bench counts it, under its protocol.
     """
 
     key: str
@@ -42,7 +42,7 @@ class Unit:
 
     @property
     def decode_time_per_token(self) -> float | None:
-        """Return seconds after the first token, per token emitted after the first step."""
+        """Return seconds after the first token, per token emitted after its step."""
         spent_s = self.decode_seconds
         return None if spent_s is None else ratio(spent_s, self.decode_tokens)
 
@@ -81,6 +81,7 @@ def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 def answer_unit(record: SampleRecord) -> Unit:
     """Return the unit of an unbatched answer."""
     tally, total, ttft = Tally.of(record), record.total_s, record.ttft_s
+    first = 0 if record.steps is None else sum(record.steps.emitted[: record.steps.first + 1])
     return Unit(
         key=record.prompt,
         cluster=record.conversation,
@@ -89,7 +90,7 @@ def answer_unit(record: SampleRecord) -> Unit:
         ok=record.error is None and tally.emitted > 0,
         tokens=tally.emitted,
         seconds=total,
-        decode_tokens=tally.emitted - tally.first_emitted,
+        decode_tokens=tally.emitted - first,
         decode_seconds=None if total is None or ttft is None else total - ttft,
         recounted=record.recounted,
     )
@@ -137,7 +138,7 @@ def time_per_token_s(units: Iterable[Unit]) -> float | None:
 
 
 def decode_time_per_token_s(units: Iterable[Unit]) -> float | None:
-    """Return the pooled time per token after the first step: sum of (total - ttft) / tokens."""
+    """Return the pooled time per token after the first: sum of (total - ttft) / tokens."""
     good = [u for u in units if u.ok and u.decode_seconds is not None and u.decode_tokens]
     return ratio(sum(u.decode_seconds or 0.0 for u in good), sum(u.decode_tokens for u in good))
 

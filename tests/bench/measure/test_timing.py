@@ -22,6 +22,7 @@ from bench.records.files import SampleWriter, write_json
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import load_run
+from bench.stats.times import answer_unit, ttft_s
 from bench.stats.validity import judge
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
@@ -110,6 +111,40 @@ def test_every_step_has_its_end_and_no_step_is_waited_for(measured: Any) -> None
         assert record.steps is not None
         # the fake clock moves at readings that wait, and the steps' ends are none
         assert record.steps.ended_s == (record.ttft_s,) * len(record.steps.emitted)
+
+
+LAST_OF_THREE = """
+result = yield request.target.call(request.prompt_ids)
+yield Emit()
+text, length = [], request.sampling.max_new_tokens
+while True:
+    text.append(result.picks[0])
+    if len(text) == length or text[-1] in request.sampling.stop_ids:
+        yield Emit(tokens=tuple(text))
+    result = yield request.target.call(text[-1:])
+    yield Emit()
+"""
+
+
+def test_the_time_to_the_first_token_is_that_of_a_token_and_not_of_an_empty_step(
+    measured: Any, decoder_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def glance(clock: FakeClock) -> float:
+        clock.advance(0.125)
+        return clock.time_s
+
+    monkeypatch.setattr(FakeClock, "glance", glance)
+    records, _, _ = measured(decoders=decoder_file(LAST_OF_THREE))
+    of_mine = [r for r in records if r.decoder.endswith("@mine")]
+    assert {r.ttft_s for r in records if r.decoder == "ar"} == {0.5}
+    assert of_mine
+    for record in of_mine:
+        assert record.steps is not None
+        assert record.steps.emitted[:-1] == (0,) * (len(record.steps.emitted) - 1)
+        assert record.ttft_s == record.steps.ended_s[-1] > 0.5
+        unit = answer_unit(record)
+        assert (unit.decode_tokens, unit.decode_time_per_token) == (0, None)
+    assert (ttft_s(of_mine) or 0.0) > 0.5
 
 
 def test_steps_of_answers_in_a_batch_have_no_ends(measured: Any) -> None:

@@ -24,6 +24,14 @@ def test_times_per_token_are_pooled_sums(record: Make) -> None:
     assert times.decode_time_per_token_s(units) == pytest.approx((1.8 + 0.6) / (9 + 1))
 
 
+def test_tokens_of_the_step_that_ends_at_the_first_token_are_not_decoded_after_it(
+    record: Make,
+) -> None:
+    (unit,) = times.timed_units([record(emitted=(0, 0, 3, 2, 0, 5), total_s=2.0, ttft_s=0.6)])
+    assert unit.tokens == 10
+    assert unit.decode_time_per_token == pytest.approx(1.4 / 7)
+
+
 def test_time_to_first_token_is_the_mean_over_answers(record: Make) -> None:
     rows = [record(ttft_s=0.1), record(ttft_s=0.3), record(error="boom")]
     assert times.ttft_s(rows) == pytest.approx(0.2)

@@ -1,6 +1,7 @@
 """The check of a model as it is opened: sound ones pass in every dtype, planted faults do not."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -145,15 +146,22 @@ def sees_all(module):
 def test_a_model_whose_earlier_rows_see_later_tokens_is_refused_as_not_causal(fault, dtype):
     module = fresh("llama", "sdpa").to(dtype)
     fault(module)
-    with pytest.raises(ValueError, match=r"^LlamaForCausalLM is not causal: [^\n]* causal language"):
+    with pytest.raises(
+        ValueError, match=r"^LlamaForCausalLM is not causal: [^\n]* causal language"
+    ):
         self_check(HFModel(module))
 
 
 def test_an_encoder_is_refused_as_not_causal():
-    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    sizes: dict[str, Any] = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+    }
     config = BertConfig(**sizes, num_attention_heads=4, initializer_range=0.2)
     config._attn_implementation = "eager"
-    with pytest.raises(ValueError, match="^BertLMHeadModel is not causal"):
+    with pytest.raises(ValueError, match=r"^BertLMHeadModel is not causal"):
         self_check(HFModel(BertLMHeadModel(config).eval()))
 
 

@@ -21,13 +21,14 @@ import hashlib
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from decoders.core.nearest import nearest
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
 from specbench_tasks.loaders import load_file, load_hf, load_specbench
+from specbench_tasks.shapes import short
 from specbench_tasks.specbench import NUM_QUESTIONS
 from specbench_tasks.tables import SUFFIXES, exists
 from specbench_tasks.tabular import Reading
@@ -112,12 +113,15 @@ def load_tasks(
         notes += (f"--limit {limit} exceeds the source: all {len(conversations)} are used",)
     if limit is None:
         limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
+    chosen = [c for pool in by_family.values() for c in held_out(pool, quality_limit, seed)]
+    quality, refused = readable(chosen)
+    if refused:
+        num = f"{len(refused)} of {len(chosen)} conversations chosen for quality"
+        notes += (f"{num} cannot be scored and are left out of it: {refused[0]}",)
     return TaskSet(
         name=name,
         timing=tuple(spread(by_family, limit, seed)),
-        quality=tuple(
-            c for pool in by_family.values() for c in held_out(pool, quality_limit, seed)
-        ),
+        quality=tuple(quality),
         families=tuple(by_family),
         notes=notes,
     )
@@ -231,6 +235,27 @@ def held_out(pool: Sequence[Conversation], wanted: int, seed: int) -> list[Conve
         taken.append(conversation)
         num_turns += len(conversation.turns)
     return taken
+
+
+def readable(conversations: Sequence[Conversation]) -> tuple[list[Conversation], list[str]]:
+    """Sort out references that their family's scorer cannot read, so that no answer were right.
+
+    Returns:
+        The conversations without such references, and a reason for each that had one.
+    """
+    from specbench_tasks.scorers import unreadable
+
+    kept, refused = [], []
+    for one in conversations:
+        golds = [gold and unreadable(one.family, gold) for gold in one.references]
+        if text := next(filter(None, golds), None):
+            reason = f"the reference {short(text)} of {one.id} is nothing that the scorer of"
+            refused.append(f"{reason} {one.family} can compare (docs/adding-a-task.md)")
+            pairs = zip(one.references, golds, strict=True)
+            one = replace(one, references=tuple(None if bad else gold for gold, bad in pairs))
+        if scorable(one):
+            kept.append(one)
+    return kept, refused
 
 
 def _shuffled(pool: Sequence[Conversation], seed: int, use: str) -> list[Conversation]:

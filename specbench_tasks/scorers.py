@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from specbench_tasks import maths
 from specbench_tasks.generators.lists import items_of
 from specbench_tasks.task import Constraint, GoldAnswer
+from specbench_tasks.words import RougeWords, answer_of, normalized_words, spaced
 
 PRIMARY: dict[str, str] = {
     "mt_bench": "constraints_met",
@@ -24,57 +26,17 @@ PRIMARY: dict[str, str] = {
 }
 """The metric that is reported as a family's quality."""
 
-_NUMBER = re.compile(
-    r"""
-    (?: (?<![\w)]) (?P<sign>[-\N{MINUS SIGN}]) )?     # no sign: the hyphen of 5-3 or COVID-19
-    (?: [$€£¥][ ]? )?
-    (?<![A-Za-z\d]) (?<!\d\.)                         # not inside a word or a number, as in m2
-    (?: (?:(?P<whole>\d+)[ ])? (?<!/) (?P<over>\d+)/(?P<under>0*[1-9]\d*) (?![\d/])
-      | (?P<decimal> (?: \d{1,3}(?:,\d{3})+(?!\d) | \d+ ) (?:\.\d+)? | (?<!\.)\.\d+ )
-    )
-    """,
-    re.VERBOSE,
-)
-"""A number as English texts write it: 7, -1,250.50, .75, $5, 3/4, 1 1/2."""
-_ARTICLES = re.compile(r"\b(?:an?|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def _normalized_words(text: str) -> list[str]:
-    """Return the words of `text` as SQuAD v1.1's evaluation compares them.
-
-    Text is lower-cased, ASCII punctuation deleted ("U.S." becomes "us"), then English articles.
-    """
-    return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
-
-
-def final_number(text: str) -> float | None:
-    """Return the last number of `text`, or None if it has none.
-
-    Signs, thousands commas, fractions and mixed numbers are parsed; currencies, units and per cent
-    signs are ignored, so that 75% is 75.
-    """
-    last = [None, *_NUMBER.finditer(text)][-1]
-    if last is None:
-        return None
-    if last["decimal"]:
-        size = float(last["decimal"].replace(",", ""))
-    else:
-        over, under = float(last["over"]), float(last["under"])
-        size = (float(last["whole"] or 0) * under + over) / under
-    return -size if last["sign"] else size
-
 
 def contains_words(text: str, answer: str) -> bool:
     """Return whether the normalised `answer` occurs in the normalised `text` as whole words."""
-    words, wanted = _normalized_words(text), _normalized_words(answer)
+    words, wanted = normalized_words(text), normalized_words(answer)
     spans = (words[i : i + len(wanted)] for i in range(len(words) - len(wanted) + 1))
     return bool(wanted) and any(span == wanted for span in spans)
 
 
 def token_f1(text: str, answer: str) -> float:
     """Return the harmonic mean of normalised words' precision and recall (SQuAD's F1)."""
-    words, wanted = _normalized_words(text), _normalized_words(answer)
+    words, wanted = normalized_words(text), normalized_words(answer)
     shared = sum((Counter(words) & Counter(wanted)).values())
     return 2 * shared / (len(words) + len(wanted)) if shared else 0.0
 
@@ -114,7 +76,26 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
     needed = "constraints" if family == "mt_bench" else "answers"
     if not getattr(reference, needed):
         raise ValueError(f"a {family} reference needs {needed}; got {reference!r}")
-    return _SCORERS[family](output.strip(), reference)
+    return _SCORERS[family](answer_of(output), reference)
+
+
+def unreadable(family: str, reference: GoldAnswer) -> str | None:
+    """Return a gold answer if no answer could ever be right; None if one gold answer can be."""
+    if family not in PRIMARY or not reference.answers:
+        return None
+    useless = [gold for gold in reference.answers if not _can_be_met(family, gold)]
+    return useless[0] if len(useless) == len(reference.answers) else None
+
+
+def _can_be_met(family: str, gold: str) -> bool:
+    match family:
+        case "math_reasoning":
+            return not maths.unreadable(gold)
+        case "qa" | "rag":
+            return bool(normalized_words(gold))
+        case "summarization":
+            return bool(RougeWords().tokenize(gold))
+    return bool(gold.strip())
 
 
 def corpus_scores(
@@ -132,7 +113,7 @@ def corpus_scores(
             "output, and at least one"
         )
     if family == "translation":
-        return _corpus_translation([text.strip() for text in outputs], references)
+        return _corpus_translation([answer_of(text) for text in outputs], references)
     rows = [score(family, *pair) for pair in zip(outputs, references, strict=True)]
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
@@ -151,7 +132,7 @@ def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
     """Return n-gram counts by length (matching, then all), and the lengths of text and gold."""
     import sacrebleu
 
-    found = sacrebleu.sentence_bleu(output.strip(), list(answers))
+    found = sacrebleu.sentence_bleu(spaced(answer_of(output)), [*map(spaced, answers)])
     return (*found.counts, *found.totals, found.sys_len, found.ref_len)
 
 
@@ -161,9 +142,7 @@ def _check_family(family: str) -> None:
 
 
 def _math(output: str, reference: GoldAnswer) -> dict[str, float]:
-    got = final_number(output)
-    golds = [final_number(answer) for answer in reference.answers]
-    return {"exact_number": float(got is not None and got in golds)}
+    return {"exact_number": float(any(maths.same(output, gold) for gold in reference.answers))}
 
 
 def _answered(output: str, reference: GoldAnswer) -> dict[str, float]:
@@ -181,7 +160,7 @@ def _constraints(output: str, reference: GoldAnswer) -> dict[str, float]:
 def _summary(output: str, reference: GoldAnswer) -> dict[str, float]:
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(["rouge1", "rougeL"], use_stemmer=False)
+    scorer = RougeScorer(["rouge1", "rougeL"], tokenizer=RougeWords())
     rows = [scorer.score(gold, output) for gold in reference.answers]
     return {
         "rouge_l": max(row["rougeL"].fmeasure for row in rows),
@@ -203,8 +182,9 @@ def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:
     import sacrebleu
 
     golds = list(reference.answers)
+    words = [*map(spaced, golds)]
     return {
-        "bleu": min(1.0, sacrebleu.sentence_bleu(output, golds).score / 100),
+        "bleu": min(1.0, sacrebleu.sentence_bleu(spaced(output), words).score / 100),
         "chrf": min(1.0, sacrebleu.sentence_chrf(output, golds).score / 100),
         "exact": float(output in golds),
     }

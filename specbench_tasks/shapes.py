@@ -104,6 +104,7 @@ _LISTS = ("turns", "messages", "conversations")
 """Fields that hold a list."""
 _TIERS = ("low_entropy", "mixed", "high_entropy")
 _GSM8K_FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
+_GROUPED = re.compile(r"-?\d{1,3}(,\d{3})+\b")
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 """Start of SPEED-Bench's prompts whose text the licence keeps out of the published files."""
 
@@ -155,7 +156,9 @@ def asked_of(row: Row, named: str | None) -> Asked:
 def gsm8k_answer(text: str) -> str:
     """Return the number after ``####`` if an answer ends in one (GSM8K), else the text."""
     match = _GSM8K_FINAL.search(text)
-    return match[1].replace(",", "") if match else text
+    if match is None:
+        return text
+    return match[1].replace(",", "") if _GROUPED.match(match[1]) else match[1]
 
 
 def _field(row: Row) -> str:

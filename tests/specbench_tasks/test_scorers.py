@@ -7,15 +7,16 @@ import random
 import pytest
 import sacrebleu
 
+from specbench_tasks.numbers import final_number
 from specbench_tasks.scorers import (
     PRIMARY,
     constraint_met,
     contains_words,
     corpus_bleu,
     corpus_scores,
-    final_number,
     score,
     token_f1,
+    unreadable,
 )
 from specbench_tasks.task import FAMILIES, LISTS, Constraint, GoldAnswer
 
@@ -141,6 +142,8 @@ def test_words_are_compared_without_their_punctuation() -> None:
         ("starts_with", "Dear Tom", "  dear tom, hello.", "Hello, dear Tom."),
         ("ends_with", "Lily", "Yours, Lily.", "Lily wrote it."),
         ("num_sentences", 2, "One is here. Two is here!", "One is here."),
+        ("num_sentences", 2, "One. Two.", "One. Two. Three."),
+        ("num_sentences", 2, "It is. So it is.", "It is ... So it is it"),
         ("max_words", 3, "one two three", "one two three four"),
     ],
 )
@@ -246,9 +249,30 @@ def test_surrounding_blanks_do_not_matter() -> None:
     assert corpus_scores("translation", [output], [gold])["exact"] == 1
 
 
+def test_an_exact_translation_is_any_of_its_own_gold_answers() -> None:
+    golds = [answers("Ja.", "Doch."), answers("Nein."), answers("Nie.", "Niemals.")]
+    assert corpus_scores("translation", ["Doch.", "Ja.", "Nie."], golds)["exact"] == 2 / 3
+    assert corpus_scores("translation", ["Ja", "Nein.!", "ie"], golds)["exact"] == 0
+
+
 def test_a_family_score_is_the_mean_over_its_answers() -> None:
     row = corpus_scores("math_reasoning", ["7", "8"], [answers("7"), answers("7")])
     assert row == {"exact_number": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("family", "useless", "good"),
+    [
+        ("qa", "The", "The Hague"), ("rag", "?!", "yes"), ("summarization", "...", "so"),
+        ("math_reasoning", "2 + ", "2"), ("translation", " ", "Ja"),
+    ],
+)  # fmt: skip
+def test_a_reference_that_nothing_can_equal_is_found(family: str, useless: str, good: str) -> None:
+    assert unreadable(family, answers(useless)) == useless
+    assert unreadable(family, answers(good)) is None
+    assert unreadable(family, answers(useless, good)) is None
+    assert unreadable(family, GoldAnswer()) is None
+    assert unreadable("other", answers(useless)) is None
 
 
 def test_bad_input_says_what_is_wrong() -> None:

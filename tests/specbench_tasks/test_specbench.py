@@ -110,6 +110,18 @@ def test_gold_answers_of_qa_may_lie_in_a_file_beside_the_questions(tmp_path: Pat
             load_specbench(file)
 
 
+def test_gold_answers_of_qa_come_from_all_files_and_replace_none(tmp_path: Path) -> None:
+    file = tmp_path / "question.jsonl"
+    rows = [{"question_id": i, "category": "qa", "turns": ["a"]} for i in (1, 2, 3)]
+    rows[2]["reference"] = ["its own"]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    for number, name in (("1", "a"), ("2", "b"), ("3", "c")):
+        entry = json.dumps({number: {"answer": [name]}})
+        (tmp_path / f"qa_references_{name}.json").write_text(entry)
+    golds = [c.references[0] and c.references[0].answers for c in load_specbench(file)]
+    assert golds == [("a",), ("b",), ("its own",)]
+
+
 def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_path: Path) -> None:
     file = tmp_path / "question.jsonl"
     row = {"question_id": 1, "category": "coding", "turns": ["a", "b"], "reference": ["", "x"]}

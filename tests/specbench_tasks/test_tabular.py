@@ -58,6 +58,22 @@ def test_usual_column_names_are_found_and_a_mapping_overrides_them(write: Write)
     assert (plain.family, answers(plain)) == ("other", ("a",))
 
 
+def test_a_column_that_is_called_like_a_family_is_a_column(write: Write) -> None:
+    path = write({"prompt": "p", "answer": "a", "qa": "rag"})
+    (conversation,) = load_jsonl(path, {"family": "qa"})
+    assert conversation.family == "rag"
+
+
+def test_fewer_references_than_turns_belong_to_the_first_turns(write: Write) -> None:
+    (talk,) = load_jsonl(write({"turns": ["p", "q", "r"], "family": "qa", "answer": ["x", "y"]}))
+    assert [gold and gold.answers for gold in talk.references] == [("x",), ("y",), None]
+
+
+def test_decimal_commas_of_gsm8k_answers_stay() -> None:
+    assert gsm8k_answer("Es sind 5/2. #### 2,5") == "2,5"
+    assert gsm8k_answer("#### 1,234,567") == "1234567"
+
+
 def test_every_kind_of_prompt_cell_becomes_turns(write: Write) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},

@@ -1,0 +1,71 @@
+"""Compares LaTeX expressions by math-verify, in a process of its own with limits.
+
+An answer is untrusted text. math-verify reads LaTeX by a grammar and runs none of it as code, but
+SymPy may then compute for hours (``9^{9^{9^9}}``): see `specbench_tasks.child`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache, lru_cache
+
+from specbench_tasks.child import Child, Ended, answer_questions
+
+_CPU_S = 3
+"""Most seconds of a processor for one comparison."""
+_LONGEST = 1_000
+"""Most characters of an expression."""
+
+
+def equal(said: str, gold: str) -> bool:
+    """Return whether two LaTeX expressions are equal; unreadable or too hard ones are not."""
+    return _answered(said, gold)
+
+
+def readable(expression: str) -> bool:
+    """Return whether LaTeX can be read, and equals itself within the limits."""
+    return _answered(expression, expression)
+
+
+@lru_cache(maxsize=4096)
+def _answered(said: str, gold: str) -> bool:
+    if max(len(said), len(gold)) > _LONGEST:
+        return False
+    try:
+        return bool(_child(os.getpid()).ask(_CPU_S, said, gold))
+    except Ended:
+        return False
+
+
+@cache
+def _child(_process_id: int) -> Child:
+    """Return this process's child; a forked process starts one of its own."""
+    return Child("specbench_tasks.algebra")
+
+
+def serve() -> None:
+    """Answer whether pairs of expressions are equal: for the child."""
+    import logging
+
+    import math_verify
+
+    logging.disable()
+    latex = [math_verify.LatexExtractionConfig(boxed_match_priority=0)]
+
+    def same(*pair: str) -> bool:
+        try:
+            said, gold = (
+                math_verify.parse(
+                    "\\boxed{" + text + "}",
+                    extraction_config=latex,
+                    fallback_mode="no_fallback",
+                    parsing_timeout=None,
+                )
+                for text in pair
+            )
+            found = said and gold and math_verify.verify(gold, said, timeout_seconds=None)
+            return bool(found)
+        except Exception:  # SymPy raises anything at all
+            return False
+
+    answer_questions(same)

@@ -23,6 +23,7 @@ import pandas as pd
 
 from bench.errors import did_you_mean
 from bench.machine.openmp import shorten_spinning
+from bench.plan.trust import check_code
 from bench.progress import choose
 from bench.records.record import SampleRecord
 from bench.records.run_folder import find_run
@@ -164,7 +165,8 @@ def run(
         decoders: specs like ``"ptp,spec:k=4"`` or a list; None: all decoders whose needs are met.
         output: folder that holds the run folders.
         progress: ``auto``, ``rich``, ``plain`` or ``none``, on stderr.
-        config: a TOML file; the other arguments override its values.
+        config: a TOML file; the other arguments override its values. Code of decoders is named in
+            `decoders`, not only there.
         settings: fields of `bench.settings.config.RunConfig`, such as ``limit=4``.
 
     Raises:
@@ -176,6 +178,8 @@ def run(
 
     file = None if config is None else Path(config)
     chosen = load_config(file, {**settings, "decoders": decoders})
+    if file is not None and decoders is None:
+        check_code([chosen], file, ())
     with choose(progress) as shown:
         return load_run(measure(chosen, Path(output), shown).run_dir)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from bench.plan.identity import check_identity
 from bench.plan.make import make_plan, parse_part, part_of, quality_batch_size
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
+from bench.plan.trust import check_code
 from bench.progress import Progress
 from bench.records.environment import Process, read_environment, write_environment
 from bench.records.failures import ERRORS
@@ -120,11 +122,12 @@ def resume(
     progress: Progress,
     opener: Opener = open_setup,
     spread: WorkerConfig = ALONE,
+    allowed: Sequence[str] = (),
 ) -> RunResult:
     """Complete a run that stopped, with this `spread`; leave a complete run as it is.
 
     A run that was killed before it was planned is planned now. A run that was killed while its
-    report was written gets its report.
+    report was written gets its report. `allowed` are the paths of decoders' code that may run.
 
     Raises:
         UsageError: there is no run, or the run cannot be resumed.
@@ -141,7 +144,7 @@ def resume(
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
         elif ended := _ended(stopped := load_run(run_dir), progress):
             return ended
-        resolved = _stored(run_dir)
+        resolved = stored_decoders(trusted_config(run_dir, allowed))
         team = Team(spread, opener, resolved.config.threads)
         session = _Session(run_dir=run_dir, progress=progress, team=team)
         if stopped is None:
@@ -173,21 +176,11 @@ def _ended(stopped: Run, progress: Progress) -> RunResult | None:
     return None
 
 
-def _stored(run_dir: Path) -> ResolvedRun:
-    """Read config.toml; refuse decoder code inside the run folder, which is only data (exit 2)."""
-    config = load_config(run_dir / CONFIG, {})
-    texts = [text for spec in config.specs for text in (spec.name, *spec.options.values())]
-    pieces = [piece for text in texts for piece in re.split("[:+]", text)]
-    _refuse_inside(run_dir, [piece for piece in pieces if piece.endswith(".py")])
-    resolved = stored_decoders(config)
-    _refuse_inside(run_dir, [file for each in resolved.decoders.values() for file in each.sources])
-    return resolved
-
-
-def _refuse_inside(run_dir: Path, files: Sequence[str]) -> None:
-    for file in files:
-        if Path(file).resolve().is_relative_to(run_dir.resolve()):
-            raise UsageError(f"{run_dir} names code inside of itself ({file}), which is not run")
+def trusted_config(folder: Path, allowed: Sequence[str]) -> RunConfig:
+    """Read config.toml, refusing code that is not `allowed`: a folder is only data (exit 2)."""
+    config = load_config(folder / CONFIG, {})
+    check_code([config], folder, allowed, f"bench resume {shlex.quote(str(folder))}")
+    return config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,11 @@ between their starts. FOLDER also holds the runs and, once all have ended, pool.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +25,7 @@ from bench.records.run_folder import CONFIG, create_run_dir
 from bench.records.status import STATUS, RunStatus, read_status
 from bench.settings.config import RunConfig, read_toml
 from bench.stats.pool import FEWEST
+from bench.workers.worker import python_path
 
 SESSIONS = "sessions.toml"
 
@@ -78,28 +81,31 @@ def load_sessions(folder: Path) -> Sessions | None:
         raise InvalidRunError(f"{folder / SESSIONS} is damaged: it has no {error}") from error
 
 
-def measure_sessions(plan: Sessions, progress: Progress, style: str) -> Exit:
+def measure_sessions(
+    plan: Sessions, progress: Progress, style: str, code: Sequence[str] = ()
+) -> Exit:
     """Measure the missing sessions, each in a new process; return the worst exit code.
 
-    A session that stopped half-way is resumed first. Ctrl-C, or a session without a result, ends
-    the series; everything measured is kept.
+    `code` are the paths of decoders' code that may run. A session that stopped half-way is resumed
+    first. Ctrl-C, or a session without a result, ends the series; everything measured is kept.
     """
     worst = Exit.DONE
+    more = ("--progress", style, *(word for path in code for word in ("--allow", path)))
     with only_writer(plan.folder):
         while missing := plan.missing:
             progress.note(f"session {plan.num - missing + 1} of {plan.num} in {plan.folder}")
             half = [path for path, status in plan.runs.items() if not status.complete]
             try:
                 if half:
-                    code = _process("resume", half[0], "--progress", style)
+                    ended = _process("resume", half[0], *more)
                 else:
                     _wait(plan, progress)
                     job = ("--config", plan.folder / CONFIG, "--output", plan.folder)
-                    code = _process("run", *job, "--progress", style)
+                    ended = _process("run", *job, *more)
             except KeyboardInterrupt:
-                code = Exit.INTERRUPTED
-            worst = max(worst, code)
-            if code == Exit.INTERRUPTED or plan.missing == missing:
+                ended = Exit.INTERRUPTED
+            worst = max(worst, ended)
+            if ended == Exit.INTERRUPTED or plan.missing == missing:
                 progress.note(f"all that was measured is kept. Go on: bench resume {plan.folder}")
                 return worst or Exit.FAILED
     return worst
@@ -118,8 +124,9 @@ def _wait(plan: Sessions, progress: Progress) -> None:
 
 def _process(*arguments: object) -> Exit:
     """Run a `bench` command in a new process; wait for its end even if Ctrl-C reaches both."""
-    command = [sys.executable, "-m", "bench", *map(str, arguments)]
-    child, stopped = subprocess.Popen(command), False
+    command = [sys.executable, "-P", "-m", "bench", *map(str, arguments)]  # not the cwd's `bench`
+    child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": python_path()})
+    stopped = False
     while True:
         try:
             code = child.wait()

@@ -8,7 +8,7 @@ resumed, and missing points are measured.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,10 +55,12 @@ def run_sweep(
     folder: Path,
     progress: Progress,
     opener: Opener = open_setup,
+    allowed: Sequence[str] = (),
 ) -> SweepResult:
     """Measure the missing points of a sweep, and write the report of all points.
 
-    If a point fails, it is reported and the next one is measured; Ctrl-C ends the sweep.
+    If a point fails, it is reported and the next one is measured; Ctrl-C ends the sweep. `allowed`
+    are the paths of decoders' code that a stored point may run.
 
     Raises:
         UsageError: the folder holds another sweep.
@@ -70,7 +72,7 @@ def run_sweep(
         progress.note(described)
         worst, failed = Exit.DONE, {}
         for point in sweep.points:
-            code, reason = _measure(point, sweep, folder, progress, opener)
+            code, reason = _measure(point, sweep, folder, progress, opener, allowed)
             worst = max(worst, code)
             if reason is not None:
                 failed[point.name] = reason
@@ -88,6 +90,7 @@ def _measure(
     folder: Path,
     progress: Progress,
     opener: Opener,
+    allowed: Sequence[str],
 ) -> tuple[Exit, str | None]:
     """Complete one point; return its exit code and, if it has no result, the reason."""
     at = _existing(folder).get(point.name)
@@ -100,7 +103,7 @@ def _measure(
         if at is None:
             ended = runs.run(point.config, folder / POINTS, progress, opener)
         else:
-            ended = runs.resume(at, progress, opener)
+            ended = runs.resume(at, progress, opener, allowed=allowed)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED, None
     except BenchError as error:

@@ -8,7 +8,7 @@ with its own cache, loop, warping and sampling. A step is a turn of its loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -95,6 +95,11 @@ class Transformers(SelfDriven):
         if self.custom and folder.is_dir():
             return tuple(str(file) for file in sorted(folder.rglob("*.py")))
         return (self.custom,) if self.custom else ()
+
+    @classmethod
+    def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the path of a custom loop."""
+        return (options["custom"],) if options.get("custom") else ()
 
     def check_models(self, models: Models) -> None:
         """Load modules before timing starts; `ValueError` for an unusable exit layer or loop."""

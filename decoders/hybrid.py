@@ -19,8 +19,8 @@ from decoders.core.decoder import Decoder, Need, Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.registry import build, parse_spec, register
-from decoders.core.types import MOST_DRAFTS, Call, CallResult
+from decoders.core.registry import build, code_of, parse_spec, register
+from decoders.core.types import MOST_DRAFTS, Call, CallResult, DecoderSpec
 
 _PART = "a decoder that drafts by itself: exit, eagle, jacobi, lookup, medusa, spec or your own"
 
@@ -57,12 +57,18 @@ class Hybrid(DraftAndVerify):
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:
         """Both decoders, with coupled verification where they have the option."""
-        parts = [build(parse_spec(text.replace("+", ":"))) for text in (self.first, self.then)]
+        parts = [build(_spec(text)) for text in (self.first, self.then)]
         choice = {"verify": "coupled"}
         return tuple(
             dataclasses.replace(part, **choice) if "verify" in vars(part) else part
             for part in parts
         )
+
+    @classmethod
+    def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the paths of code that the parts name."""
+        texts = [options[part] for part in ("first", "then") if part in options]
+        return tuple(path for text in texts for path in code_of(_spec(text)))
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -83,6 +89,10 @@ class Hybrid(DraftAndVerify):
             adapter = request.adapters.get(part.adapter_name or "")
             drafters[name] = part.drafter(dataclasses.replace(request, adapter=adapter))
         return FirstMatch(drafters, self.least) if self.how == "match" else Merge(drafters)
+
+
+def _spec(text: str) -> DecoderSpec:
+    return parse_spec(text.replace("+", ":"))
 
 
 class FirstMatch(Drafter):

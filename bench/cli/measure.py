@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -70,7 +71,7 @@ def run(
             typer.echo("\n".join(plan_only(chosen, shown, part=part)))
             return
         if several:
-            _measure_sessions(plan_sessions(chosen, sessions, every, output), progress)
+            _measure_sessions(plan_sessions(chosen, sessions, every, output), progress, [chosen])
         from bench import runs
 
         ended = runs.run(chosen, output, shown, spread=spread, part=part)
@@ -84,19 +85,28 @@ def resume(
     executor: options.Executing = "local",
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
+    allow: options.Allowing = None,
     progress: options.Progressing = "auto",
 ) -> None:
     """Finish a run that was interrupted or killed, without measuring anything twice."""
     from bench import runs
+    from bench.plan.trust import check_allowed
     from bench.records.run_folder import find_run
     from bench.sessions import load_sessions
 
+    allowed = allow or ()
+
     for folder in (Path(run_dir), output / run_dir):
         if (plan := load_sessions(folder)) is not None:
-            _measure_sessions(plan, progress)
+            config = runs.trusted_config(folder, allowed)
+            check_allowed([config], folder, allowed)
+            _measure_sessions(plan, progress, [config])
     spread = spread_of(executor, workers, executor_option)
     with options.choose(progress) as shown:
-        ended = runs.resume(find_run(run_dir, output), shown, spread=spread)
+        folder = find_run(run_dir, output)
+        config = runs.trusted_config(folder, allowed)
+        check_allowed([config], folder, allowed)
+        ended = runs.resume(folder, shown, spread=spread, allowed=allowed)
     _conclude(ended)
 
 
@@ -201,30 +211,36 @@ def sweep(
     ] = None,
     output: options.Output = options.RESULTS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the points.")] = False,
+    allow: options.Allowing = None,
     progress: options.Progressing = "auto",
 ) -> None:
     """Measure a grid of runs over options, batch size, temperature, prompt and output length."""
     from bench import sweeps
+    from bench.plan.trust import check_allowed, check_code
     from bench.settings.sweep import load_sweep
 
-    asked = load_sweep(file)
+    asked, allowed = load_sweep(file), allow or ()
+    configs = [point.config for point in asked.points]
+    check_code(configs, file, allowed)
+    check_allowed(configs, file, allowed)
     made = folder or output / asked.folder_name
     if dry_run:
         typer.echo("\n".join(sweeps.plan_lines(asked, made)))
         return
     with options.choose(progress) as shown:
-        ended = sweeps.run_sweep(asked, made, shown)
+        ended = sweeps.run_sweep(asked, made, shown, allowed=allowed)
     for line in ended.left_out:
         typer.echo(f"skipped: {line}")
     typer.echo(f"{made / 'sweep.md'}  {made / 'summary.csv'}  {made / 'figures'}")
     raise typer.Exit(ended.exit_code)
 
 
-def _measure_sessions(plan: Sessions, progress: str) -> NoReturn:
+def _measure_sessions(plan: Sessions, progress: str, configs: Sequence[RunConfig]) -> NoReturn:
+    from bench.plan.trust import code_named
     from bench.sessions import measure_sessions
 
     with options.choose(progress) as shown:
-        code = int(measure_sessions(plan, shown, progress))
+        code = int(measure_sessions(plan, shown, progress, code_named(configs)))
     if not plan.missing:
         code = max(code, print_pool([str(plan.folder)], plan.folder, plan.folder))
     raise typer.Exit(code)

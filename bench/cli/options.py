@@ -55,6 +55,10 @@ Part = Annotated[
 ]
 
 
+Allowing = Annotated[
+    list[str] | None,
+    typer.Option("--allow", help="Code that the folder names and that may run. Repeatable."),
+]
 Published = Annotated[
     str | None, typer.Option(help="Also show published numbers, e.g. specbench-a100-7b.")
 ]
@@ -80,6 +84,7 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
             *("--tasks", "-t"),
         ),
         "config": option(Path, "TOML file; options given here override it.", "--config", "-c"),
+        "allow": option(list[str], "Code that --config names and that may run. Repeatable."),
     },
     "How much is measured": {
         "split": option(str, "tune (to choose options by) or test (to report). [default: both]"),
@@ -175,6 +180,7 @@ def gathering(declared: Mapping[str, tuple[Any, Any]]) -> Callable[[Verb], Verb]
 def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
     """Add to a verb the `names` of `OPTIONS`, in the order of its help, and `other` options."""
     chosen = {**OPTIONS, **other}
+    names += ("allow",) * ("config" in names)
     for panel, below in _BY_PANEL.items():
         for name in below:
             chosen[name].__metadata__[0].rich_help_panel = panel
@@ -183,13 +189,20 @@ def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
 
 def configuration(given: Given) -> RunConfig:
     """Build the configuration from a file and a verb's options; exit 2 for invalid values."""
+    from bench.plan.trust import check_allowed, check_code
     from bench.settings.config import load_config, parse_adapters
 
-    values = {name: value for name, value in given.items() if name not in ("adapter", "config")}
+    own = ("adapter", "config", "allow")
+    values = {name: value for name, value in given.items() if name not in own}
     if "adapter" in given:
         values["adapters"] = parse_adapters(given["adapter"])
     names = {name: f"--{name.replace('_', '-')}" for name in OPTIONS}
-    return load_config(given.get("config"), values, names)
+    file, allowed = given.get("config"), given.get("allow") or ()
+    config = load_config(file, values, names)
+    if file is not None and values.get("decoders") is None:
+        check_code([config], file, allowed)
+    check_allowed([config], file, allowed)
+    return config
 
 
 def console() -> Console:

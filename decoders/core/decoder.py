@@ -141,6 +141,12 @@ class Decoder:
         """Files of code that the options name and the decoder runs."""
         return ()
 
+    @classmethod
+    def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the paths of code that `options`, as written in a spec, name; import none."""
+        del options
+        return ()
+
     def check_models(self, models: Models) -> None:
         """Raise `ValueError` if the decoder cannot run on these models, which are all loaded."""
 

@@ -117,6 +117,17 @@ def build(spec: DecoderSpec) -> Decoder:
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
 
 
+def code_of(spec: DecoderSpec) -> tuple[str, ...]:
+    """Return the paths of code that a spec names; import nothing but installed packages."""
+    path, is_file, _ = spec.name.rpartition(":")
+    if is_file:
+        return (path,)
+    try:
+        return resolve(spec).code_in(spec.options)
+    except (ValueError, ImportError):  # `build` tells what is wrong
+        return ()
+
+
 def _check_interface(cls: type[Decoder], name: str) -> None:
     if cls.interface not in range(OLDEST_INTERFACE, INTERFACE + 1):
         page = "see docs/adding-a-decoder.md for what changed"

@@ -129,7 +129,7 @@ def test_ctrl_c_waits_for_the_session_to_store_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Child:
-        def __init__(self, command: list[str]) -> None:
+        def __init__(self, command: list[str], **_: object) -> None:
             self.waits = 0
 
         def wait(self) -> int:

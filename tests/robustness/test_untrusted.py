@@ -246,49 +246,6 @@ def test_a_plugin_is_run_only_by_who_names_it(
     assert mark.exists(), "so the mark works"
 
 
-@pytest.mark.parametrize("table", ['[decoders."{}:Mine"]', '[decoders.hybrid]\nfirst = "{}+Mine"'])
-def test_a_run_folder_brings_no_code_with_it(
-    table: str,
-    poison: tuple[Path, Path],
-    small: Any,
-    opener: Any,
-    progress: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    file, mark = poison
-    config = small(repeats=1, limit=2, quality_limit=0)
-    ended = bench_run.run(config, tmp_path / "r", progress(stop_at=5), opener)
-    inside = ended.run_dir / "poison.py"
-    shutil.copy(file, inside)
-    with (ended.run_dir / "config.toml").open("a") as stored:
-        stored.write(table.format(inside) + "\n")
-    with pytest.raises(BenchError, match="names code inside of itself") as caught:
-        bench_run.resume(ended.run_dir, progress(), opener)
-    assert caught.value.exit_code == Exit.USAGE
-    assert not mark.exists()
-
-
-def test_a_run_folder_brings_no_custom_loop_with_it(
-    poison: tuple[Path, Path], small: Any, opener: Any, progress: Any, tmp_path: Path
-) -> None:
-    file, mark = poison
-    config = small(repeats=1, limit=2, quality_limit=0)
-    ended = bench_run.run(config, tmp_path / "r", progress(stop_at=5), opener)
-    folder = ended.run_dir / "loop" / "custom_generate"
-    folder.mkdir(parents=True)
-    stored = (ended.run_dir / "config.toml").read_text(encoding="utf-8")
-    for inside in (ended.run_dir / "poison.py", folder / "generate.py"):
-        shutil.copy(file, inside)
-        named = folder.parent if inside.parent == folder else inside
-        text = f'{stored}[decoders."hf@mine"]\ncustom = "{named}"\n'
-        (ended.run_dir / "config.toml").write_text(text, encoding="utf-8")
-        with pytest.raises(BenchError, match="names code inside of itself") as caught:
-            bench_run.resume(ended.run_dir, progress(), opener)
-        assert caught.value.exit_code == Exit.USAGE
-    assert not mark.exists()
-
-
 # ---------------------------------------------------------------- checkpoints
 
 

@@ -19,7 +19,7 @@ from bench.errors import BenchError, Exit, UsageError
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress
-from bench.records.files import only_writer, write_text
+from bench.records.files import only_writer, refuse_links, write_text
 from bench.records.run_folder import read_config
 from bench.records.status import STATUS, read_status
 from bench.report.texts.sweep import write_sweep
@@ -115,6 +115,7 @@ def _measure(
 def _begin(sweep: Sweep, folder: Path) -> None:
     """Make the sweep's folder, or check that an existing folder holds the same sweep."""
     file = folder / SWEEP
+    refuse_links(folder, folder / POINTS)
     if file.is_file():
         if tomllib.loads(file.read_text(encoding="utf-8")) != _stored(sweep):
             raise UsageError(f"{folder} holds another sweep; give another --folder")

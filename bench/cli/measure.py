@@ -17,6 +17,7 @@ from bench.settings.spread import ALONE, spread_of
 if TYPE_CHECKING:
     from bench.runs import RunResult
     from bench.sessions import Sessions
+    from bench.settings.config import RunConfig
 
 app = typer.Typer()
 PANEL = "Measure"

@@ -145,10 +145,16 @@ def export(
 
 
 def _export_adapter(adapter: Path, folder: Path | None) -> None:
+    from bench.records.files import refuse_links
     from decoders.core.adapter.peft import to_peft
 
+    written = folder or adapter / "export" / "peft"
+    if folder is None:
+        refuse_links(adapter, written)
+    for path in written.glob("*"):
+        refuse_links(written, path)
     try:
-        files = to_peft(adapter, folder or adapter / "export" / "peft")
+        files = to_peft(adapter, written)
     except ValueError as error:
         raise UsageError(str(error)) from error
     for file in files:
@@ -179,6 +185,7 @@ def paper(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write figures, table and BibTeX for a paper at a venue, from one or more runs."""
+    from bench.records.files import refuse_links
     from bench.report.paper.layout import parse_layout
     from bench.report.paper.write import write_paper
     from bench.report.together import load_members
@@ -187,6 +194,8 @@ def paper(
     layout = parse_layout(venue, label or [], columns, bold)
     members = load_members(runs, output)
     own = members[0].side.path if len(members) == 1 else output / TOGETHER
+    if folder is None:
+        refuse_links(own, own / "paper")
     note = partial(typer.echo, err=True)
     for file in write_paper(members, folder or own / "paper", layout, note):
         typer.echo(file)

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -109,7 +110,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Replace a file atomically while writing in pieces (`BenchError` if writing fails)."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with scratch.open("wb") as file:
+        scratch.unlink(missing_ok=True)
+        with scratch.open("xb") as file:  # never through a link of that name
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -132,9 +134,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Replace files by their paths in `folder`, creating folders; return the full paths."""
+    """Replace files by their paths in `folder`, creating folders; return the full paths.
+
+    Raises:
+        BenchError: a folder on the way is a link, or writing fails.
+    """
     for name, data in files.items():
         path = folder / name
+        refuse_links(folder, path.parent)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -149,9 +156,10 @@ def write_json(path: Path, data: Mapping[str, Any], indent: int = 1) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append text, escaping what UTF-8 cannot encode (`BenchError` if writing fails)."""
+    """Append text, escaping what UTF-8 cannot encode (raises as `open_own`)."""
+    descriptor = open_own(path, os.O_WRONLY | os.O_APPEND)
     try:
-        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -218,11 +226,11 @@ class SampleWriter(Sink):
     """Appends lines to samples.jsonl, undoing failed writes, and tracebacks to errors.log."""
 
     def __init__(self, run_dir: Path, name: str = SAMPLES) -> None:
-        """Open the file `name` and cut off a damaged end."""
+        """Open the file `name` and cut off a damaged end (raises as `open_own`)."""
         self.path = run_dir / name
         whole = sum(length for _, length in lines_of(self.path))
+        self._fd = open_own(self.path, os.O_RDWR)
         try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             self.num_cut = os.fstat(self._fd).st_size - whole
             os.ftruncate(self._fd, whole)
         except OSError as error:
@@ -280,6 +288,44 @@ class SampleWriter(Sink):
                 os.ftruncate(self._fd, self._size)
             raise cannot_write(self.path, error) from error
         self._size += len(data)
+
+
+def refuse_links(folder: Path, path: Path) -> None:
+    """Refuse to write to `path` if it, or a folder between `folder` and it, is a link.
+
+    A folder may come from a stranger, and its links lead anywhere. `folder` itself is the user's
+    choice, and so are the folders above it.
+
+    Raises:
+        BenchError: there is such a link.
+    """
+    below = path.relative_to(folder)
+    for link in (folder / part for part in (*reversed(below.parents), below)):
+        if link != folder and link.is_symlink():
+            raise _is_link(link)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open or create a file to change in place, and return its descriptor.
+
+    Raises:
+        BenchError: the path is a link, a hard link or no ordinary file, or cannot be opened.
+    """
+    flags |= os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        raise _is_link(path) if path.is_symlink() else cannot_write(path, error) from error
+    found = os.fstat(descriptor)
+    if found.st_nlink > 1 or not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise _is_link(path)
+    return descriptor
+
+
+def _is_link(path: Path) -> BenchError:
+    line = f"{path} is a link or no ordinary file, and nothing is written through it"
+    return BenchError(f"{line}; put a copy of what it points to in its place, or remove it")
 
 
 def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:

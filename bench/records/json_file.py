@@ -32,6 +32,8 @@ def check_schema(path: Path, data: dict[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None: no file (`InvalidRunError`; `UnavailableError`: other schema)."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InvalidRunError(f"{path} is damaged: it is no ordinary file")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

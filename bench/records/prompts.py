@@ -72,6 +72,8 @@ def write_prompts(run_dir: Path, prompts: Sequence[Prompt]) -> None:
 def read_prompts(run_dir: Path) -> dict[str, Prompt]:
     """Read the prompts of a run by name (`UnavailableError`: missing, damaged or changed file)."""
     path = run_dir / PROMPTS
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UnavailableError(f"cannot read {path}: it is no ordinary file")
     try:
         text = path.read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.split("\n") if line]

@@ -187,6 +187,8 @@ def _effective_records(
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read the resolved configuration of a run folder (`InvalidRunError` if damaged)."""
     path = run_dir / CONFIG
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InvalidRunError(f"{path} is damaged: it is no ordinary file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -193,6 +193,8 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Read a TOML file (`UsageError` if it is unreadable or not TOML)."""
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise UsageError(f"cannot read {file}: it is no ordinary file")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

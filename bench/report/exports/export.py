@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.records.environment import ENV
-from bench.records.files import SAMPLES, STORED, write_files
+from bench.records.files import SAMPLES, STORED, refuse_links, write_files
 from bench.records.frames import csv_bytes, parquet_bytes, write_samples
 from bench.records.json_file import read_json
 from bench.records.phases import PHASES_FILE
@@ -105,6 +105,10 @@ def export(
     if not findings.run.records:
         raise UnavailableError(f"{findings.name} has no answers to export")
     own = findings.run.path / "export"
+    if folder is None:
+        store = own / kind if form.tracker or form.apart else own
+        for path in (store, *store.glob("*")):
+            refuse_links(findings.run.path, path)
     if form.tracker is not None:
         project = choices.project or PROJECT
         return [form.tracker(tracked_runs(findings), project, folder, own / kind)]

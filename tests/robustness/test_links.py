@@ -1,0 +1,219 @@
+"""Links in a stranger's folder lead nowhere: no verb writes through one or waits for a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.records.external import ExternalAnswer, append_external
+from bench.records.files import append_text, write_text
+from bench.report.page.index import write_index
+from bench.report.write import write_report
+from bench.settings.sweep import load_sweep
+from bench.sweeps import run_sweep
+from tests import unreported as bench_run
+from tests.bench.conftest import write_run
+from tests.command_line import bench
+from tests.conftest import RecordedProgress
+from tests.tiny_models import fresh, slot_adapter
+
+pytestmark = pytest.mark.usefixtures("quick")
+TEXT = b"years of work\n"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """A folder elsewhere, with a file; both must stay as they are."""
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    (folder / "work").write_bytes(TEXT)
+    before = folder.stat().st_mtime_ns
+    yield folder
+    assert [file.name for file in folder.iterdir()] == ["work"]
+    assert (folder / "work").read_bytes() == TEXT
+    assert folder.stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def stopped(small: Any, opener: Any, progress: Any, tmp_path: Path) -> Path:
+    """A run that was stopped half-way."""
+    config = small(repeats=1, limit=2, quality_limit=0)
+    ended = bench_run.run(config, tmp_path / "r", progress(stop_at=3), opener)
+    return Path(ended.run_dir)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("whole") / "run", {"spec": 3.0}, conversations=3)
+
+
+def refused(act: Callable[[], object]) -> str:
+    with pytest.raises(BenchError) as caught:
+        act()
+    assert caught.value.exit_code == Exit.FAILED
+    return caught.value.message
+
+
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_a_resumed_run_never_writes_into_another_file(
+    is_hard: bool, stopped: Path, victim: Path, opener: Any, progress: Any
+) -> None:
+    lines = stopped / "samples.jsonl"
+    lines.unlink()
+    os.link(victim / "work", lines) if is_hard else lines.symlink_to(victim / "work")
+    assert "samples.jsonl is a link" in refused(
+        lambda: bench_run.resume(stopped, progress(), opener)
+    )
+
+
+def test_a_link_to_no_file_makes_none(
+    stopped: Path, victim: Path, opener: Any, progress: Any
+) -> None:
+    (stopped / "samples.jsonl").unlink()
+    (stopped / "samples.jsonl").symlink_to(victim / "new")
+    assert "is a link" in refused(lambda: bench_run.resume(stopped, progress(), opener))
+
+
+@pytest.mark.parametrize("name", ["run.json", "env.json", "vocab.json", "phases.json"])
+def test_small_files_replace_the_link_and_not_what_it_leads_to(
+    name: str, stopped: Path, victim: Path, opener: Any, progress: Any
+) -> None:
+    kept = (stopped / name).read_bytes() if (stopped / name).is_file() else None
+    (stopped / name).unlink(missing_ok=True)
+    elsewhere = victim.parent / "copy"
+    if kept is not None:
+        elsewhere.write_bytes(kept)
+    (stopped / name).symlink_to(victim / "work" if kept is None else elsewhere)
+    with contextlib.suppress(BenchError):
+        bench_run.resume(stopped, progress(), opener)
+    assert kept is None or elsewhere.read_bytes() == kept
+
+
+def test_tracebacks_and_other_engines_answers_are_not_written_elsewhere(
+    whole: Path, victim: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    for name in ("errors.log", "external.jsonl"):
+        (run / name).symlink_to(victim / "work")
+    assert "errors.log is a link" in refused(lambda: append_text(run / "errors.log", "x"))
+    answer = ExternalAnswer(
+        session=0, engine="e", version="1", mode="ar", options={}, model="m", prompt="p#1",
+        prompt_hash="h",
+    )  # fmt: skip
+    assert "external.jsonl is a link" in refused(lambda: append_external(run, answer))
+
+
+@pytest.mark.parametrize("name", ["tables", "figures", "figures/data"])
+def test_a_report_is_not_written_through_a_linked_folder(
+    name: str, whole: Path, victim: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(victim, target_is_directory=True)
+    assert f"{run / name} is a link" in refused(lambda: write_report(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("export", ("export", "--to", "csv")),
+        ("export/answers.csv", ("export", "--to", "csv")),
+        ("export", ("export", "--to", "acceptance")),
+        ("export/acceptance", ("export", "--to", "acceptance")),
+        ("export/mlflow", ("export", "--to", "mlflow")),
+        ("export/mlflow/mlflow.db", ("export", "--to", "mlflow")),
+        ("paper", ("paper",)),
+    ],
+)
+def test_exports_and_papers_leave_what_links_lead_to(
+    name: str, asked: tuple[str, ...], whole: Path, victim: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    (run / name).symlink_to(victim if "." not in name else victim / "work")
+    ended = bench(asked[0], run, *asked[1:])
+    assert (ended.code, f"{run / name} is a link" in ended.err) == (Exit.FAILED, True), ended.err
+
+
+def test_an_adapter_is_not_exported_through_links(victim: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    slot_adapter(fresh("llama")).save(adapter)
+    (adapter / "export" / "peft").mkdir(parents=True)
+    link = adapter / "export" / "peft" / "adapter_config.json"
+    link.symlink_to(victim / "work")
+    for folder in ((), ("--folder", link.parent)):
+        assert "is a link" in bench("export", adapter, "--to", "peft", *folder).err
+    shutil.rmtree(adapter / "export")
+    (adapter / "export").symlink_to(victim)
+    assert "is a link" in bench("export", adapter, "--to", "peft").err
+
+
+def test_a_page_of_runs_replaces_a_link(whole: Path, victim: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "results" / "run")
+    (tmp_path / "results" / "index.html").symlink_to(victim / "work")
+    page, _ = write_index(tmp_path / "results")
+    assert not page.is_symlink()
+
+
+def test_a_sweep_measures_nothing_through_a_link(victim: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text('model = "tables"\ndraft = "tables"\ndecoders = "spec"\n[sweep]\nseed = [1]\n')
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "points").symlink_to(victim)
+    sweep = load_sweep(file)
+    message = refused(lambda: run_sweep(sweep, tmp_path / "made", RecordedProgress()))
+    assert "points is a link" in message
+
+
+def test_a_file_that_is_being_replaced_follows_no_link_of_its_temporary_name(
+    victim: Path, tmp_path: Path
+) -> None:
+    (tmp_path / f".report.md.{os.getpid()}").symlink_to(victim / "work")
+    write_text(tmp_path / "report.md", "new")
+    assert (tmp_path / "report.md").read_text() == "new"
+    assert not (tmp_path / "report.md").is_symlink()
+
+
+def test_leftovers_behind_a_link_stay(stopped: Path, opener: Any, progress: Any) -> None:
+    elsewhere = stopped.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".precious.12").write_text("kept")
+    (stopped / "export").symlink_to(elsewhere)
+    bench_run.resume(stopped, progress(), opener)
+    assert (elsewhere / ".precious.12").read_text() == "kept"
+
+
+def test_links_above_a_run_are_the_users_choice(
+    stopped: Path, whole: Path, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").symlink_to(stopped.parent)
+    linked = tmp_path / "disk" / stopped.name
+    assert bench_run.resume(linked, progress(), opener).exit_code == Exit.DONE
+    shutil.copytree(whole, tmp_path / "disk" / "whole")
+    (tmp_path / "disk" / "latest").unlink()
+    (tmp_path / "disk" / "latest").symlink_to("whole")
+    assert bench("export", tmp_path / "disk" / "latest", "--to", "csv").code == Exit.DONE
+    assert (stopped.parent / "whole" / "export" / "answers.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.toml", "env.json", "vocab.json", "phases.json", "samples.jsonl", "prompts.jsonl"],
+)
+def test_nothing_waits_for_a_pipe(
+    name: str, stopped: Path, whole: Path, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    for folder in (stopped, run):
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+    with contextlib.suppress(BenchError):
+        bench_run.resume(stopped, progress(), opener)
+    assert bench("show", run).code in (Exit.DONE, Exit.USAGE, Exit.INVALID, Exit.UNAVAILABLE)

@@ -22,7 +22,8 @@ from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import build, code_of, parse_spec, register
 from decoders.core.types import MOST_DRAFTS, Call, CallResult, DecoderSpec
 
-_PART = "a decoder that drafts by itself: exit, eagle, jacobi, lookup, medusa, spec or your own"
+_PART = "a decoder that drafts by itself: eagle, jacobi, lookup, medusa, spec or your own"
+_ONE_MODEL = "a decoder without a draft model, as `first` has one"
 
 
 @register("hybrid")
@@ -51,8 +52,8 @@ class Hybrid(DraftAndVerify):
         for option, part in zip(("first", "then"), self.parts, strict=True):
             self.demand(isinstance(part, DraftAndVerify) and part.combines, option, _PART)
         self.demand(self.first != self.then, "then", f"a decoder other than first={self.first}")
-        models = [{"draft", "exit"} & {*part.needs, *part.variants} for part in self.parts]
-        self.demand(not all(models), "then", "a decoder without a draft model, as `first` has one")
+        drafting = ["draft" in part.needs for part in self.parts]
+        self.demand(not all(drafting), "then", _ONE_MODEL)
 
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:

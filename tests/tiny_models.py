@@ -34,7 +34,6 @@ from transformers import (
 
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
-from decoders.core.adapter.heads import ExitBlock
 from decoders.core.adapter.module import SlotAdapter
 
 VOCAB, WIDTH, WINDOW = 97, 32, 7
@@ -164,15 +163,3 @@ def slot_adapter(module: Any, **options: Any) -> SlotAdapter:
     if adapter.carried is not None:
         adapter.carried.data = torch.linspace(0.4, 1.3, 4)
     return adapter.eval().requires_grad_(False)
-
-
-def exit_block(**options: Any) -> ExitBlock:
-    """An exit after the first layer whose block matters; options are its fields."""
-    fields = {"rank": 5, "width": WIDTH, "exit_layer": 1, **options}
-    block = ExitBlock(
-        AdapterConfig(variant="exit", code="constant", num_slots=1, layers={}, **fields), seed=1
-    )
-    generator = torch.Generator().manual_seed(4)
-    for part in (block.up, block.bias):
-        part.data = 0.4 * torch.randn(part.shape, generator=generator)
-    return block.eval().requires_grad_(False)

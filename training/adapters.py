@@ -1,6 +1,6 @@
 """Resumable training of adapters of slots and of adapters of hidden states, each from one recipe.
 
-The verbs are ``bench train ptp``, ``idlm``, ``medusa``, ``eagle``, ``drafter`` and ``exit``.
+The verbs are ``bench train ptp``, ``idlm``, ``medusa``, ``eagle`` and ``drafter``.
 Adapters of hidden states are trained on a frozen target. Sources: Medusa-1 (Cai et al. 2024, arXiv
 2401.10774), EAGLE (Li et al., arXiv 2401.15077), LayerSkip (Elhoushi et al. 2024, arXiv
 2404.16710).
@@ -20,7 +20,7 @@ from torch import nn
 from decoders.core.adapter.config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
-from decoders.core.adapter.heads import DraftHeads, ExitBlock
+from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.hf.checkpoint import weights_sha256
@@ -32,7 +32,7 @@ from training.adapter.recipe import AdapterRecipe, AdapterTable
 from training.adapter.rehearsal import rehearse
 from training.adapter.student import Student, longest_row
 from training.adapter.windows import WindowSampling
-from training.heads.job import ExitJob, HeadsJob, HiddenJob
+from training.heads.job import HeadsJob, HiddenJob
 from training.heads.layer_job import LayerJob
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
@@ -55,7 +55,6 @@ _UNIFORM_SCALE = 0.1
 _OF_STATES: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
     "layer": (DraftLayer, LayerJob, {"unroll": "num_slots", "words": "num_words"}),
     "drafter": (ParallelLayers, ParallelJob, {}),
-    "exit": (ExitBlock, ExitJob, {"after": "exit_layer"}),
     "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
 }
 """By recipe table: adapter class, job class, and keys that `AdapterConfig` names differently."""

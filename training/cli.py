@@ -116,7 +116,6 @@ _adapter_verb(
 _adapter_verb(
     "drafter", "Train layers that draft in one pass (resumable); see docs/decoders/shallow.md."
 )
-_adapter_verb("exit", "Train an early exit of a model (resumable); see docs/decoders/exit.md.")
 
 
 def _train(kind: str, given: Given) -> None:

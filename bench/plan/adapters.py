@@ -23,7 +23,6 @@ _TRAINERS: Mapping[Variant, str] = {
     "isd": "bench train idlm --objective isd",
     "medusa": "bench train medusa",
     "eagle": "bench train eagle",
-    "exit": "bench train exit",
     "shallow": "bench train drafter",
 }
 """The command that trains an adapter of each variant."""

@@ -44,7 +44,6 @@ class Model(ABC):
         """Begin without a cache row; `reserve` allocates rows."""
         self._open: list[Session] = []
         self._size = (0, 0)
-        self._exits: dict[str, Any] = {}
 
     @property
     @abstractmethod
@@ -71,14 +70,11 @@ class Model(ABC):
 
     def holds(self, num_rows: int, capacity: int) -> bool:
         """Tell whether `num_rows` sequences of `capacity` tokens fit into the cache."""
-        own = num_rows <= self._size[0] and capacity <= self._size[1]
-        return own and all(early.holds(num_rows, capacity) for early in self._exits.values())
+        return num_rows <= self._size[0] and capacity <= self._size[1]
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """Allocate a cache of exactly this size (no-op if it exists); no session may be open."""
         assert not self._open, f"{len(self._open)} sessions are open; close them first"
-        for early in self._exits.values():
-            early.reserve(num_rows, capacity)
         self._size = num_rows, capacity
 
     def open(self) -> Session:
@@ -122,10 +118,6 @@ class Model(ABC):
     @abstractmethod
     def drafter(self, name: str, capacity: int) -> RunningLayer | RunningSlots:
         """Start an attached draft layer for one sequence, with a cache of `capacity` rows."""
-
-    def early(self, name: str) -> Any:
-        """Return the model of an attached exit: the same weights, its own cache."""
-        return self._exits[name]
 
     @abstractmethod
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:

@@ -25,7 +25,6 @@ from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
-from decoders.exit import EarlyExit
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.lookahead import Lookahead
@@ -52,7 +51,6 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
     "isd": {**_SLOTS, "adapter": {**_MASKS, "variant": "isd"}},
     "medusa": {"run": _RUN, "heads": {"num_heads": 2, "rank": 4}},
     "eagle": {"run": _RUN, "layer": {"unroll": 2, "rank": 8, "num_heads": 2}},
-    "exit": {"run": _RUN, "exit": {"after": 1, "rank": 4}},
 }
 """Recipes of one step, without model and data."""
 _PLAIN: Sequence[Decoder] = (Autoregressive(), PromptLookup(), Lookahead())
@@ -62,7 +60,6 @@ _DECODERS: Mapping[str, Sequence[Decoder]] = {
     "isd": [StridedDecoding()],
     "medusa": [Medusa()],
     "eagle": [Eagle()],
-    "exit": [EarlyExit()],
 }
 
 

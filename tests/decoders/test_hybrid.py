@@ -41,7 +41,6 @@ class Recording(recording.Recording):
         super().__init__(7, seed=1, scale=2.0)
         self.attach("eagle", 0.3, "eagle")
         self.attach("medusa", 0.3, "medusa")
-        self.attach("exit", 0.3, "exit")
 
 
 def models() -> Models:
@@ -179,8 +178,8 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
             "'then' of decoder 'hybrid' is lookup; .* be a decoder other than",
         ),
         (
-            "hybrid:first=spec:then=exit",
-            "'then' .* is exit; it must be a decoder without a draft model",
+            "hybrid:first=spec:then=spec+k=2",
+            r"'then' .* is spec\+k=2; it must be a decoder without a draft model",
         ),
         ("hybrid:least=0", "'least' of decoder 'hybrid' is 0; it must be 1 or above"),
         ("hybrid:how=merge:least=2", "'least' .* is 2, but it belongs to how=match"),

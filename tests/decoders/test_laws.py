@@ -19,7 +19,6 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
-from decoders.exit import EarlyExit
 from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.spec import Speculative
@@ -44,9 +43,8 @@ class Known(TableModel):
     def __init__(self, weights: Weights) -> None:
         super().__init__(len(weights), order=6)
         self._weights = weights
-        for variant in ("isd", "medusa", "eagle", "exit"):
+        for variant in ("isd", "medusa", "eagle"):
             self.attach(variant, 0.0, variant)  # type: ignore[arg-type]
-        self._exits["exit"] = Flat(len(weights))
 
     def logits(self, context: Sequence[int]) -> Tensor:
         certain = torch.eye(self.vocab_size)
@@ -97,7 +95,6 @@ def distance(
 
 REJECTING = {
     "spec": (Speculative(k=2), SIXTHS, 3),
-    "exit": (EarlyExit(k=2, stop=0.0), SIXTHS, 3),
     "isd": (StridedDecoding(stride=2), SIXTHS, 3),
     "medusa": (Medusa(verify="rejection", width=2, nodes=2), SIXTHS, 3),
     "medusa-deep": (Medusa(verify="rejection", width=1, nodes=2), QUARTERS, 4),
@@ -129,7 +126,7 @@ class Reused:
 
 
 @pytest.mark.parametrize("stream", ["accept", "recover"])
-@pytest.mark.parametrize("name", ["spec", "exit", "isd", "medusa", "eagle"])
+@pytest.mark.parametrize("name", ["spec", "isd", "medusa", "eagle"])
 def test_a_drafts_own_number_that_decides_again_is_told_apart(
     name: str, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from decoders.core.registry import build, parse_spec
 from tests.zoo.answers import held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
 
-SPECS = ["spec", "ptp", "medusa", "eagle", "exit", "shallow", "hf"]
+SPECS = ["spec", "ptp", "medusa", "eagle", "shallow", "hf"]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_ar_spec_and_all_adapters_and_transformers_give_the_same_ids(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, per_family: int, num: int
 ) -> None:
     target = HFModel.load(ROOT / "zoo" / "target", dtype=torch.float32, device="cpu")
-    for name in ("ptp", "medusa", "eagle", "exit", "shallow"):
+    for name in ("ptp", "medusa", "eagle", "shallow"):
         target.attach(name, load_adapter(name, ROOT / "zoo" / name))
     models = Models(target=target, draft=zoo.draft)
     prompts, sampling = held_out(tokenizer, per_family)[:num], sampling_for(zoo, tokenizer)

@@ -31,7 +31,6 @@ SPECS = {
     "idlm@isd:mode=isd": "isd",
     "medusa": "medusa",
     "eagle": "eagle",
-    "exit": "exit",
     "shallow": "shallow",
 }
 

@@ -16,10 +16,10 @@ from tests.zoo.answers import held_out, tokens_of
 from tests.zoo.conftest import ROOT
 
 TILE = 16
-ADAPTERS = ("ptp", "isd", "medusa", "eagle", "exit", "shallow")
+ADAPTERS = ("ptp", "isd", "medusa", "eagle", "shallow")
 DECODERS = (
     *("spec:verify=coupled", "ptp", "idlm:mode=isd:verify=coupled", "lookup", "jacobi"),
-    *("lookahead", "medusa", "eagle", "exit:verify=coupled", "shallow"),
+    *("lookahead", "medusa", "eagle", "shallow"),
 )
 
 

@@ -19,7 +19,6 @@ from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
-from decoders.exit import EarlyExit
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
@@ -37,7 +36,6 @@ _DECODERS: Mapping[Variant, Decoder] = {
     "isd": StridedDecoding(adapter=_NAME),
     "medusa": Medusa(adapter=_NAME),
     "eagle": Eagle(adapter=_NAME),
-    "exit": EarlyExit(adapter=_NAME),
     "shallow": Shallow(adapter=_NAME),
 }
 _NUM_TOKENS = 4

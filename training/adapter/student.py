@@ -146,7 +146,7 @@ class Student:
             if relative < (1e-3 if expected.dtype == torch.float32 else 0.1):
                 return
             reason = f"its states differ by {relative:.1%}"
-        raise ValueError(f"{line} ({reason}); train medusa, eagle or exit")
+        raise ValueError(f"{line} ({reason}); train medusa or eagle")
 
     def _stood_in(self, ids: Tensor, num_context: int) -> Tensor:
         """Return states of a text's beginning, and of two windows of slots that replace the rest.

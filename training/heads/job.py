@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.core.adapter.heads import DraftHeads, ExitBlock
-from decoders.core.hf.copies import early_exit
+from decoders.core.adapter.heads import DraftHeads
 from training.forward import logits_of
 from training.heads.recipe import RunTable
 from training.judged import JudgedJob, Report
@@ -59,10 +58,10 @@ class HiddenJob(JudgedJob):
         most = self.run.max_logits // (self.heads.config.num_slots * len(self._head.weight))
         return groups(rows, max(1, min(self.run.max_tokens, most)))
 
-    def _batch(self, rows: Sequence[Row], *, ahead: int = 2) -> tuple[Tensor, Tensor]:
+    def _batch(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
         """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""
         ids, device = padded(rows), next(self.heads.parameters()).device
-        targets = targets_of(rows, self.heads.config.num_slots, ahead=ahead)
+        targets = targets_of(rows, self.heads.config.num_slots)
         return ids.to(device), targets.to(device)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
@@ -127,52 +126,21 @@ class HeadsJob(HiddenJob):
             yield logits_of(self._head, self.heads(some)), targets, None
 
 
-class ExitJob(HiddenJob):
-    """Trains an early exit: a block after the first layers learns the target's next token.
-
-    The last norm and the output head are the target's.
-    """
-
-    heads: ExitBlock
-
-    def __init__(self, module: Any, heads: ExitBlock, *parts: Any) -> None:
-        """See `HiddenJob`; a target with no layer after the exit raises `ValueError`."""
-        super().__init__(module, heads, *parts)
-        self._early = early_exit(module, heads.config.exit_layer, self._block)
-
-    def _block(self, hidden: Tensor) -> Tensor:
-        """Run the block in float32, and return the target's precision."""
-        out: Tensor = self.heads(hidden.float())
-        return out.to(hidden.dtype)
-
-    def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        ids, targets = self._batch(rows, ahead=1)
-        counts = targets[..., 0] != NONE
-
-        def read(module: Any) -> Tensor:
-            hidden = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            return logits_of(self._head, hidden[counts])[:, None]
-
-        with torch.no_grad():
-            truth = read(self.module)
-        yield read(self._early), targets[counts], truth
-
-
 def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
     """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``; W if not included."""
     own = logits.gather(-1, indices.clamp(min=0)[..., None])
     return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
-def targets_of(rows: Sequence[Row], num_heads: int, *, ahead: int = 2) -> Tensor:
+def targets_of(rows: Sequence[Row], num_heads: int) -> Tensor:
     """Return each head's target token at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
 
-    The target of head h is the token `ahead` + h positions later. An index has targets only if the
+    The target of head h is the token 2 + h positions later. An index has targets only if the
     next token is in an answer, because states inside a prompt draft nothing.
     """
     known = learnt(rows)
-    tokens = F.pad(padded(rows).where(known, NONE), (0, ahead + num_heads), value=NONE)
-    targets = tokens[:, ahead:].unfold(1, num_heads, 1)[:, : known.shape[1]]
+    tokens = F.pad(padded(rows).where(known, NONE), (0, 2 + num_heads), value=NONE)
+    targets = tokens[:, 2:].unfold(1, num_heads, 1)[:, : known.shape[1]]
     return targets.where(F.pad(known, (0, 1))[:, 1:, None], NONE)
 
 

@@ -65,14 +65,6 @@ class DrafterTable(RecipeTable):
     seed: Seed = 0
 
 
-class ExitTable(RecipeTable):
-    """[exit]: number of layers before the exit, width of its block (`rank`), and seed."""
-
-    after: Count = 2
-    rank: Count = 768
-    seed: Seed = 0
-
-
 class RunTable(LoopTable):
     """[run]: head h (from 0) has weight ``head_decay ** h`` in the loss.
 
@@ -103,12 +95,11 @@ class RunTable(LoopTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.adapters`: trains heads, or the layer, drafter or exit it has."""
+    """A recipe of `training.adapters`: trains the heads, layer or drafter it has."""
 
     model: ModelTable
     heads: HeadsTable | None = None
     layer: LayerTable | None = None
     drafter: DrafterTable | None = None
-    exit: ExitTable | None = None
     data: dict[str, Any]
     run: RunTable

@@ -13,16 +13,16 @@ from decoders.core.types import demand
 
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
-HeadsVariant = Literal["medusa", "eagle", "exit", "shallow"]
+HeadsVariant = Literal["medusa", "eagle", "shallow"]
 Variant = Literal[SlotVariant, HeadsVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-MASKED_VARIANTS: tuple[Variant, ...] = ("refine", "isd", "medusa", "eagle", "exit")
-"""Variants without uniforms: slots that carry a mask, heads, a draft layer and an exit."""
+MASKED_VARIANTS: tuple[Variant, ...] = ("refine", "isd", "medusa", "eagle")
+"""Variants without uniforms: slots that carry a mask, heads and a draft layer."""
 HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
 """Variants that read hidden states and have no slots in calls (`HiddenAdapter`)."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
-_OF_SOME = ("num_heads", "num_words", "exit_layer", "num_layers", "bias_rank")
+_OF_SOME = ("num_heads", "num_words", "num_layers", "bias_rank")
 _ATTENTIVE = ("eagle", "shallow")
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
@@ -65,7 +65,6 @@ class AdapterConfig:
         num_heads: attention heads of a draft layer; 0 for all other variants.
         num_words: number of frequent words that a draft layer's head scores; 0: the whole
             vocabulary (not allowed for ``shallow``).
-        exit_layer: number of decoder layers before an exit; 0 for all other variants.
         num_layers: number of layers of ``shallow``; 0 for all other variants.
         bias_rank: rank of the bias of a draft on the next one's logits (``shallow``); 0: no bias.
         order: order in which `pick` accumulates a distribution.
@@ -92,7 +91,6 @@ class AdapterConfig:
     greedy: bool = False
     num_heads: int = 0
     num_words: int = 0
-    exit_layer: int = 0
     num_layers: int = 0
     bias_rank: int = 0
     order: str = "vocabulary"
@@ -129,8 +127,6 @@ class AdapterConfig:
             (shallow == (self.num_layers >= 1), "num_layers", "1 or above in shallow, else 0"),
             (self.bias_rank >= 0, "bias_rank", "0 or above"),
             (shallow or not self.bias_rank, "bias_rank", "0 unless it is shallow"),
-            (self.exit_layer >= 1 or self.variant != "exit", "exit_layer", "1 or above"),
-            (not self.exit_layer or self.variant == "exit", "exit_layer", "0 without an exit"),
             (not self.masked or self.code == "constant", "code", f"constant for {self.variant}"),
         ]
         for holds, name, allowed in rules:

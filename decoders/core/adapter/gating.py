@@ -81,7 +81,7 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
     if other := other_linear(module):
         raise ValueError(
             f"{type(module).__name__} has layers of {other}, which compute more than torch's "
-            "nn.Linear: they cannot be gated; use medusa, eagle, exit or no adapter"
+            "nn.Linear: they cannot be gated; use medusa, eagle or no adapter"
         )
     return {
         name: _layer(name, layer).shape

@@ -58,34 +58,6 @@ class HeadsPass(DraftPass):
         return (self.head(self.layers(inputs["states"][0])).float(),)
 
 
-class ExitBlock(HiddenAdapter):
-    """A block ``h + up silu(down norm(h) + bias)`` after a model's first layers.
-
-    The model's norm and head read its output, as in LayerSkip (Elhoushi et al. 2024, arXiv
-    2404.16710). Only the block is trained, like Kangaroo's adapter (arXiv 2404.18911).
-    """
-
-    variant, sized = "exit", "down"
-
-    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make a fresh block that changes nothing; `ValueError` for another configuration."""
-        super().__init__(config)
-        rank, width = self.shape_of(config)
-        self.down = spread(torch.Generator().manual_seed(seed), rank, width)
-        self.bias = nn.Parameter(torch.zeros(rank))
-        self.up = nn.Parameter(torch.zeros(width, rank))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map states ``[..., D]`` to inputs ``[..., D]`` of the model's last norm."""
-        normed = F.rms_norm(hidden, hidden.shape[-1:], eps=1e-6)
-        return hidden + F.linear(F.silu(F.linear(normed, self.down, self.bias)), self.up)
-
-    @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """Return the widths of the block and of the model."""
-        return config.rank, config.width
-
-
 def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
     """Load an adapter of any kind from its folder; `ValueError` if it cannot be loaded."""
     file = Path(folder).expanduser() / CONFIG_FILE
@@ -95,5 +67,5 @@ def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
         return SlotAdapter.load(folder)  # raises an error that says what is wrong
     if config.variant not in HEADS:
         return SlotAdapter.load(folder)
-    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ExitBlock, ParallelLayers)
+    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ParallelLayers)
     return next(kind for kind in kinds if kind.variant == config.variant).load(folder)

@@ -184,7 +184,7 @@ class SlotAdapter(StoredAdapter):
         if (strange := fed_other_rows(module, list(shapes))) is not None:
             raise ValueError(
                 f"{type(module).__name__} feeds its layer {strange} rows other than the call's, "
-                "which no gate can tell apart; use medusa, eagle, exit or no adapter"
+                "which no gate can tell apart; use medusa, eagle or no adapter"
             )
 
 
@@ -221,7 +221,7 @@ class HiddenAdapter(StoredAdapter):
     def check_fits(self, width: int) -> None:
         """Raise `ValueError` unless a model's hidden states have the width of training."""
         if width != self.config.width:
-            nouns = {"medusa": "heads were", "exit": "exit was", "shallow": "draft layers were"}
+            nouns = {"medusa": "heads were", "shallow": "draft layers were"}
             noun, own = nouns.get(self.variant, "draft layer was"), self.config.width
             raise ValueError(f"the {noun} made for a model {own} wide, not {width}")
 

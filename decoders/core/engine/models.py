@@ -33,14 +33,8 @@ class Models:
                 model.reserve(num_rows, num_tokens + _SLACK_ROWS)
 
     def drafting(self, decoder: Decoder) -> Model | None:
-        """Return the model that a decoder drafts with: the draft model, or the target's exit."""
-        for part in decoder.parts:
-            if "draft" in part.needs:
-                return self.draft
-            if "exit" in part.variants and part.adapter_name is not None:
-                early: Model = self.target.early(part.adapter_name)
-                return early
-        return None
+        """Return the draft model if a decoder drafts with it."""
+        return self.draft if any("draft" in part.needs for part in decoder.parts) else None
 
     @property
     def num_graphs(self) -> int:

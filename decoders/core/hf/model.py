@@ -22,14 +22,14 @@ from transformers.cache_utils import DynamicCache
 from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, LayerPass, ShortHead
 from decoders.core.adapter.gating import GatedModule
-from decoders.core.adapter.heads import DraftHeads, ExitBlock, HeadsPass
+from decoders.core.adapter.heads import DraftHeads, HeadsPass
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.hf.architecture import Architecture, main_device, notes_of, token_ids
 from decoders.core.hf.attention import group_attention, own_attention
 from decoders.core.hf.compiled import Backend
-from decoders.core.hf.copies import early_exit, library_copy
+from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
@@ -114,7 +114,6 @@ class HFModel(Model):
         self._layout: Layout | None = None
         self._heads: dict[str, HiddenAdapter] = {}
         self._drafts: dict[str, DraftRunner] = {}
-        self._exits: dict[str, HFModel] = {}
         self.num_forwards = 0
 
     @classmethod
@@ -219,13 +218,6 @@ class HFModel(Model):
             head = ShortHead(head, heads.words.to(self.device))
         if (work := _PASSES.get(type(own))) is not None:
             self._drafts[name] = DraftRunner(work(own, self._runner.tokens, head), self._runner)
-        if isinstance(heads, ExitBlock):
-            module = early_exit(self.module, heads.config.exit_layer, self._heads[name])
-            graphs = self._runner.graphs
-            backend = "inductor" if graphs is None else graphs.backend
-            early = HFModel(module, compile=graphs is not None, backend=backend, grouped=False)
-            early._runner.gated = self._runner.gated  # shares these layers, already wrapped
-            self._exits[name] = early if self.tile is None else early.in_tiles(self.tile)
 
     @property
     def _no_hidden(self) -> str:
@@ -252,9 +244,7 @@ class HFModel(Model):
         return logits.float()
 
     def adapter_bytes(self, name: str) -> int:
-        """See `Model.adapter_bytes`; includes merged weights, caches of exits and draft layers."""
-        if name in self._exits:
-            return self._heads[name].weight_bytes + self._exits[name].cache_bytes()
+        """See `Model.adapter_bytes`; includes merged weights and caches of draft layers."""
         heads = self._heads.get(name)
         if heads is None:
             return self._runner.adapters[name].num_bytes
@@ -325,21 +315,17 @@ class HFModel(Model):
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
         own = self._runner.graphs, *(drafts.graphs for drafts in self._drafts.values())
-        others = sum(early.num_graphs for early in self._exits.values())
-        return others + sum(graphs.num_graphs for graphs in own if graphs is not None)
+        return sum(graphs.num_graphs for graphs in own if graphs is not None)
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
         """Run every call uncompiled inside the context."""
-        runners = [model._runner for model in (self, *self._exits.values())]
-        before = [runner.compiling for runner in runners]
+        before = self._runner.compiling
         try:
-            for runner in runners:
-                runner.compiling = False
+            self._runner.compiling = False
             yield
         finally:
-            for runner, was in zip(runners, before, strict=True):
-                runner.compiling = was
+            self._runner.compiling = before
 
     def cache_bytes(self) -> int:
         """Return the bytes of the preallocated KV cache (0 before `reserve`)."""

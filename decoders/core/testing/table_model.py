@@ -81,14 +81,11 @@ class TableModel(Model):
             num_heads=int(variant in ("eagle", "shallow")),
             num_words=int(variant == "shallow"),
             num_layers=int(variant == "shallow"),
-            exit_layer=int(variant == "exit"),
             anchored=standalone,
             standalone=standalone,
             greedy=True,
         )
         self.errors[name] = error
-        if variant == "exit":
-            self._exits[name] = _Early(self, error)
 
     @property
     def adapters(self) -> dict[str, AdapterConfig]:
@@ -241,18 +238,6 @@ class TableModel(Model):
         """See `Model.gather`."""
         cache = self._tokens[session.row]
         cache[start : start + len(sources)] = [cache[source] for source in sources]
-
-
-class _Early(TableModel):
-    """An exit of a table: the table's logits, shifted to other tokens where the exit errs."""
-
-    def __init__(self, whole: TableModel, error: float) -> None:
-        super().__init__(whole.vocab_size, max_length=whole.max_length)
-        self._whole, self._error = whole, error
-
-    def logits(self, context: Sequence[int]) -> Tensor:
-        wrong = self._whole.errs(context, "exit", self._error)
-        return self._whole.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
 
 class TableDrafter:

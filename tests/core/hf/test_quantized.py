@@ -31,7 +31,7 @@ from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling
 from tests.command_line import bench
 from tests.tiny_checkpoint import save_checkpoint
-from tests.tiny_models import VOCAB, WIDTH, exit_block, fresh, slot_adapter
+from tests.tiny_models import VOCAB, WIDTH, fresh, slot_adapter
 
 
 def weight_of(num_out: int, num_in: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -108,7 +108,6 @@ SPECS = {
     "idlm@isd:mode=isd": "isd",
     "medusa": "medusa",
     "eagle": "eagle",
-    "exit": "exit",
     "shallow": "shallow",
     "hf": None,
     "hf@assisted:kind=assisted": None,
@@ -127,8 +126,6 @@ def attached(model: HFModel, spec: str) -> Decoder:
         case "eagle":
             config = AdapterConfig(variant="eagle", rank=8, num_heads=2, **FIELDS)
             model.attach("eagle", DraftLayer(config))
-        case "exit":
-            model.attach("exit", exit_block())
         case "shallow":
             sizes: dict[str, Any] = {
                 "rank": 8,
@@ -159,7 +156,7 @@ def test_decoders_give_the_ids_of_ar_on_the_same_packed_model(spec: str, width: 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    "spec", ["ptp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("medusa", "exit"))]
+    "spec", ["ptp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("medusa",))]
 )
 def test_packed_kernels_are_part_of_a_graph(spec: str, width: Width) -> None:
     sampling, answers = Sampling(max_new_tokens=12), []

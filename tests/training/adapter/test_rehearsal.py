@@ -59,9 +59,7 @@ def refused(recipe: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
     ("name", "tables", "told"),
     [
         ("deepseek_v3", {"adapter": _ISD, "sampling": {}}, "kv_b_proj rows other than the call's"),
-        ("gemma4_text", {"exit": {"after": 2, "rank": 4}}, "(num_kv_shared_layers)"),
         ("gpt_oss", {"adapter": ADAPTER}, "its attention is not plain (its states differ by "),
-        ("opt, projected", {"exit": {"after": 1, "rank": 4}}, "projects states 32 wide to 16"),
         ("gemma2", {"adapter": ADAPTER}, "does more to its logits than a linear head"),
     ],
 )

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter.draft_layer import DraftLayer
-from decoders.core.adapter.heads import DraftHeads, ExitBlock
+from decoders.core.adapter.heads import DraftHeads
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
-from decoders.exit import EarlyExit
 from decoders.medusa import Medusa
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of, whole_and_parts
@@ -192,8 +191,6 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
         "medusa-any.toml",
         "eagle.toml",
         "eagle-any.toml",
-        "exit.toml",
-        "exit-any.toml",
     ],
 )
 def test_the_shipped_recipes_are_complete_and_small_enough(
@@ -381,78 +378,6 @@ def test_the_command_trains_a_draft_layer(
     ended = bench(*train, "--num-steps", 2)
     assert (ended.code, ended.err) == (0, "")
     assert DraftLayer.load(out).config.variant == "eagle"
-
-
-def with_exit(tables: dict[str, Any]) -> dict[str, Any]:
-    del tables["heads"]
-    return tables | {"exit": {"after": 1, "rank": 16, "seed": 1}}
-
-
-def apart(job: Any) -> float:
-    """Nats between the target's distributions and an exit's, over the rows of a step."""
-    total = 0.0
-    with torch.no_grad():
-        for row in job.source.rows(0):
-            out = job.module(torch.tensor([row.ids]), output_hidden_states=True)
-            states = job.module.base_model.norm(job.heads(out.hidden_states[1]))
-            drafted = job.module.lm_head(states).log_softmax(-1)
-            truth = out.logits.log_softmax(-1)
-            total += (truth.exp() * (truth - drafted)).sum().item()
-    return total
-
-
-def test_an_exit_is_trained_written_and_drafts(
-    tables: dict[str, Any], home: Path, tmp_path: Path
-) -> None:
-    tables = with_exit(tables)
-    before = apart(job_of(tables, tmp_path))
-    assert train_heads(tables, tmp_path, progress="none").step == 60
-    block, job = ExitBlock.load(tmp_path), job_of(tables, tmp_path)
-    job.heads = block
-    assert apart(job) < 0.7 * before
-    assert len(block.config.measured["accuracy"]) == 1
-    assert block.config.exit_layer == 1
-    target = HFModel.load(home / "letters", dtype=torch.float32, device="cpu")
-    target.attach("exit", block)
-    sampling = Sampling(temperature=0.7, max_new_tokens=20, seed=1)
-    models = Models(target=target)
-    expected = generate(Autoregressive(), [0], sampling, models).tokens
-    answer = generate(EarlyExit(verify="coupled"), [0], sampling, models)
-    assert answer.tokens == expected
-    assert sum(step.draft_calls for step in answer.steps) > 0
-
-
-def test_an_exits_loss_is_against_the_targets_own_distribution(
-    tables: dict[str, Any], tmp_path: Path
-) -> None:
-    """Row by row and place by place, from the module's own states after its first layer."""
-    job = job_of(with_exit(tables), tmp_path)
-    generator = torch.Generator().manual_seed(2)
-    job.heads.up.data = 0.2 * torch.randn(job.heads.up.shape, generator=generator)
-    expected, num = 0.0, 0
-    for row in job.source.rows(0):
-        out = job.module(torch.tensor([row.ids]), output_hidden_states=True)
-        states = job.module.base_model.norm(job.heads(out.hidden_states[1]))
-        for place in range(len(row.ids) - 1):
-            if row.learn[place + 1]:
-                drafted = job.module.lm_head(states[0, place]).log_softmax(-1)
-                expected -= (out.logits[0, place].softmax(-1) * drafted).sum().item()
-                num += 1
-    pieces = list(job.pieces(TrainingProgress()))
-    assert sum(piece[0].item() for piece in pieces) == pytest.approx(expected, rel=1e-4)
-    assert sum(piece[1] for piece in pieces) == num
-
-
-def test_the_command_trains_an_exit(tables: dict[str, Any], home: Path, tmp_path: Path) -> None:
-    path, out = tmp_path / "recipe.toml", tmp_path / "out"
-    path.write_text(toml_of(with_exit(tables)), encoding="utf-8")
-    train = ("train", "exit", "--recipe", path, "-o", out, "--progress", "none")
-    ended = bench(*train, "--num-steps", 2)
-    assert (ended.code, ended.err) == (0, "")
-    assert ExitBlock.load(out).config.variant == "exit"
-    ended = bench(*train, "--set", "exit.after=9", "--restart")
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "exit after layer 9 of a model with" in ended.err
 
 
 def test_a_run_of_minutes_ends_by_the_clock(tables: dict[str, Any], tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class HFModel(Model):
 
     def _detach(self, name: str) -> None:
         self._runner.detach(name)
-        for attached in (self._heads, self._drafts, self._exits):
+        for attached in (self._heads, self._drafts):
             attached.pop(name, None)
 
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:

@@ -101,7 +101,7 @@ def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what costs a short run most: the first look at all garbage, and asking git."""
     monkeypatch.setattr("gc.collect", lambda: 0)
-    monkeypatch.setattr("bench.machine.env._git", lambda *_: None)
+    monkeypatch.setattr("bench.machine.source._git", lambda *_: None)
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import json
 import os
 import platform
 import resource
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from importlib.resources import files
@@ -25,10 +24,10 @@ import psutil
 
 from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
+from bench.machine.source import git_state
 from bench.records.environment import (
     AdapterFacts,
     Environment,
-    GitState,
     Machine,
     Models,
     TorchSettings,
@@ -109,42 +108,6 @@ def peak_rss_bytes() -> int:
     """Return the peak resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def git_state(root: Path) -> GitState:
-    """Return commit, branch (None: detached) and dirty flag; all None outside a checkout."""
-    top = _git(root, "rev-parse", "--show-toplevel")
-    if top is None or Path(top) != root:
-        return GitState()
-    status = _git(root, "status", "--porcelain")
-    return GitState(
-        commit=_git(root, "rev-parse", "--verify", "HEAD"),
-        branch=_git(root, "symbolic-ref", "--quiet", "--short", "HEAD") or None,
-        dirty=None if status is None else bool(status),
-    )
-
-
-def source_hash(files: Sequence[Path]) -> str:
-    """Return the SHA-256 of the contents of source files, in the given order."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:

@@ -10,14 +10,14 @@ command line, and `ab`, because its measurements cannot be resumed.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError
-from bench.machine.env import ROOT, source_hash
+from bench.machine.env import ROOT
+from bench.machine.source import source_hash
+from bench.plan.code import own_files
 from bench.plan.setup import Setup
 from bench.records.environment import Environment
 from bench.records.plan import Plan
@@ -60,11 +60,9 @@ def check_identity(
 
 
 def _code_hash(setup: Setup) -> str:
-    """Return the hash of `_MEASURING` and of decoders and loops outside of it."""
+    """Return the hash of `_MEASURING`, and of decoders and what they import outside of it."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
-    decoders = [arm.decoder for arm in setup.arms.values()]
-    brought = {Path(inspect.getfile(type(decoder))) for decoder in decoders}
-    brought |= {Path(file) for decoder in decoders for file in decoder.sources}
+    brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
     return source_hash([*files, *sorted(brought - set(files))])
 
 

@@ -18,6 +18,7 @@ from bench.machine.clock import Clock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import ROOT, capture
 from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
+from bench.plan.code import code_hash, repository_of
 from bench.plan.devices import check_devices, device_map, open_device, usual_dtype
 from bench.plan.named_models import resolve
 from bench.plan.numerics import check_tiles, in_tiles, uses_tiles
@@ -99,7 +100,8 @@ class Setup:
     def environment(self) -> Environment:
         """Return the machine's present state, with these models."""
         dtype = self.config.dtype or "float32"
-        return capture(device=self.device, dtype=dtype, models=self.facts)
+        env = capture(device=self.device, dtype=dtype, models=self.facts)
+        return replace(env, repository=repository_of(arm.decoder for arm in self.arms.values()))
 
 
 Opener = Callable[[ResolvedRun], Setup]
@@ -273,6 +275,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             options=options_of(decoder, options),
             lossless=decoder.lossless,
             comparable_to_ar=decoder.comparable_to_ar(sampling),
+            code=code_hash(decoder),
         ),
         decoder=decoder,
         models=used,

@@ -111,7 +111,8 @@ class Environment:
     """The content of env.json.
 
     `gpu` holds facts from the driver (`bench.machine.gpu`), `packages` versions by name, and
-    `environment` the allowed environment variables. `process` is None until the run ends.
+    `environment` the allowed environment variables. `git` is the benchmark's commit, `repository`
+    that of decoders from another repository. `process` is None until the run ends.
     """
 
     schema: int | None = None
@@ -124,6 +125,7 @@ class Environment:
     torch: TorchSettings = TorchSettings()
     environment: Mapping[str, str] = field(default_factory=dict)
     git: GitState = GitState()
+    repository: GitState | None = None
     models: Models = Models()
     comparability_key: str | None = None
     process: Process | None = None
@@ -139,10 +141,11 @@ class Environment:
         return (self.gpu or {}).get("driver")
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON data, without ``process`` if it is None."""
+        """Return JSON data, without ``process`` and ``repository`` if they are None."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists there
-        if data["process"] is None:
-            del data["process"]
+        for key in ("process", "repository"):
+            if data[key] is None:
+                del data[key]
         return data
 
 

@@ -36,7 +36,8 @@ class Cell:
     """One row of every table: a decoder with all options resolved.
 
     The decoder's class and options determine `lossless`. With the temperature, they determine
-    `comparable_to_ar`: lossless then means exactly ar's tokens (greedy, or coupled).
+    `comparable_to_ar`: lossless then means exactly ar's tokens (greedy, or coupled). `code` is the
+    SHA-256 of the decoder's own source files (`bench.plan.code`).
     """
 
     cell: str
@@ -45,6 +46,7 @@ class Cell:
     options: Mapping[str, Any] = field(default_factory=dict)
     lossless: bool
     comparable_to_ar: bool | None = None
+    code: str | None = None
 
     @property
     def guarantee(self) -> str:

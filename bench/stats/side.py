@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bench.records.environment import GitState
 from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell
 from bench.records.run_folder import Run, find_run, load_run
 from bench.records.status import Difference
@@ -16,7 +17,7 @@ from bench.stats.quality import Gold, gold_answers
 from bench.stats.validity import judge
 
 _SHORT = 9
-"""Displayed digits of a commit."""
+"""Displayed digits of a commit or a hash."""
 FLOAT32 = "float32"
 
 
@@ -60,13 +61,18 @@ class RunSnapshot(Run):
 
     @property
     def code(self) -> str | None:
-        """Return the measured code: short commit, with branch or revision; None: unknown."""
-        git = self.env.git
-        if not git.commit:
-            return None
-        where = self.status.revision or git.branch
-        text = git.commit[:_SHORT] + (f" ({where})" if where else "")
-        return f"{text} with uncommitted changes" if git.dirty else text
+        """Return the commit of the decoders' repository, else of the benchmark; None: unknown."""
+        return _named(self.env.repository or self.env.git, self.status.revision)
+
+    @property
+    def benchmark(self) -> str | None:
+        """Return the benchmark's commit, if the decoders come from another repository."""
+        return None if self.env.repository is None else _named(self.env.git)
+
+    def code_of(self, cell: str) -> str | None:
+        """Return the shortened hash of a decoder's own source files."""
+        found = next((planned.code for planned in self.planned if planned.cell == cell), None)
+        return found and found[:_SHORT]
 
     @property
     def key(self) -> str | None:
@@ -100,6 +106,15 @@ class RunSnapshot(Run):
 
     def _difference(self, cell: str) -> Difference | None:
         return next((d for d in self.status.differences or () if d.cell == cell), None)
+
+
+def _named(git: GitState, revision: str | None = None) -> str | None:
+    """Return a short commit, with its revision or branch."""
+    if not git.commit:
+        return None
+    where = revision or git.branch
+    text = git.commit[:_SHORT] + (f" ({where})" if where else "")
+    return f"{text} with uncommitted changes" if git.dirty else text
 
 
 def load_side(name: str, parent: Path) -> RunSnapshot:

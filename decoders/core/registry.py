@@ -184,7 +184,7 @@ def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"decoder file {str(path)!r} does not exist; give path.py:Class")
     try:
-        return import_file(path, f"bench_decoder_{path.stem}")
+        return import_file(path, _module_name(path.resolve()))
     except (Exception, SystemExit) as error:  # foreign code may raise anything
         line = f"decoder file {str(path)!r} cannot be imported: {type(error).__name__}: {error}"
         for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
@@ -192,6 +192,22 @@ def _load_file(path: Path) -> ModuleType:
                 line += f" ({path.name}:{number})"
                 break
         raise ValueError(line) from error
+
+
+def _module_name(path: Path) -> str:
+    """Return the name of a file's module; if it is in a package, that package is imported."""
+    alone, outer = f"bench_decoder_{path.stem}", path.parent
+    while (outer / "__init__.py").is_file():
+        outer = outer.parent
+    package = ".".join(path.parent.relative_to(outer).parts)
+    if not package or path.parent.is_relative_to(_FOLDER):
+        return alone
+    sys.path.insert(0, str(outer))
+    try:
+        found = importlib.import_module(package)
+    finally:
+        sys.path.remove(str(outer))
+    return f"{package}.{path.stem}" if str(path.parent) in found.__path__ else alone
 
 
 def _decoder_class(module: ModuleType, class_name: str, origin: str) -> type[Decoder]:

@@ -92,3 +92,31 @@ def test_listing_names_imports_neither_torch_nor_decoders() -> None:
         "assert 'torch' not in sys.modules and 'decoders.spec' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_file_in_a_package_may_import_its_siblings(tmp_path: Path) -> None:
+    package = tmp_path / "outer" / "inner"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("")
+    (package.parent / "sizes.py").write_text("K = 7\n")
+    (package / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom decoders.spec import Speculative\n"
+        "from ..sizes import K\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Mine(Speculative):\n    k: int = K\n"
+    )
+    before = list(sys.path)
+    assert build(parse_spec(f"{package}/mine.py:Mine")).k == 7  # type: ignore[attr-defined]
+    assert sys.path == before
+    (package / "mine.py").write_text("from ..sizes import L\n")
+    with pytest.raises(ValueError, match=r"cannot be imported: ImportError.*\(mine\.py:1\)"):
+        build(parse_spec(f"{package}/mine.py:Mine"))
+
+
+def test_a_package_of_another_place_with_the_same_name_is_not_taken(tmp_path: Path) -> None:
+    """`tests` is imported already: this file's folder is another package of that name."""
+    package = tmp_path / "tests"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "mine.py").write_text("from decoders.spec import Speculative as Mine\n")
+    assert build(parse_spec(f"{package}/mine.py:Mine")).name == "spec"

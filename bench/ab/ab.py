@@ -1,4 +1,4 @@
-"""`bench ab`: measures two checkouts together, so that only their code can make a difference.
+"""`bench ab`: measures two commits together, so that only their code can make a difference.
 
 Each side has one process, and only one process works at a time. Both sides answer a prompt with a
 decoder right after each other, in seeded random order, so that drift of the machine affects both
@@ -18,9 +18,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from bench.ab.checkout import Process, check_setup, checkout
-from bench.ab.request import check_asked
+from bench.ab.checkout import Process, Tree, check_setup, checkout
+from bench.ab.request import check_asked, of_side
 from bench.errors import UnavailableError
+from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.records.environment import ENV, environment_of
 from bench.records.files import SampleWriter, write_json, write_text
@@ -63,8 +64,9 @@ def run_ab(
     config: Mapping[str, Any],
     parent: Path,
     progress: Progress,
+    repository: Path = ROOT,
 ) -> tuple[Path, Path]:
-    """Measure two checkouts, each a folder or a git revision; return base's and head's run folders.
+    """Measure two sides, each a folder or a git revision; return base's and head's run folders.
 
     `config` holds the values of `RunConfig` that were set (`bench.ab.request`). Each side resolves
     the other values by itself.
@@ -76,7 +78,7 @@ def run_ab(
     now = datetime.now(UTC)
     token = sha256(f"{now.isoformat()} {base} {head} {config}".encode()).hexdigest()[:12]
     with ExitStack() as stack:
-        trees = [stack.enter_context(checkout(revision)) for revision in (base, head)]
+        trees = [stack.enter_context(checkout(side, repository)) for side in (base, head)]
         pair = create_run_dir(parent, f"{now:%Y%m%d-%H%M%S}-ab-{token[:4]}")
         progress.note(f"writing to {pair}")
         folders = [pair / name for name in _SIDES]
@@ -92,7 +94,7 @@ def run_ab(
 class _AbRun:
     """The course of one `bench ab`; `revisions` has each run folder's git revision, if any."""
 
-    trees: Sequence[Path]
+    trees: Sequence[Tree]
     revisions: Mapping[Path, str | None]
     config: Mapping[str, Any]
     token: str
@@ -142,7 +144,8 @@ class _AbRun:
             arms = []
             for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
                 process = stack.enter_context(Process(name, tree))
-                arms.append(_AbSide(name, folder, process, process.open(self.config)))
+                asked = of_side(self.config, tree, self.trees)
+                arms.append(_AbSide(name, folder, process, process.open(asked)))
             check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
             yield arms
 

@@ -8,14 +8,15 @@ file in this checkout is relative, so that each side runs its own; any other pat
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.ab.checkout import Tree
 from bench.errors import UnavailableError, UsageError
-from bench.machine.env import ROOT
 from bench.plan.adapters import is_shelf
 from bench.plan.named_models import named
+from bench.records.plan import BASELINE
 from bench.settings.config import Options, RunConfig
 from decoders.core.hf.checkpoint import is_local
 from decoders.core.registry import parse_spec
@@ -32,8 +33,10 @@ _PLANNED = ("tasks", "columns", "split", "limit", "quality_limit", "repeats", "o
 """Settings that decide the plan; both sides use base's plan."""
 
 
-def request_of(config: RunConfig, note: Note) -> dict[str, Any]:
+def request_of(config: RunConfig, repository: Path, note: Note) -> dict[str, Any]:
     """Return the values that a configuration sets, in a form that both sides understand.
+
+    Decoders' files in `repository` are relative to its root.
 
     Raises:
         BenchError: two decoders are the same file (exit 2).
@@ -44,9 +47,24 @@ def request_of(config: RunConfig, note: Note) -> dict[str, Any]:
         "draft": _checkpoint,
         "adapters": _adapters,
         "tasks": _tasks,
-        "decoders": lambda given: _decoders(given, note),
+        "decoders": lambda given: _decoders(given, repository, note),
     }
     return {k: understood[k](v) if k in understood else v for k, v in values.items()}
+
+
+def of_side(config: Mapping[str, Any], tree: Tree, trees: Sequence[Tree]) -> dict[str, Any]:
+    """Return a request without the decoders whose file only another side has: they are new."""
+    kept = {
+        cell: options
+        for cell, options in config.get("decoders", {}).items()
+        if _has(tree, cell) or not any(_has(other, cell) for other in trees)
+    }
+    return {**config, "decoders": kept or {BASELINE: {}}} if "decoders" in config else dict(config)
+
+
+def _has(tree: Tree, cell: str) -> bool:
+    path, is_file, _ = parse_spec(cell).name.rpartition(":")
+    return not is_file or (tree.folder / path).is_file()
 
 
 def check_asked(base: str, head: str, note: Note) -> None:
@@ -84,22 +102,22 @@ def _tasks(given: str) -> str:
     return f"{source}={_absolute(value)}" if value and local else given
 
 
-def _decoders(given: Mapping[str, Options], note: Note) -> dict[str, Options]:
-    cells = {_cell(cell, note): options for cell, options in given.items()}
+def _decoders(given: Mapping[str, Options], root: Path, note: Note) -> dict[str, Options]:
+    cells = {_cell(cell, root, note): options for cell, options in given.items()}
     if len(cells) < len(given):
         raise UsageError(f"two of {', '.join(given)} are the same; give one a label")
     return cells
 
 
-def _cell(cell: str, note: Note) -> str:
+def _cell(cell: str, root: Path, note: Note) -> str:
     spec = parse_spec(cell)
     path, is_file, class_name = spec.name.rpartition(":")
     if not is_file:
         return cell
     file = Path(path).resolve()
-    if file.is_relative_to(ROOT):
-        path = file.relative_to(ROOT).as_posix()
+    if file.is_relative_to(root):
+        path = file.relative_to(root).as_posix()
     else:
         path = str(file)
-        note(f"{file} lies outside of this checkout: both sides run the same file")
+        note(f"{file} lies outside of {root.name}: both sides run the same file")
     return DecoderSpec(name=f"{path}:{class_name}", label=spec.label).cell

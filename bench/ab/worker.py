@@ -1,10 +1,11 @@
 """One side of `bench ab`: a process that measures with the code of its own checkout.
 
 It is a run's worker (`bench.workers.worker`), started as a script of its checkout, which is first
-on PYTHONPATH. The sides share only the format of requests and answers. `open` reports its version;
-any change of a request or an answer must raise `PROTOCOL`. Both are JSON lines over stdin and the
-original stdout; prints of the code under test go to stderr. A request is ``{"do": NAME, …}``; an
-answer is the result, or ``{"error": line, "exit": code}``.
+on PYTHONPATH; its arguments are folders of the decoders' own repository. The sides share only the
+format of requests and answers. `open` reports its version; any change of a request or an answer
+must raise `PROTOCOL`. Both are JSON lines over stdin and the original stdout; prints of the code
+under test go to stderr. A request is ``{"do": NAME, …}``; an answer is the result, or ``{"error":
+line, "exit": code}``.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ def main() -> None:
     """Answer requests until stdin ends."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    sys.path[:0] = sys.argv[1:]  # of the decoders' repository; the benchmark is imported already
     worker = Worker()
     for line in sys.stdin:
         channel.write(json.dumps(answer(worker, line)) + "\n")

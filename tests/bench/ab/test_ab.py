@@ -16,7 +16,8 @@ import pytest
 
 from bench import runs
 from bench.ab.ab import run_ab
-from bench.ab.checkout import PROTOCOL, Process, check_setup, checkout
+from bench.ab.checkout import PROTOCOL, Process, Tree, check_setup, checkout
+from bench.ab.request import of_side
 from bench.ab.worker import Worker, answer
 from bench.compare.compare import compare
 from bench.compare.gate import Gate
@@ -47,7 +48,7 @@ class Local(Process):
     asked: list[tuple[str, str, Any]]
 
     def __init__(self, name: str, opener: Any, asked: list[tuple[str, str, Any]]) -> None:
-        self.name, self.tree, self.asked = name, ROOT, asked
+        self.name, self.tree, self.asked = name, Tree(ROOT, ROOT), asked
         self._worker, self._opener = Worker(), opener
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def test_every_second_repeat_has_fresh_processes_and_the_base_alone_plans(sides:
 def test_a_side_says_which_revision_it_is_and_a_folder_does_not(
     sides: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.ab.ab.checkout", lambda _: contextlib.nullcontext(ROOT))
+    monkeypatch.setattr("bench.ab.ab.checkout", lambda *_: contextlib.nullcontext(Tree(ROOT, ROOT)))
     (base, head), _ = sides(base="origin/main")
     assert load_run(base).status.revision == "origin/main"
     assert load_run(head).status.revision is None
@@ -207,6 +208,22 @@ def test_a_base_without_the_decoders_file_says_so_in_one_line(sides: Any) -> Non
     assert found.value.exit_code == Exit.USAGE
 
 
+def test_a_decoder_whose_file_only_head_has_is_asked_of_head_alone(tmp_path: Path) -> None:
+    base, head = (Tree(tmp_path / name, ROOT) for name in ("base", "head"))
+    for tree, files in ((base, ["old.py"]), (head, ["old.py", "new.py"])):
+        tree.folder.mkdir()
+        for file in files:
+            (tree.folder / file).write_text("")
+    cells = {"old.py:Mine": {}, "new.py:Mine@x": {"k": "2"}, "spec": {}, "gone.py:Mine": {}}
+    config = {"decoders": cells, "limit": 3}
+    assert of_side(config, head, (base, head)) == config
+    left = {cell: cells[cell] for cell in ("old.py:Mine", "spec", "gone.py:Mine")}
+    assert of_side(config, base, (base, head)) == {"decoders": left, "limit": 3}
+    alone = of_side({"decoders": {"new.py:Mine": {}}}, base, (base, head))
+    assert alone == {"decoders": {"ar": {}}}, "not the built-in ones in its place"
+    assert of_side({"limit": 3}, base, (base, head)) == {"limit": 3}
+
+
 # ---------------------------------------------------------------- setups and checkouts
 
 
@@ -241,15 +258,15 @@ def test_only_code_may_differ_between_the_sides() -> None:
 
 
 def test_a_folder_is_a_side_as_it_is() -> None:
-    with checkout(str(ROOT)) as tree:
-        assert tree == ROOT
+    with checkout(str(ROOT), ROOT) as tree:
+        assert tree == Tree(ROOT, ROOT)
 
 
 def test_what_is_neither_folder_nor_revision_is_refused(tmp_path: Path) -> None:
     for name in ("no-such-revision", str(tmp_path), "--help"):
         with (
             pytest.raises(BenchError, match="neither a checkout") as refused,
-            checkout(name),
+            checkout(name, ROOT),
         ):
             pass
         assert refused.value.exit_code == Exit.USAGE
@@ -277,15 +294,16 @@ def test_a_revision_is_a_worktree_while_it_is_needed(
     git("commit", "-qm", "old")
     (repository / "file").write_text("new")
     monkeypatch.setattr("bench.ab.checkout.ROOT", repository)
-    with checkout("HEAD") as tree:
-        assert (tree / "file").read_text() == "old"
-    assert not tree.exists()
+    with checkout("HEAD", repository) as tree:
+        assert tree.bench == tree.folder
+        assert (tree.folder / "file").read_text() == "old"
+    assert not tree.folder.exists()
     assert git("worktree", "list").count("\n") == 1
 
 
 def test_a_worker_that_runs_other_code_is_refused(tmp_path: Path) -> None:
     process = Local("base", None, [])
-    process.tree = tmp_path
+    process.tree = Tree(tmp_path, tmp_path)
     opened = {"protocol": PROTOCOL, "root": str(ROOT)}
     process._worker = SimpleNamespace(open=lambda config: opened)  # type: ignore[assignment]
     with pytest.raises(BenchError, match="code of another checkout"):
@@ -293,19 +311,19 @@ def test_a_worker_that_runs_other_code_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Callable[..., Path]:
+def tree(tmp_path: Path) -> Callable[..., Tree]:
     """Writes a checkout whose worker is a given script."""
 
-    def write(script: str, name: str = "tree") -> Path:
+    def write(script: str, name: str = "tree") -> Tree:
         worker = tmp_path / name / "bench" / "ab" / "worker.py"
         worker.parent.mkdir(parents=True, exist_ok=True)
         worker.write_text(script)
-        return tmp_path / name
+        return Tree(tmp_path / name, tmp_path / name)
 
     return write
 
 
-def test_each_side_runs_the_worker_of_its_own_tree(tree: Callable[..., Path]) -> None:
+def test_each_side_runs_the_worker_of_its_own_tree(tree: Callable[..., Tree]) -> None:
     folder = tree("input()\nprint('{\"mine\": 1}')\n")
     with Process("base", folder) as process:
         assert process.ask("look") == {"mine": 1}
@@ -313,16 +331,16 @@ def test_each_side_runs_the_worker_of_its_own_tree(tree: Callable[..., Path]) ->
 
 def test_a_tree_without_a_worker_is_too_old_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match=r"^base is too old: it has no bench/ab") as refused:
-        Process("base", tmp_path)
+        Process("base", Tree(tmp_path, tmp_path))
     assert refused.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_another_version_of_the_exchange_is_refused(tree: Callable[..., Path]) -> None:
+def test_another_version_of_the_exchange_is_refused(tree: Callable[..., Tree]) -> None:
     says = "import json\ninput()\nprint(json.dumps({said}))\n"
     root = tree("")
-    tree(says.replace("{said}", repr({"protocol": PROTOCOL, "root": str(root)})))
+    tree(says.replace("{said}", repr({"protocol": PROTOCOL, "root": str(root.bench)})))
     with Process("base", root) as process:
-        assert process.open({})["root"] == str(root)
+        assert process.open({})["root"] == str(root.bench)
     root = tree(says.replace("{said}", repr({"protocol": PROTOCOL + 1, "root": "/"})))
     with (
         Process("head", root) as process,
@@ -334,15 +352,15 @@ def test_another_version_of_the_exchange_is_refused(tree: Callable[..., Path]) -
 
 def test_a_checkout_of_any_layout_is_known_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "decoding-bench"\n')
-    with checkout(str(tmp_path)) as tree:
-        assert tree == tmp_path
+    with checkout(str(tmp_path), ROOT) as tree:
+        assert tree.folder == tree.bench == tmp_path
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
-    with pytest.raises(BenchError, match="neither a checkout"), checkout(str(tmp_path)):
+    with pytest.raises(BenchError, match="neither a checkout"), checkout(str(tmp_path), ROOT):
         pass
 
 
 def test_the_failure_of_a_request_and_the_end_of_a_process_are_told_apart(
-    tree: Callable[..., Path],
+    tree: Callable[..., Tree],
 ) -> None:
     folder = tree(
         "import json, sys\n"
@@ -363,12 +381,12 @@ def test_the_failure_of_a_request_and_the_end_of_a_process_are_told_apart(
 
 
 def test_each_side_works_in_its_checkout_and_finds_its_own_files(
-    tree: Callable[..., Path],
+    tree: Callable[..., Tree],
 ) -> None:
     script = "input()\nprint('{\"found\": ' + open('mine.py').read() + '}')\n"
     for number, name in enumerate(("base", "head")):
         folder = tree(script, name=name)
-        (folder / "mine.py").write_text(str(number))
+        (folder.folder / "mine.py").write_text(str(number))
         with Process(name, folder) as process:
             assert process.ask("look") == {"found": number}
 

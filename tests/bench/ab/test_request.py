@@ -9,11 +9,12 @@ import pytest
 
 from bench.ab.request import check_asked, request_of
 from bench.errors import BenchError, Exit
+from bench.machine.env import ROOT
 from bench.settings.config import load_config
 
 
-def asked(notes: list[str] | None = None, **values: Any) -> dict[str, Any]:
-    return request_of(load_config(None, values), ([] if notes is None else notes).append)
+def asked(notes: list[str] | None = None, root: Path = ROOT, **values: Any) -> dict[str, Any]:
+    return request_of(load_config(None, values), root, ([] if notes is None else notes).append)
 
 
 def test_only_what_was_set_is_asked_for() -> None:
@@ -29,7 +30,10 @@ def test_a_value_that_was_set_to_the_default_is_asked_for(tmp_path: Path) -> Non
     file.write_text("temperature = 0.0\nlimit = 3\n")
     config = load_config(file, {"top_p": 1.0})
     asked = {"temperature": 0.0, "limit": 3, "top_p": 1.0}
-    assert request_of(config, print) == {**asked, "quality_limit": 20}  # the zoo's own, as limit is
+    assert request_of(config, ROOT, print) == {
+        **asked,
+        "quality_limit": 20,
+    }  # the zoo's own, as limit is
 
 
 def test_paths_mean_the_same_in_every_folder(
@@ -65,15 +69,15 @@ def test_a_decoder_of_the_checkout_is_each_sides_own_and_another_is_shared(
 ) -> None:
     root = tmp_path / "root"
     (root / "sub").mkdir(parents=True)
-    monkeypatch.setattr("bench.ab.request.ROOT", root.resolve())
+    root = root.resolve()
     monkeypatch.chdir(root / "sub")
     notes: list[str] = []
-    given = asked(notes, decoders="spec,../mine.py:Mine@m:k=3,own.py:Own")["decoders"]
+    given = asked(notes, root, decoders="spec,../mine.py:Mine@m:k=3,own.py:Own")["decoders"]
     assert given == {"spec": {}, "mine.py:Mine@m": {"k": "3"}, "sub/own.py:Own": {}}
     assert not notes
     shared = tmp_path.resolve() / "mine.py"
-    assert asked(notes, decoders="../../mine.py:Mine")["decoders"] == {f"{shared}:Mine": {}}
-    assert notes == [f"{shared} lies outside of this checkout: both sides run the same file"]
+    assert asked(notes, root, decoders="../../mine.py:Mine")["decoders"] == {f"{shared}:Mine": {}}
+    assert notes == [f"{shared} lies outside of root: both sides run the same file"]
 
 
 def test_one_decoder_named_twice_is_refused() -> None:

@@ -1,20 +1,21 @@
-"""The verbs `bench compare`, `bench ab` and `bench doctor`."""
+"""The verbs `bench gate`, `bench compare`, `bench ab` and `bench doctor`."""
 
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from bench.cli import options
 from bench.cli.group import Verb
-from bench.errors import Exit
+from bench.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from bench.compare.gate import Gate
-    from bench.compare.judge import Comparison
     from bench.stats.side import RunSnapshot
 
 app = typer.Typer()
@@ -31,6 +32,69 @@ _JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything
 _Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
 
 
+_JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.")]
+_Head = Annotated[str, typer.Option(help="Likewise; default: the working tree.")]
+
+
+@app.command("gate", cls=Verb, rich_help_panel=PANEL)
+@options.configured(
+    *("decoders", "model", "draft", "adapter", "tasks", "limit", "quality_limit", "repeats"),
+    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
+    limit=options.option(
+        int, "Conversations. [default: 12; with --reference as there]", "--limit", "-L"
+    ),
+    quality_limit=options.option(int, "Prompts per family to score. [default: 0]"),
+    repeats=options.option(int, "[default: 2; with --reference 1]"),
+    max_new_tokens=options.option(int, "[default: 48; with --reference as there]"),
+)
+def gate_(
+    given: options.Given,
+    base: Annotated[
+        str | None, typer.Option(help="Commit (or folder) to measure on this machine as well.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Stored run to compare with instead: counters, no times.")
+    ] = None,
+    head: _Head = ".",
+    margin: Annotated[float, typer.Option(help="Slow-down that regresses; 0.05 is 5 %.")] = 0.05,
+    gate: _GateFile = None,
+    fail_inconclusive: Strict = False,
+    markdown: Markdown = None,
+    json_file: _JsonFile = None,
+    junit: _JUnit = None,
+    github: Annotated[
+        bool | None,
+        typer.Option(
+            "--github/--no-github",
+            help="Print annotations and fill the job's summary. [default: on GitHub Actions]",
+        ),
+    ] = None,
+    diff: _Diff = False,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = "auto",
+) -> None:
+    """Tell in about a minute whether a change made decoders slower or wrong, for CI.
+
+    It is `bench ab` with few prompts, uncompiled and without quality; the wider margin suits a
+    shared machine. Exit codes as of `bench compare`.
+    """
+    from bench.cli.gating import gate_settings, measure_against, with_defaults
+    from bench.settings.bounds import Margin, check
+
+    if (base is None) == (reference is None):
+        raise UsageError("give --base (a commit, to measure both) or --reference (a stored run)")
+    check(margin, Margin, "--margin")
+    rules = gate_settings(_rules(gate, fail_inconclusive), gate, margin, timed=base is not None)
+    if reference is not None:
+        sides = measure_against(reference, given, output, progress)
+    else:
+        cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
+        sides = _interleaved(str(base), head, with_defaults(given, cheap), output, progress)
+    annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
+    files = _Files(markdown, json_file, junit, annotated)
+    _conclude(sides, rules, files, diff)
+
+
 @app.command(rich_help_panel=PANEL)
 def compare(
     base: Annotated[str, typer.Argument(metavar="BASE", help="Run, `latest`, or a reference.")],
@@ -39,6 +103,7 @@ def compare(
     fail_inconclusive: Strict = False,
     markdown: Markdown = None,
     json_file: _JsonFile = None,
+    junit: _JUnit = None,
     diff: _Diff = False,
     output: options.Output = options.RESULTS,
 ) -> None:
@@ -47,12 +112,11 @@ def compare(
     Exit codes: 0 pass, improved or inconclusive; 3 regressed or WRONG; 4 a side is INVALID or
     unfinished; 5 not comparable.
     """
-    from bench.compare.compare import compare as judge
     from bench.stats.side import load_side
 
     rules = _rules(gate, fail_inconclusive)
     sides = load_side(base, output), load_side(head, output)
-    _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
+    _conclude(sides, rules, _Files(markdown, json_file, junit), diff)
 
 
 @app.command(cls=Verb, rich_help_panel=PANEL)
@@ -66,32 +130,31 @@ def compare(
     compile=options.option(bool, "Compile calls. [default: no]", "--compile/--no-compile"),
 )
 def ab(
-    base: Annotated[str, typer.Option(help="Git revision, or folder of a checkout.")],
+    base: Annotated[str, typer.Option(help="Git revision, or a folder.")],
     given: options.Given,
-    head: Annotated[str, typer.Option(help="Likewise; default: the working tree.")] = ".",
+    head: _Head = ".",
     gate: _GateFile = None,
     fail_inconclusive: Strict = False,
     markdown: Markdown = None,
     json_file: _JsonFile = None,
+    junit: _JUnit = None,
     diff: _Diff = False,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Measure two checkouts interleaved on this machine, then compare them."""
-    from bench.ab.ab import QUALITY_LIMIT, REPEATS, run_ab
-    from bench.ab.request import request_of
-    from bench.compare.compare import compare as judge
-    from bench.stats.side import load_side
+    """Measure two commits interleaved on this machine, then compare them.
+
+    They are commits of the repository around the current folder: of the benchmark, or of your own
+    decoders, which are then measured with the installed benchmark.
+    """
+    from bench.ab.ab import QUALITY_LIMIT, REPEATS
+    from bench.cli.gating import with_defaults
 
     rules = _rules(gate, fail_inconclusive)
-    own = {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS}
-    unset = {key: value for key, value in own.items() if given["config"] is given[key] is None}
-    chosen = options.configuration({**given, **unset})
-    with options.choose(progress) as shown:
-        folders = run_ab(base, head, request_of(chosen, shown.note), output, shown)
-    sides = load_side(str(folders[0]), output), load_side(str(folders[1]), output)
-    typer.echo(f"{folders[0]}  {folders[1]}")
-    _conclude(judge(*sides, rules), markdown, json_file, sides if diff else None)
+    if given["config"] is None:
+        given = with_defaults(given, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
+    sides = _interleaved(base, head, given, output, progress)
+    _conclude(sides, rules, _Files(markdown, json_file, junit), diff)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -129,22 +192,56 @@ def _rules(file: Path | None, fail_inconclusive: bool) -> Gate:
     return gate
 
 
-def _conclude(
-    comparison: Comparison,
-    markdown: Path | None,
-    json_file: Path | None,
-    diff: tuple[RunSnapshot, RunSnapshot] | None,
-) -> None:
-    from bench.compare import show as shown
-    from bench.compare.diff import show_changes
-    from bench.records.files import write_text
+def _interleaved(
+    base: str, head: str, given: options.Given, output: Path, progress: str
+) -> tuple[RunSnapshot, RunSnapshot]:
+    from bench.ab.ab import run_ab
+    from bench.ab.checkout import repository_of
+    from bench.ab.request import request_of
+    from bench.stats.side import load_side
 
-    console = options.console()
-    if diff is not None:
-        show_changes(*diff, console)
+    chosen = options.configuration(given)
+    with options.choose(progress) as shown:
+        repository = repository_of((base, head))
+        request = request_of(chosen, repository, shown.note)
+        folders = run_ab(base, head, request, output, shown, repository)
+    typer.echo(f"{folders[0]}  {folders[1]}")
+    return load_side(str(folders[0]), output), load_side(str(folders[1]), output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Output of a comparison beside the terminal."""
+
+    markdown: Path | None
+    json: Path | None
+    junit: Path | None
+    github: bool = False
+
+
+def _conclude(
+    sides: tuple[RunSnapshot, RunSnapshot], rules: Gate, files: _Files, diff: bool
+) -> NoReturn:
+    from bench.compare import annotate
+    from bench.compare import show as shown
+    from bench.compare.compare import compare as judge
+    from bench.compare.diff import show_changes
+    from bench.records.files import append_text, write_text
+
+    console, comparison = options.console(), judge(*sides, rules)
+    if diff:
+        show_changes(*sides, console)
     shown.print_comparison(comparison, console)
-    if markdown is not None:
-        write_text(markdown, shown.to_markdown(comparison))
-    if json_file is not None:
-        write_text(json_file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
+    places = annotate.places_of(sides[1].planned, Path.cwd())
+    if files.markdown is not None:
+        write_text(files.markdown, shown.to_markdown(comparison))
+    if files.json is not None:
+        write_text(files.json, json.dumps(shown.to_json(comparison), indent=1) + "\n")
+    if files.junit is not None:
+        write_text(files.junit, annotate.to_junit(comparison, places))
+    if files.github:
+        for line in annotate.github_commands(comparison, places):
+            typer.echo(line)
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            append_text(Path(summary), shown.to_markdown(comparison))
     raise typer.Exit(int(comparison.exit_code))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from bench.compare.judge import (
 from bench.compare.pair import PairedAnswers, RunPair, counted, join, of_one_answer
 from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
-from bench.stats.intervals import log_ratio_of_medians, mean_log_ratio, paired_speedup
+from bench.stats.intervals import Repeats, log_ratio_of_medians, mean_log_ratio, paired_speedup
 from bench.stats.side import RunSnapshot
 from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, drifted, from_here
 
@@ -35,6 +36,8 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         head=head.name,
         base_code=base.code,
         head_code=head.code,
+        benchmark=head.benchmark,
+        control=pair.same_benchmark or not pair.interleaved,
         gate=gate,
         cells=tuple(_judged(cell, pair, gate) for cell in {**base.cells, **head.cells}),
         how="measured interleaved" if pair.interleaved else f"measured separately, {apart}",
@@ -107,7 +110,8 @@ def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         line = f"head is {WRONG}: it claims to be lossless but differs from ar beyond near-ties"
         made = replace(made, verdict=Regression.wrong)
         notes.insert(0, line)
-    return replace(made, notes=tuple(notes))
+    codes = pair.base.code_of(cell), pair.head.code_of(cell)
+    return replace(made, notes=tuple(notes), base_code=codes[0], head_code=codes[1])
 
 
 def _not_comparable(cell: str, *notes: str, **numbers: Any) -> CellRegression:
@@ -166,8 +170,9 @@ def _hard(
 def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate) -> list[Measure]:
     """Judge time per token, if both sides have one machine and one batch size.
 
-    The change in units of ar's time on each side is shown as well. In separate runs it is a
-    control: a machine that is slower as a whole slows ar down too, and that cancels out.
+    The change in units of ar's time on each side is the control: a machine or a process that is
+    slower as a whole slows ar down too, and that cancels out. It takes part in the verdict unless
+    ar's own code may have changed between two interleaved sides.
     """
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
@@ -178,19 +183,30 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
-    over = [] if joined.base[0].decoder == BASELINE else _over_ar(joined, of_ar, measure)
+    is_ar = joined.base[0].decoder == BASELINE
+    over = [] if is_ar else _over_ar(joined, of_ar, measure, of_prompt)
     if not pair.interleaved:
         drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]
-        measure = controlled(measure, over, max(filter(drifted, drifts), default=0.0))
+        drift = max(filter(drifted, drifts), default=0.0)
+        measure = controlled(measure, over, drift)
+    elif pair.same_benchmark and is_ar:
+        measure = replace(measure, verdict=Regression.passed, note="")
+    elif pair.same_benchmark:
+        measure = controlled(measure, over, 0.0, interleaved=True)
     return [measure, *over]
 
 
-def _over_ar(joined: PairedAnswers, of_ar: PairedAnswers, time: Measure) -> list[Measure]:
+def _over_ar(
+    joined: PairedAnswers,
+    of_ar: PairedAnswers,
+    time: Measure,
+    of_prompt: Callable[[Repeats], float],
+) -> list[Measure]:
     base, head = (
         times.in_units_of(times.timed_units(ar), times.timed_units(records))
         for ar, records in ((of_ar.base, joined.base), (of_ar.head, joined.head))
     )
-    ratio = paired_speedup(base, head)
+    ratio = paired_speedup(base, head, of_prompt=of_prompt)
     if ratio.value is None:
         return []
     low, high = change_interval(ratio)

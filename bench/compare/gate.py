@@ -13,6 +13,7 @@ gate gives time a margin, judged by its confidence interval. A file lists only c
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,6 +30,8 @@ FAULTS = ("wrong_answers", "errors")
 
 _Tolerance = Annotated[float, Field(ge=0)]
 _Own = _Tolerance | None
+KEY_FIGURE = "tokens_per_step"
+"""The measure that is always shown with both its values."""
 
 
 class _Table(BaseModel):
@@ -41,11 +44,13 @@ class Hard(_Table):
     `tolerance` applies to float32 runs of one machine and to `FAULTS`. `tolerance_elsewhere`
     applies where rounding may differ (another machine, half precision), so that two nearly tied
     tokens may swap. A measure's own tolerance overrides both. Its annotation also says which
-    direction is better, and whether its change is relative to the base.
+    direction is better, and whether its change is relative to the base. `KEY_FIGURE` is only shown
+    unless it gets a tolerance, because `calls` judges what it is made of.
     """
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
+    tokens_per_step: Annotated[_Own, "more", True] = math.inf
     calls: Annotated[_Own, "less", True] = None
     rows: Annotated[_Own, "less", True] = None
     draft_calls: Annotated[_Own, "less", True] = None

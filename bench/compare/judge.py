@@ -66,7 +66,8 @@ class CellRegression:
     """One decoder: its verdict, the measures behind it, and remarks (`notes`).
 
     `num_pairs` of base's `num_base` answers have a pair in head; `num_changed` of these pairs
-    differ in token ids. Each number is None if it was not determined.
+    differ in token ids. `base_code` and `head_code` are hashes of the decoder's own source files.
+    Each is None if it was not determined.
     """
 
     cell: str
@@ -77,6 +78,8 @@ class CellRegression:
     num_changed: int | None = None
     options: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    base_code: str | None = None
+    head_code: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,9 @@ class Comparison:
     """The result of `bench compare`: verdicts, how it was measured, and what could not be judged.
 
     `invalid` names sides that are INVALID, DAMAGED or incomplete; such a comparison never passes.
-    `warnings` are the runs' own, if time is judged. `base_code` and `head_code` name the commits.
+    `warnings` are the runs' own, if time is judged. `base_code` and `head_code` name the commits,
+    of the decoders' repository if it is not the `benchmark`'s. With `control`, a slow-down must
+    also show in units of ar's time.
     """
 
     base: str
@@ -100,6 +105,8 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     base_code: str | None = None
     head_code: str | None = None
+    benchmark: str | None = None
+    control: bool = True
 
     @property
     def verdict(self) -> Regression:
@@ -179,29 +186,35 @@ def judge_time(
     return Measure("time", base_s, head_s, change, True, margin, verdict, low, high, note)
 
 
-def controlled(measure: Measure, over_ar: Sequence[Measure], drift: float) -> Measure:
-    """Withdraw a verdict on time in separate runs that the machine may explain.
+def controlled(
+    measure: Measure, over_ar: Sequence[Measure], drift: float, *, interleaved: bool = False
+) -> Measure:
+    """Withdraw a verdict on time that the machine may explain, where ar can tell.
 
-    Runs of identical code differ by up to a quarter in time, for all decoders alike. So a decoder
-    regressed or improved only if it also did in units of ar's time (`over_ar`), and regressed only
-    beyond the `drift` of a run. ar itself has no control.
+    Separate runs of identical code differ by up to a quarter in time, for all decoders alike; two
+    processes, by a few per cent. So a decoder regressed or improved only if it also did in units of
+    ar's time (`over_ar`), and regressed only beyond the `drift` of a run. ar has no control. Of
+    `interleaved` sides the control's estimate decides: its interval has ar's noise as well.
     """
+    advice = "" if interleaved else "; use `bench ab`"
     low, high = measure.low, measure.high
     if low is None or high is None:
         return measure
     control = over_ar[0] if over_ar else None
+    if control is not None and interleaved:
+        control = replace(control, low=control.change, high=control.change)
     if measure.verdict is Regression.regressed:
         if low <= measure.tolerance + drift:
-            note = "slower by no more than the machine's speed drifted in a run; use `bench ab`"
+            note = f"slower by no more than the machine's speed drifted in a run{advice}"
         elif control is None or (control.low or 0.0) <= measure.tolerance:
-            note = "the machine may have been slower, as ar was; use `bench ab`"
+            note = f"the machine may have been slower, as ar was{advice}"
         else:
             return measure
         return replace(measure, verdict=Regression.inconclusive, note=note)
     fast = 1 / (1 + measure.tolerance) - 1
     as_ar = control is None or (control.high or 0.0) >= fast
     if measure.verdict is Regression.improved and as_ar:
-        note = "the machine may have been faster, as ar was; use `bench ab`"
+        note = f"the machine may have been faster, as ar was{advice}"
         return replace(measure, verdict=Regression.passed, note=note)
     return measure
 
@@ -223,6 +236,8 @@ def more_needed(ratio: Estimate, margin: float) -> str:
     half_width = math.log(ratio.high / ratio.value)
     distance = abs(math.log1p(margin) + math.log(ratio.value))
     if half_width > _MOST_TIMES**0.5 * distance:
-        return f"more than {_MOST_TIMES} times as many prompts would be needed to decide"
+        more = f"more than {_MOST_TIMES} times as many prompts would be needed to decide"
+        return f"{more}; allow a wider margin, or find a quieter machine (bench doctor)"
     wanted = math.ceil(ratio.clusters * (half_width / distance) ** 2)
-    return f"needs about {wanted - ratio.clusters} more conversations to decide"
+    lacking = wanted - ratio.clusters
+    return f"needs about {lacking} more conversations to decide: --limit {wanted}"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from bench.compare.gate import KEY_FIGURE
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
@@ -50,6 +51,13 @@ class RunPair:
     def interleaved(self) -> bool:
         """Return whether `bench ab` measured both together."""
         return self.base.status.ab is not None and self.base.status.ab == self.head.status.ab
+
+    @property
+    def same_benchmark(self) -> bool:
+        """Return whether `bench ab` measured decoders of another repository with one benchmark."""
+        base, head = self.base.env, self.head.env
+        known = base.repository is not None and head.repository is not None
+        return self.interleaved and known and base.git == head.git
 
     def exact(self, cell: str) -> bool:
         """Return whether equal work of a cell gives equal numbers: same machine, same rounding."""
@@ -121,7 +129,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any = None
 
 def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
     return [
-        {"comparability key": side.key},
+        {"comparability key": side.key, "benchmark": side.benchmark},
         {key: value for key, value in side.config.items() if key not in _NOT_SETTINGS},
         dict(_hashes(asdict(side.env.models), "")),
         {f"package {name}": version for name, version in side.env.packages.items()},
@@ -238,6 +246,7 @@ def _counters(records: Sequence[SampleRecord]) -> Values:
         return {}
     tally = Tally.pool(timed)
     return {
+        KEY_FIGURE: tally.acceptance_length,
         "calls": tally.target_calls,
         "rows": tally.later_rows,
         "draft_calls": sum(sum(r.steps.draft_calls) for r in timed if r.steps is not None),

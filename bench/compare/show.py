@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from bench.compare.gate import HARD
+from bench.compare.gate import HARD, KEY_FIGURE
 from bench.compare.judge import (
     OVER_AR,
     ROUNDING,
@@ -21,12 +21,13 @@ from bench.compare.judge import (
     Measure,
     Regression,
 )
+from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell
 from bench.stats.intervals import LEVEL
 from bench.text import UNKNOWN, counted, markdown, percent
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
-_ALWAYS = ("calls", "rows", "emitted", "accepted", "identical_to_ar", "quality")
+_ALWAYS = (KEY_FIGURE, "calls", "rows", "emitted", "accepted", "identical_to_ar", "quality")
 _TIMES = ("time", OVER_AR)
 _BAD = (Regression.wrong, Regression.regressed, Regression.not_comparable)
 _STYLES: Mapping[str, str] = {
@@ -36,6 +37,10 @@ _STYLES: Mapping[str, str] = {
     Regression.passed: "green",
 }
 _MOST_CHANGES = 12
+_CONTROLS = {
+    True: "a decoder regressed only if the control did so too",
+    False: "it takes no part in the verdict, because ar's own code may have changed",
+}
 _EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not rise"}
 """Wording of a tolerance of 0, by the better direction."""
 
@@ -51,7 +56,7 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
         shown = (m for m in cell.measures if m.name == name)
         return next((TableCell(say(m), m.verdict is Regression.regressed) for m in shown), UNKNOWN)
 
-    names = {name: name.replace("_", " ") for name in _columns(comparison)}
+    names = {name: heading_of(name) for name in _columns(comparison)}
     columns: Columns = {
         "decoder": lambda cell: cell.cell,
         "verdict": lambda cell: TableCell(str(cell.verdict), cell.verdict in _BAD),
@@ -61,6 +66,11 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
     base = _at(comparison.base, comparison.base_code)
     title = f"{_at(comparison.head, comparison.head_code)} against {base}: {comparison.verdict}"
     return Table.made(title, _note(comparison), columns, comparison.cells)
+
+
+def heading_of(measure: str) -> str:
+    """Return a measure's heading."""
+    return "time over ar (control)" if measure == OVER_AR else measure.replace("_", " ")
 
 
 def _at(name: str, code: str | None) -> str:
@@ -118,7 +128,7 @@ def _style(row: Sequence[TableCell], index: int) -> str:
 def _remarks(comparison: Comparison) -> list[str]:
     """List remarks on the verdicts, regressions first, without the runs' warnings."""
     lines = [
-        f"{cell.cell}: {measure.name} regressed: {_both(measure)}"
+        f"{cell.cell}: {heading_of(measure.name)} regressed: {both_sides(measure)}"
         for cell in comparison.cells
         for measure in cell.measures
         if measure.verdict is Regression.regressed
@@ -127,11 +137,26 @@ def _remarks(comparison: Comparison) -> list[str]:
     for cell in comparison.cells:
         lines += [f"{cell.cell}: {note}" for note in cell.notes]
         lines += [f"{cell.cell}: option {change}" for change in cell.options]
-        lines += [f"{cell.cell}: {m.name}: {m.note}" for m in cell.measures if m.note]
+        lines += [f"{cell.cell}: {heading_of(m.name)}: {m.note}" for m in cell.measures if m.note]
         if cell.num_changed:
             changed = counted(cell.num_changed, "answer")
             lines.append(f"{cell.cell}: {changed} changed (--diff shows them)")
-    return [*lines, *comparison.unjudged]
+    lines += [*comparison.unjudged, *_codes(comparison)]
+    strict = comparison.gate.verdict.inconclusive == "fail"
+    if comparison.verdict is Regression.inconclusive and not (strict or comparison.invalid):
+        lines.append("an inconclusive result ends with 0; with --fail-inconclusive it ends with 4")
+    return lines
+
+
+def _codes(comparison: Comparison) -> list[str]:
+    """Say in one line which decoders' own code changed."""
+    pairs = {cell.cell: (cell.base_code, cell.head_code) for cell in comparison.cells}
+    shown = [
+        f"{cell} {base} on both sides" if base == head else f"{cell} {base} -> {head}"
+        for cell, (base, head) in pairs.items()
+        if None not in (base, head) and (base != head or cell != BASELINE)
+    ]
+    return [f"code of decoders: {', '.join(shown)}"] if shown else []
 
 
 def _columns(comparison: Comparison) -> list[str]:
@@ -149,8 +174,8 @@ def _change(measure: Measure) -> str:
             return _percent(measure.change)
         return f"{_percent(measure.change)} [{measure.low * 100:+.1f}, {measure.high * 100:+.1f}]"
     if measure.change is None or abs(measure.change) <= ROUNDING:
-        return "="
-    if measure.relative:
+        return f"{_sides(measure)[1]} =" if measure.name == KEY_FIGURE else "="
+    if measure.relative and measure.name != KEY_FIGURE:
         return _percent(measure.change, 2)
     return " -> ".join(_sides(measure))
 
@@ -158,13 +183,16 @@ def _change(measure: Measure) -> str:
 def _before_and_after(measure: Measure) -> str:
     change = _change(measure)
     base, head = _sides(measure)
-    if change == "=":
+    if change.endswith("="):
         return f"{head} ="
     both = f"{base} -> {head}"
+    if measure.name == KEY_FIGURE:
+        change = _percent(measure.change)
     return f"{both} ({change})" if measure.relative else both
 
 
-def _both(measure: Measure) -> str:
+def both_sides(measure: Measure) -> str:
+    """Return a measure on both sides, its change, and what was allowed."""
     if measure.name == "time":
         return f"{_before_and_after(measure)} per token, margin {measure.tolerance:.0%}"
     allowed = f"tolerance {measure.tolerance:.3g}"
@@ -190,8 +218,8 @@ def _value(measure: Measure, value: float | None, places: int = 1) -> str:
         return UNKNOWN
     if measure.name == "time":
         return f"{value * 1e3:,.2f} ms"
-    if measure.name == OVER_AR:
-        return f"{value:.3f}"
+    if measure.name in (OVER_AR, KEY_FIGURE):
+        return f"{value:.{places + 2}f}" if measure.name == OVER_AR else f"{value:.{places + 1}f}"
     share = measure.name.partition(".")[0] in _SHARES
     return percent(value, places=places) if share else f"{value:,.6g}"
 
@@ -213,14 +241,18 @@ def _pairs(cell: CellRegression) -> str:
 def _note(comparison: Comparison) -> str:
     text = (
         f"Change from {comparison.base} to {comparison.head} ({comparison.how}), over the answers "
-        "to the same prompts; counters are sums, '=' is no change."
+        "to the same prompts; counters are sums, '=' is no change. Tokens per step are shown, and "
+        "judged by calls."
     )
+    if comparison.benchmark is not None:
+        text += f" The benchmark is at {comparison.benchmark}."
     if comparison.margin is not None:
         text += (
             f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
-            f"regressed if the whole interval lies beyond +{comparison.margin:.0%}. Time over "
-            "ar: the same in units of ar's time on each side, so that a load that slowed a whole "
-            "run down cancels; it is not judged."
+            f"regressed if the whole interval lies beyond +{comparison.margin:.0%}. The control, "
+            "time over ar, is the same in units of ar's time on each side, so that a machine or "
+            "process that is slower as a whole cancels out; "
+            f"{_CONTROLS[comparison.control]}."
         )
     return text
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bench.compare.compare import compare
-from bench.compare.gate import Gate, load_gate
+from bench.compare.gate import Gate, Hard, load_gate
 from bench.compare.judge import Comparison, Measure, Regression
 from bench.errors import BenchError, Exit
 from bench.stats.side import load_side
@@ -295,6 +295,84 @@ def test_interleaved_runs_are_held_to_the_narrow_margin(pair: Pair) -> None:
         status = json.loads((run / "run.json").read_text())
         (run / "run.json").write_text(json.dumps(status | {"ab": "one"}))
     assert verdicts(judged(runs))["spec"] == "regressed"
+
+
+def own_repository(*runs: Path, benchmark: str = "b") -> None:
+    """Make runs those of one `bench ab` in the repository of decoders."""
+    for run in runs:
+        status = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(status | {"ab": "one"}))
+        env = json.loads((run / "env.json").read_text())
+        env |= {"git": {"commit": benchmark * 40}, "repository": {"commit": run.name[0] * 40}}
+        (run / "env.json").write_text(json.dumps(env))
+
+
+def test_in_ones_own_repository_ar_is_the_control_also_of_interleaved_runs(pair: Pair) -> None:
+    def loaded(record: dict[str, Any]) -> None:
+        for cell in ("ar", "spec", "ptp"):
+            slower(1.08, cell)(record)
+        slower(1.08, "ptp")(record)
+
+    runs = pair(loaded)
+    own_repository(*runs)
+    comparison = judged(runs)
+    assert verdicts(comparison) == {"ar": "pass", "spec": "inconclusive", "ptp": "regressed"}
+    note = measure(comparison, "spec", "time").note
+    assert note == "the machine may have been slower, as ar was"
+    assert comparison.control
+    own_repository(runs[1], benchmark="c")
+    other = judged(runs)
+    assert verdicts(other)["spec"] == "regressed", "ar's code may have changed as well"
+    assert not other.control
+
+
+def test_ars_own_noise_hides_no_slow_down_of_interleaved_sides(pair: Pair) -> None:
+    rng = np.random.default_rng(1)
+
+    def change(record: dict[str, Any]) -> None:
+        slower(1.08, "spec")(record)
+        slower(float(np.exp(rng.normal(0, 0.2))), "ar")(record)
+
+    runs = pair(change)
+    own_repository(*runs)
+    control = measure(judged(runs), "spec", "time_over_ar")
+    assert control.low is not None
+    assert control.low < 0.03 < (control.change or 0)
+    assert verdicts(judged(runs))["spec"] == "regressed"
+
+
+def test_a_comparison_names_the_commits_of_the_decoders_and_their_code(pair: Pair) -> None:
+    runs = pair()
+    own_repository(*runs)
+    for run, code in zip(runs, ("1" * 64, "2" * 64), strict=True):
+        manifest = json.loads((run / "manifest.json").read_text())
+        for cell in manifest["cells"]:
+            cell["code"] = "0" * 64 if cell["cell"] != "spec" else code
+        (run / "manifest.json").write_text(json.dumps(manifest))
+    comparison = judged(runs)
+    assert (comparison.base_code, comparison.head_code) == ("b" * 9, "h" * 9)
+    assert comparison.benchmark == "b" * 9
+    codes = {cell.cell: (cell.base_code, cell.head_code) for cell in comparison.cells}
+    assert codes["spec"] == ("1" * 9, "2" * 9)
+    assert codes["ptp"] == ("0" * 9, "0" * 9)
+
+
+def test_tokens_per_step_are_shown_and_judged_only_if_the_gate_says_so(pair: Pair) -> None:
+    def shorter(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["kind"] == "timing":
+            steps = record["steps"]
+            steps["emitted"] = [1, 1, sum(steps["emitted"]) - 2]
+            for name in {name for name in steps if steps[name]} - {"emitted"}:
+                steps[name] = [*steps[name][:2], sum(steps[name][2:])]
+
+    found = measure(judged(pair(shorter)), "spec", "tokens_per_step")
+    assert found.base == pytest.approx(3, rel=0.2)
+    assert found.head is not None
+    assert found.head > (found.base or 0)
+    assert found.verdict is Regression.passed
+    strict = Gate(hard=Hard(tokens_per_step=0.0))
+    runs = pair(shorter)
+    assert measure(judged(runs[::-1], strict), "spec", "tokens_per_step").verdict == "regressed"
 
 
 def test_interleaved_runs_compare_repeat_by_repeat_and_others_by_medians(pair: Pair) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.compare.gate import HARD, Gate
+from bench.compare.gate import HARD, KEY_FIGURE, Gate
 from bench.compare.judge import (
     CellRegression,
     Comparison,
@@ -44,7 +44,7 @@ def test_more_of_what_is_wanted_improves_and_less_regresses(name: str) -> None:
 
 def test_answers_of_another_length_regress_whichever_way() -> None:
     assert {hard("emitted", 100, head).verdict for head in (99, 101)} == {Regression.regressed}
-    assert set(HARD) == {*LESS, *MORE, "emitted"}
+    assert set(HARD) == {*LESS, *MORE, "emitted", KEY_FIGURE}
 
 
 def test_counters_change_relative_to_base_and_shares_by_their_difference() -> None:
@@ -117,7 +117,7 @@ def test_what_is_needed_grows_with_the_square_of_the_precision() -> None:
     """Half-width 0.2 and 0.1 from the margin: four times the conversations, three times more."""
     centre = math.exp(-(math.log1p(0.1) - 0.1))
     ratio = Estimate(value=centre, high=centre * math.exp(0.2), clusters=10)
-    assert more_needed(ratio, 0.1) == "needs about 30 more conversations to decide"
+    assert more_needed(ratio, 0.1) == "needs about 30 more conversations to decide: --limit 40"
     far = Estimate(value=centre, high=centre * math.exp(0.5), clusters=10)
     assert "more than 20 times" in more_needed(far, 0.1)
 

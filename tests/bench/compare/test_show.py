@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -82,6 +83,42 @@ def test_the_revision_that_was_checked_out_is_named(pair: Pair) -> None:
     status = json.loads((runs[0] / "run.json").read_text(encoding="utf-8"))
     (runs[0] / "run.json").write_text(json.dumps(status | {"revision": "origin/main"}))
     assert load_side(str(runs[0]), runs[0].parent).code == f"{'c' * 9} (origin/main)"
+
+
+def test_the_key_figure_has_both_values_and_the_control_one_name_everywhere(pair: Pair) -> None:
+    def more_steps(record: dict[str, Any]) -> None:
+        steps = record["steps"]
+        if record["decoder"] == "spec" and record["kind"] == "timing":
+            steps["emitted"] = [*steps["emitted"][:-1], steps["emitted"][-1] - 1, 1]
+            for name in {name for name in steps if steps[name]} - {"emitted"}:
+                steps[name] = [*steps[name], 0]
+
+    comparison = judged(pair(more_steps))
+    texts = to_markdown(comparison), printed(lambda c: print_comparison(comparison, c), 240)
+    for text in texts:
+        row = next(line for line in text.splitlines() if "spec" in line and "->" in line)
+        assert re.search(r"\b\d\.\d\d -> \d\.\d\d\b", row)
+        assert "not judged" not in text
+        flat = re.sub(r"[\s|]+", " ", text)
+        assert "time over ar (control)" in flat or "The control, time over ar, is" in flat
+    row = next(line for line in texts[0].splitlines() if line.startswith("| ar |"))
+    assert "| 1.00 = |" in row
+
+
+def test_what_settles_an_inconclusive_result_is_said(pair: Pair) -> None:
+    rng = np.random.default_rng(0)
+
+    def noisy(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["total_s"]:
+            record["total_s"] *= float(np.exp(rng.normal(0.18, 0.15)))
+
+    runs = pair(noisy)
+    comparison = judged(runs)
+    assert comparison.verdict is Regression.inconclusive
+    for text in (to_markdown(comparison), printed(lambda c: print_comparison(comparison, c))):
+        flat = " ".join(text.split())
+        assert re.search(r"needs about \d+ more conversations to decide: --limit \d+", flat)
+        assert "ends with 0; with --fail-inconclusive it ends with 4" in flat
 
 
 def test_warnings_of_the_runs_are_folded_in_markdown_and_open_on_the_terminal(pair: Pair) -> None:

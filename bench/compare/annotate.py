@@ -1,0 +1,138 @@
+"""A comparison for continuous integration: JUnit XML, and annotations of GitHub workflows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from xml.etree import ElementTree as xml
+
+from bench.compare.judge import CellRegression, Comparison, Regression
+from bench.compare.show import both_sides, heading_of
+from bench.machine.source import repository_root
+from bench.records.plan import Cell
+from bench.text import printable
+
+_ELEMENTS = {
+    Regression.wrong: "failure",
+    Regression.regressed: "failure",
+    Regression.not_comparable: "error",
+    Regression.inconclusive: "skipped",
+}
+_SUITE = "bench gate"
+PLUGINS = "bench.decoders"
+"""The entry points of `decoders.core.registry`, which would import torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The file of a decoder, relative to the root of its repository, and the line of its class."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One judged aspect of one decoder; `text` says what was found, if it did not pass."""
+
+    cell: str
+    aspect: str
+    verdict: Regression
+    text: str = ""
+
+
+def findings(comparison: Comparison) -> Iterator[Finding]:
+    """Yield every judged measure, decoders that cannot be judged, and sides that are invalid."""
+    for line in (*comparison.unlike, *comparison.invalid):
+        yield Finding("the runs", "comparable", Regression.not_comparable, line)
+    for cell in comparison.cells:
+        notes = "; ".join(cell.notes)
+        if cell.verdict is Regression.wrong:
+            yield Finding(cell.cell, "lossless", cell.verdict, notes)
+        if cell.verdict is Regression.not_comparable and not comparison.unlike:
+            yield Finding(cell.cell, "comparable", cell.verdict, notes)
+        yield from _measures(cell)
+
+
+def _measures(cell: CellRegression) -> Iterator[Finding]:
+    for measure in cell.measures:
+        notes = (both_sides(measure), measure.note) if measure.verdict in _ELEMENTS else ()
+        text = "; ".join(filter(None, notes))
+        yield Finding(cell.cell, heading_of(measure.name), measure.verdict, text)
+
+
+def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
+    """Return JUnit XML: a test case for each finding; an inconclusive one is skipped.
+
+    It fails instead if the gate wants a decision.
+    """
+    suite = xml.Element("testsuite", name=_SUITE)
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for found in findings(comparison):
+        case = xml.SubElement(suite, "testcase", classname=found.cell, name=found.aspect)
+        if place := places.get(found.cell):
+            case.set("file", place.file)
+            case.set("line", str(place.line))
+        counts["tests"] += 1
+        if kind := _element(found, comparison):
+            xml.SubElement(case, kind, message=printable(found.text))
+            counts[kind if kind == "skipped" else f"{kind}s"] += 1
+    for name, number in counts.items():
+        suite.set(name, str(number))
+    xml.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + xml.tostring(suite, "unicode") + "\n"
+
+
+def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list[str]:
+    """Return the workflow commands that show what did not pass beside the code on GitHub."""
+    lines = []
+    for found in findings(comparison):
+        if kind := _element(found, comparison):
+            level, place = "warning" if kind == "skipped" else "error", places.get(found.cell)
+            at = f"file={_property(place.file)},line={place.line}," if place else ""
+            title = _property(f"{_SUITE}: {found.cell}: {found.aspect} {found.verdict}")
+            lines.append(f"::{level} {at}title={title}::{_data(found.text)}")
+    return lines
+
+
+def places_of(cells: Iterable[Cell], folder: Path) -> dict[str, Place]:
+    """Return where the classes of decoders are that belong to the repository around a folder."""
+    root = repository_root(folder)
+    found = {cell.cell: _place_of(cell, root) for cell in cells} if root else {}
+    return {cell: place for cell, place in found.items() if place is not None}
+
+
+def _place_of(cell: Cell, root: Path) -> Place | None:
+    module, _, name = (cell.name or "").rpartition(":")
+    files = [Path(module)] if module else []
+    if not module:
+        points = entry_points(group=PLUGINS, name=name)
+        name = next((point.attr for point in points), name)
+        inside = [Path(*point.module.split(".")).with_suffix(".py") for point in points]
+        files = [folder / file for file in inside for folder in (Path("src"), Path())]
+    for file in files:
+        if not file.is_absolute() and (root / file).is_file():
+            text = (root / file).read_text(encoding="utf-8", errors="replace")
+            lines = text.splitlines()
+            starts = rf"class {re.escape(name)}\b"
+            found = (number for number, line in enumerate(lines, 1) if re.match(starts, line))
+            return Place(file.as_posix(), next(found, 1))
+    return None
+
+
+def _element(found: Finding, comparison: Comparison) -> str | None:
+    strict = comparison.gate.verdict.inconclusive == "fail"
+    if found.verdict is Regression.inconclusive and strict:
+        return "failure"
+    return _ELEMENTS.get(found.verdict)
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

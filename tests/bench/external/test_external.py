@@ -189,6 +189,16 @@ def test_sums_are_ratios_of_totals() -> None:
     assert of_others[0].identical is None, "ids are held against ar's alone"
 
 
+def test_tokens_per_call_are_unknown_if_one_answers_calls_are() -> None:
+    answers = [made_up(), made_up(prompt="c1#1", calls=None)]
+    (sums,) = engine_sums(answers, [])
+    assert sums.tokens_per_call is None
+    assert sums.tokens_per_s == pytest.approx(6 / 4), "what is known is still summed"
+    failed = made_up(prompt="c2#1", calls=None, tokens=None, error="x")
+    (sums,) = engine_sums([answers[0], failed], [])
+    assert sums.tokens_per_call == pytest.approx(3 / 2), "a failed answer made no tokens"
+
+
 def test_a_session_that_was_stopped_does_not_replace_a_whole_one() -> None:
     whole = [made_up(), made_up(prompt="c1#1")]
     stopped = [made_up(session=1, total_s=9.0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -125,3 +126,22 @@ def test_a_damaged_table_is_one_line_and_never_other_records(
         with pytest.raises(InvalidRunError, match=r"samples\.parquet is damaged: .*; put back"):
             list(frames.read_samples(file))
         assert frames.num_samples(file) == 0
+
+
+def test_a_table_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) -> None:
+    """A changed count in the footer, which no checksum covers: rows would be missing in silence."""
+    data = written([record("w0", "ar", block, block, 1.5) for block in range(3)])
+    three, four = b"\x06", b"\x08"  # as Thrift writes 3 and 4
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    claimed = []
+    for place in range(footer, len(data) - 8):
+        if data[place : place + 1] == three:
+            file = tmp_path / f"{place}.parquet"
+            file.write_bytes(data[:place] + four + data[place + 1 :])
+            with contextlib.suppress(Exception):
+                if pq.read_metadata(file).row_group(0).num_rows == 4:
+                    claimed.append(file)
+    assert claimed
+    for file in claimed:
+        with pytest.raises(InvalidRunError, match="is damaged"):
+            list(frames.read_samples(file))

@@ -343,3 +343,16 @@ def test_an_outline_says_who_was_asked_what_and_holds_no_answer(folder: Path, re
     assert all(each.tokens and each.steps for each in whole)
     bare = [replace(each, tokens=None, text=None, steps=None, scores=None) for each in whole]
     assert list(outlines(folder, plan)) == bare
+
+
+def test_lines_are_flushed_to_the_disk_once_a_second_and_at_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, flushed = [100.0], []
+    monkeypatch.setattr("bench.records.files.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.records.files.os.fsync", lambda _: flushed.append(now[0]))
+    with SampleWriter(folder) as writer:
+        for now[0] in (100.0, 100.4, 100.9, 101.0, 101.9, 102.5, 102.6):
+            writer.sync()
+        assert flushed == [100.0, 101.0, 102.5]
+    assert flushed == [100.0, 101.0, 102.5, 102.6]

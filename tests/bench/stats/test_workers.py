@@ -93,3 +93,19 @@ def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
     same = [replace(r, machine="one") for r in records]
     assert machines(same, ["ar"]) == []
     assert len(times.timed_units(r for r in same if r.decoder == "ar")) == 60
+
+
+def test_a_part_has_the_drift_of_equal_prompts_and_without_repeats_its_trend() -> None:
+    repeated = measured(lambda worker, block: 1 + 0.4 * block / 60 if worker == "w1" else 1.0)
+    same_prompt = drifts(group_by(repeated, attrgetter("worker")))
+    assert {p.name: p.drift for p in workers(repeated, ["ar"])} == same_prompt
+    once = [
+        record(f"w{block % 2}", arm, block, block, 1 + (block % 2) * 0.4 * block / 80)
+        for block in range(80)
+        for arm in ("ar", "ar@aa")
+    ]
+    assert drifts(group_by(once, attrgetter("worker"))) == {}
+    steady, slower = (part.drift for part in workers(once, ["ar"]))
+    assert steady == 0
+    assert slower is not None
+    assert slower > 0.15

@@ -3,13 +3,15 @@ RUN ?= results/latest
 REFERENCE ?= results/reference/cpu-zoo
 GATE_OUTPUT ?= results
 GATE_ARGS ?=
+TIMED := --benchmark-enable --benchmark-only --benchmark-columns=min,median,rounds --benchmark-max-time=0.2
+HOT_PATHS ?= $(TIMED) --benchmark-compare=tests/benchmarks/hot_paths.json --benchmark-compare-fail=min:300%
 MUTANTS_ARGS ?=
 GPU_ARGS ?=
 NAME :=
 STORED = results/reference/$(NAME)
 FIGURES ?= $(basename $(notdir $(wildcard $(STORED)/figures/*.png)))
 
-.PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate gpu report reference
+.PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate hot-paths gpu report reference
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -53,8 +55,10 @@ bench: install   ## the main job on the embedded default
 	$(PYTHON) -m bench run
 
 gate: install    ## hard gates on the zoo against the stored reference
-	$(PYTHON) -m bench run --no-compile --repeats 1 --quality-limit 40 --run-name gate --output $(GATE_OUTPUT) --progress plain
-	$(PYTHON) -m bench compare $(REFERENCE) $(GATE_OUTPUT)/latest $(GATE_ARGS)
+	$(PYTHON) -m bench gate --reference $(REFERENCE) --quality-limit 40 --output $(GATE_OUTPUT) --progress plain $(GATE_ARGS)
+
+hot-paths: install   ## the hot paths without a model against the stored times, in units of a calibration
+	$(PYTHON) -m pytest -q tests/benchmarks/test_hot_paths.py $(HOT_PATHS)
 
 gpu: install     ## everything a GPU is borrowed for, in nine minutes (GPU_ARGS=--rehearse: in small, on the CPU)
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[gpu]'  # NVML: clocks, energy

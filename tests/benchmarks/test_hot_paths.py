@@ -1,28 +1,58 @@
-"""Python-side hot paths under pytest-benchmark. The default suite runs each once, untimed:
+"""Hot paths without a model's forward pass, under pytest-benchmark.
 
-python -m pytest tests/benchmarks --benchmark-enable
+The default suite runs each once, untimed. `make hot-paths` times them and compares them with
+`hot_paths.json` in units of `test_calibration`'s time (`conftest.py`); how the file is renewed
+stands in docs/regressions.md. Whole generations are timed by `bench`, interleaved with ar.
 """
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from bench.records.files import SampleWriter
+from bench.records.frames import read_samples, write_samples
+from bench.records.run_folder import load_run
+from bench.stats.counters import Tally
 from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
+from decoders.core.engine.readout import read_out, readouts
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.layout import Layout
+from decoders.core.hf.model import HFModel
 from decoders.core.sampling import Uniforms, pick, verify_picks, verify_rejection, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.lookup import PromptLookup, _Index
 from decoders.spec import Speculative
+from tests.bench.conftest import write_run
+from tests.tiny_models import fresh
 
 VOCAB = 2048
+RECORDS = 100
 
 
 def logits(num_rows: int) -> torch.Tensor:
     return torch.randn(num_rows, VOCAB, generator=torch.Generator().manual_seed(0)) * 3
+
+
+def calibration() -> Callable[[], int]:
+    """Return work that is nothing of this project: it shows how fast a machine is at such work."""
+    rows = logits(17)
+
+    def work() -> int:
+        words = {f"{number}": number * number for number in range(2000)}
+        return sum(sorted(words.values())[:9]) + int(rows.softmax(-1).cumsum(-1).argmax())
+
+    return work
+
+
+def test_calibration(benchmark: BenchmarkFixture) -> None:
+    assert benchmark(calibration()) > 0
 
 
 @pytest.mark.parametrize("num_rows", [1, 17])
@@ -47,6 +77,59 @@ def test_verify_picks(benchmark: BenchmarkFixture) -> None:
     target, u = logits(5).softmax(-1), torch.full((5,), 0.5, dtype=torch.float64)
     picks = pick(target, u).tolist()
     assert benchmark(verify_picks, picks, picks[:4]).accepted == 4
+
+
+def test_a_merged_readout_of_picks(benchmark: BenchmarkFixture) -> None:
+    """Eight sequences of one to four rows: warped, picked and brought to the host at once."""
+    table = TableModel(seed=1)
+    table.reserve(8, 64)
+    calls = [table.open().call([1] * (1 + n % 4), output="picks") for n in range(8)]
+    parts = [part for call in calls for part in readouts(call, Uniforms(0, [1]), 1)]
+    rows = logits(sum(len(call.read) for call in calls))
+    results = benchmark(read_out, rows, parts, Sampling(temperature=0.7, top_p=0.95))
+    assert len(results) == 8
+
+
+def test_packing_of_eight_calls(benchmark: BenchmarkFixture) -> None:
+    """Ids, positions, entries and one mask of calls of one to eight rows; nothing is computed."""
+    model = HFModel(fresh("llama", "sdpa"))
+    model.reserve(8, 120)
+    sessions = [model.open() for _ in range(8)]
+    for number, session in enumerate(sessions):
+        model.forward([session.call([3] * (10 + number))])
+    layout = Layout(model.architecture, 8, 120)
+    calls = [session.call([5] * (1 + number)) for number, session in enumerate(sessions)]
+    packed = benchmark(layout.merged, calls)
+    assert packed.ids.shape == (8, 8)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of more than a hundred records."""
+    return write_run(tmp_path_factory.mktemp("runs") / "run", {"spec": 3.0, "ptp": 4.0}, repeats=3)
+
+
+def test_reading_a_run(benchmark: BenchmarkFixture, run_folder: Path) -> None:
+    assert len(benchmark(load_run, run_folder).records) > RECORDS
+
+
+def test_reading_a_stored_run(benchmark: BenchmarkFixture, run_folder: Path) -> None:
+    file = run_folder.with_name("samples.parquet")
+    with file.open("wb") as stored:
+        write_samples(stored, load_run(run_folder).records)
+    assert benchmark(lambda: sum(1 for _ in read_samples(file))) > RECORDS
+
+
+def test_writing_records(benchmark: BenchmarkFixture, run_folder: Path, tmp_path: Path) -> None:
+    record = load_run(run_folder).records[0]
+    with SampleWriter(tmp_path) as writer:
+        benchmark(writer.record, record)
+    assert (tmp_path / "samples.jsonl").stat().st_size
+
+
+def test_sums_of_answers(benchmark: BenchmarkFixture, run_folder: Path) -> None:
+    records = load_run(run_folder).records
+    assert benchmark(Tally.pool, records).emitted > RECORDS
 
 
 def test_masks_of_a_branched_call(benchmark: BenchmarkFixture) -> None:
@@ -100,11 +183,11 @@ def test_whole_answers_on_a_model_that_costs_nothing(
 ) -> None:
     target = TableModel(seed=1)
     models = Models(target=target, draft=TableModel(seed=2, agree_with=target, agreement=0.8))
-    scheduler = Scheduler(decoder, models, Sampling(max_new_tokens=64), batch_size)
+    scheduler = Scheduler(decoder, models, Sampling(max_new_tokens=24), batch_size)
     prompts = [[seed % 7, seed // 7] for seed in range(8)]
     outcomes = benchmark(scheduler.run, prompts)
     answers = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
     benchmark.extra_info["target_calls"] = sum(
         step.target_calls for answer in answers for step in answer.steps
     )
-    assert [len(answer.tokens) for answer in answers] == [64] * 8
+    assert [len(answer.tokens) for answer in answers] == [24] * 8

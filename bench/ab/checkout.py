@@ -33,12 +33,14 @@ _PROJECT = "decoding-bench"
 class Tree:
     """The source tree of a side, and the benchmark's own, which is another for `imports`.
 
-    `imports` are folders of a decoders' repository that go first on the import path.
+    `imports` are folders of a decoders' repository that go first on the import path, `others` those
+    outside of it that PYTHONPATH names.
     """
 
     folder: Path
     bench: Path
     imports: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def repository_of(sides: Sequence[str]) -> Path:
@@ -95,7 +97,9 @@ def _tree(folder: Path, repository: Path, ours: bool) -> Tree:
     own = [path.relative_to(repository) for path in known if path.is_relative_to(repository)]
     places = [folder / each for each in (here / "src", here, Path("src"), Path(), *own)]
     found = dict.fromkeys(str(place) for place in places if place.is_dir())
-    return Tree(folder, ROOT, tuple(found))
+    stated = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    others = [path for path in stated if not Path(path).resolve().is_relative_to(repository)]
+    return Tree(folder, ROOT, tuple(found), tuple(others))
 
 
 def is_project(folder: Path) -> bool:
@@ -128,7 +132,7 @@ class Process:
             text=True,
             encoding="utf-8",
             cwd=tree.folder,
-            env={**os.environ, "PYTHONPATH": str(tree.bench)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tree.bench), *tree.others))},
             start_new_session=True,  # only the parent gets Ctrl-C
         )
 

@@ -96,18 +96,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def gate(toy: Toy, checkpoint: Path, *arguments: object) -> tuple[int, dict[str, Any], str]:
+def gate(
+    toy: Toy, checkpoint: Path, *arguments: object, decoder: str = DECODER, path: str = str(ROOT)
+) -> tuple[int, dict[str, Any], str]:
     """The exit code, the comparison and the annotations of `bench gate` on a tiny model."""
     files = toy.root.parent / "gate.json", toy.root.parent / "gate.xml"
     done = subprocess.run(
         [
-            sys.executable, ROOT / "cli.py", "gate", "-d", DECODER, "-m",
+            sys.executable, ROOT / "cli.py", "gate", "-d", decoder, "-m",
             checkpoint, "--tasks", "qa,rag", "--limit", "6", "--threads", "1", "--json", files[0],
             "--junit", files[1], "--github", "-o", toy.root.parent / "r", "--progress", "none",
             *map(str, arguments or ("--base", "HEAD")),
         ],
         capture_output=True, text=True, check=False, cwd=toy.root,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert files[0].is_file(), done.stderr
     noted = "\n".join(line for line in done.stdout.splitlines() if line.startswith("::"))
@@ -154,3 +156,27 @@ def test_the_gate_raises_no_alarm_where_nothing_changed(toy: Toy, checkpoint: Pa
     assert "::error" not in noted
     (mine,) = [cell for cell in found["cells"] if cell["cell"] == DECODER]
     assert mine["base_code"] == mine["head_code"]
+
+
+@pytest.mark.slow
+def test_an_installed_package_is_each_sides_own(toy: Toy, checkpoint: Path) -> None:
+    """Its entry point is found where it is installed, its code in the commit."""
+    info = toy.root.parent / "site" / "toydec-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text("[bench.decoders]\ntoy = toydec.toy:Toy\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toydec\nVersion: 1\n")
+    toy.change("k: int = 5", "k: int = 2")
+    path = os.pathsep.join(map(str, (ROOT, info.parent)))
+    code, found, noted = gate(toy, checkpoint, decoder="toy", path=path)
+    assert code == Exit.REGRESSION
+    assert {cell["cell"] for cell in found["cells"]} == {"ar", "toy"}
+    assert "::error file=src/toydec/toy.py,line=" in noted
+
+
+def test_folders_of_pythonpath_outside_of_the_repository_are_kept_and_those_inside_are_not(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(("", f"{tmp_path}/x", f"{toy.root}/src")))
+    with checkout("HEAD", toy.root) as base:
+        assert base.others == (f"{tmp_path}/x",)
+        assert base.imports[0] == f"{base.folder}/src"

@@ -55,7 +55,7 @@ bench: install   ## the main job on the embedded default
 	$(PYTHON) -m bench run
 
 gate: install    ## hard gates on the zoo against the stored reference
-	$(PYTHON) -m bench gate --reference $(REFERENCE) --quality-limit 40 --output $(GATE_OUTPUT) --progress plain $(GATE_ARGS)
+	$(PYTHON) -m bench gate --against $(REFERENCE) --quality-limit 40 --output $(GATE_OUTPUT) --progress plain $(GATE_ARGS)
 
 hot-paths: install   ## the hot paths without a model against the stored times, in units of a calibration
 	$(PYTHON) -m pytest -q tests/benchmarks/test_hot_paths.py $(HOT_PATHS)

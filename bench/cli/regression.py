@@ -41,18 +41,18 @@ _Head = Annotated[str, typer.Option(help="Likewise; default: the working tree.")
     *("decoders", "model", "draft", "adapter", "tasks", "limit", "quality_limit", "repeats"),
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
     limit=options.option(
-        int, "Conversations. [default: 12; with --reference as there]", "--limit", "-L"
+        int, "Conversations. [default: 12; with --against as there]", "--limit", "-L"
     ),
     quality_limit=options.option(int, "Prompts per family to score. [default: 0]"),
-    repeats=options.option(int, "[default: 2; with --reference 1]"),
-    max_new_tokens=options.option(int, "[default: 48; with --reference as there]"),
+    repeats=options.option(int, "[default: 2; with --against 1]"),
+    max_new_tokens=options.option(int, "[default: 48; with --against as there]"),
 )
 def gate_(
     given: options.Given,
     base: Annotated[
         str | None, typer.Option(help="Commit (or folder) to measure on this machine as well.")
     ] = None,
-    reference: Annotated[
+    against: Annotated[
         str | None, typer.Option(help="Stored run to compare with instead: counters, no times.")
     ] = None,
     head: _Head = ".",
@@ -81,12 +81,12 @@ def gate_(
     from bench.cli.gating import gate_settings, measure_against, with_defaults
     from bench.settings.bounds import Margin, check
 
-    if (base is None) == (reference is None):
-        raise UsageError("give --base (a commit, to measure both) or --reference (a stored run)")
+    if (base is None) == (against is None):
+        raise UsageError("give --base (a commit, to measure both) or --against (a stored run)")
     check(margin, Margin, "--margin")
     rules = gate_settings(_rules(gate, fail_inconclusive), gate, margin, timed=base is not None)
-    if reference is not None:
-        sides = measure_against(reference, given, output, progress)
+    if against is not None:
+        sides = measure_against(against, given, output, progress)
     else:
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
         sides = _interleaved(str(base), head, with_defaults(given, cheap), output, progress)

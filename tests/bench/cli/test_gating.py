@@ -41,10 +41,10 @@ def test_its_margin_gives_way_to_the_gate_files_and_a_stored_run_fails_no_time(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give --base (a commit, to measure both) or --reference (a stored run)"),
-        (("--base", "HEAD", "--reference", "x"), "give --base"),
+        ((), "give --base (a commit, to measure both) or --against (a stored run)"),
+        (("--base", "HEAD", "--against", "x"), "give --base"),
         (("--base", "HEAD", "--margin", "-1"), "--margin"),
-        (("--reference", "no-such-run"), "no-such-run"),
+        (("--against", "no-such-run"), "no-such-run"),
         (("--base", "no-such-commit", "-d", "ar"), "'no-such-commit' is neither"),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_stored_run_is_asked_again_once_and_uncompiled(
 
     def run(config: Any, *_: Any) -> RunResult:
         asked.append(config)
-        return RunResult(again, 0)
+        return RunResult(run_dir=again, exit_code=0)
 
     monkeypatch.setattr("bench.runs.run", run)
     given = {"config": None, "decoders": "spec", "limit": None, "max_new_tokens": 7}

@@ -90,9 +90,7 @@ def test_what_cannot_be_compared_is_an_error(pair: Pair) -> None:
     manifest = json.loads((head / "manifest.json").read_text())
     manifest["cells"] = [cell for cell in manifest["cells"] if cell["cell"] != "ptp"]
     (head / "manifest.json").write_text(json.dumps(manifest))
-    found = cases(judged((base, head)))
-    assert found["ptp", "comparable"] == "error"
-    assert ("the runs", "comparable") in found, "records of a cell that is not planned"
+    assert cases(judged((base, head)))["ptp", "comparable"] == "error"
 
 
 def test_a_wrong_decoder_fails_as_not_lossless(pair: Pair) -> None:

@@ -365,13 +365,13 @@ def test_tokens_per_step_are_shown_and_judged_only_if_the_gate_says_so(pair: Pai
             for name in {name for name in steps if steps[name]} - {"emitted"}:
                 steps[name] = [*steps[name][:2], sum(steps[name][2:])]
 
-    found = measure(judged(pair(shorter)), "spec", "tokens_per_step")
+    runs = pair(shorter)
+    found = measure(judged(runs), "spec", "tokens_per_step")
     assert found.base == pytest.approx(3, rel=0.2)
     assert found.head is not None
     assert found.head > (found.base or 0)
     assert found.verdict is Regression.passed
     strict = Gate(hard=Hard(tokens_per_step=0.0))
-    runs = pair(shorter)
     assert measure(judged(runs[::-1], strict), "spec", "tokens_per_step").verdict == "regressed"
 
 

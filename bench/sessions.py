@@ -19,6 +19,7 @@ import tomli_w
 
 from bench.errors import Exit, InvalidRunError, UsageError
 from bench.plan.select import choose_decoders
+from bench.plan.template import today
 from bench.progress import Progress
 from bench.records.files import only_writer
 from bench.records.run_folder import CONFIG, create_run_dir
@@ -63,6 +64,7 @@ def check_sessions(config: RunConfig, num: int, every: float) -> None:
 def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
     """Make the folder for new sessions (raises as `check_sessions`)."""
     check_sessions(config, num, every)
+    config = config.with_values(date=config.date or today())  # one for all sessions
     choose_decoders(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
     plan = tomli_w.dumps({"sessions": num, "every_minutes": every})

@@ -96,6 +96,10 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
         "fixed_length": option(bool, "Ignore EOS: all answers are equally long.", "--fixed-length"),
         "timeout": option(float, "Most seconds per answer. [default: 300, and 5 per token]"),
         "overlong": option(str, "Prompts longer than the context: skip or truncate."),
+        "template_args": option(
+            list[str], "NAME=VALUE for the chat template, e.g. enable_thinking=false; repeatable."
+        ),
+        "date": option(str, "Date for chat templates that write it. [default: today, UTC]"),
         "prompt_tokens": option(int, "Pad (with other prompts) or cut every prompt to N tokens."),
     },
     "Sampling": {
@@ -190,12 +194,14 @@ def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
 def configuration(given: Given) -> RunConfig:
     """Build the configuration from a file and a verb's options; exit 2 for invalid values."""
     from bench.plan.trust import check_allowed, check_code
-    from bench.settings.config import load_config, parse_adapters
+    from bench.settings.config import load_config, parse_adapters, parse_arguments
 
     own = ("adapter", "config", "allow")
     values = {name: value for name, value in given.items() if name not in own}
     if "adapter" in given:
         values["adapters"] = parse_adapters(given["adapter"])
+    if "template_args" in given:
+        values["template_args"] = parse_arguments(given["template_args"])
     names = {name: f"--{name.replace('_', '-')}" for name in OPTIONS}
     file, allowed = given.get("config"), given.get("allow") or ()
     config = load_config(file, values, names)

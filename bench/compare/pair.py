@@ -110,6 +110,19 @@ class RunPair:
             if None not in (old[fact], new[fact]) and old[fact] != new[fact]
         ]
 
+    @property
+    def other_template(self) -> str:
+        """Say what differs between the sides' chat templates; empty if nothing known does."""
+        base, head = (
+            (side.env.models.target or {}).get("template") or {} for side in self.sides.values()
+        )
+        names = {"date": "date (--date)", "arguments": "--template-args", "sha256": "text"}
+        return "; ".join(
+            f"the chat template's {name} is {base[key]} in base and {head[key]} in head"
+            for key, name in names.items()
+            if key in base and key in head and base[key] != head[key]
+        )
+
     def changes(self) -> list[str]:
         """List other differences of two comparable runs, which are reported but not judged."""
         groups = zip(*map(_facts, self.sides.values()), strict=True)

@@ -152,6 +152,9 @@ class DecoderLM(LM):  # type: ignore[misc]
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """Return a conversation as one text, using the tokenizer's template."""
+        if (template := self._setup.template) is not None:
+            ask = add_generation_prompt
+            return template.render(chat_history, ask=ask, go_on=not ask)
         return str(
             self._tokenizer.apply_chat_template(
                 chat_history,

@@ -231,6 +231,7 @@ def record_of(
         tokens=outcome.tokens,
         text=setup.text(outcome.tokens).strip(),
         stop=outcome.stop,
+        num_behind=setup.num_behind(outcome.tokens) or None,
         steps=StepColumns.of(outcome, ended_s),
         drafters=drafters_of(outcome),
     )

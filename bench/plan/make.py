@@ -107,6 +107,7 @@ def tokenise(
             config.overlong,
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
+            chat=setup.template,
         ).prompts(distinct, answer)
     except ValueError as error:
         raise UsageError(str(error)) from error

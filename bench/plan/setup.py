@@ -23,6 +23,7 @@ from bench.plan.devices import check_devices, device_map, open_device, usual_dty
 from bench.plan.named_models import resolve
 from bench.plan.numerics import check_tiles, in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
+from bench.plan.template import ChatTemplate, notes_of, refusing_panics, template_of, today
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.settings.config import FAST, RunConfig, spec_of
@@ -54,8 +55,8 @@ class Setup:
     """Everything open during a run; `arms` maps cells to arms, the baseline first.
 
     `facts` describes the models (``target``, ``draft``) and, by name, their ``adapters``, including
-    hashes of the weights. `compiled` lists the cells that made graphs, with the number of graphs
-    and the seconds spent.
+    hashes of the weights. `stop_ids` end an answer, though a run of a fixed length goes on.
+    `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
     """
 
     config: RunConfig
@@ -65,6 +66,8 @@ class Setup:
     sampling: Sampling
     clock: Clock
     facts: Mapping[str, Mapping[str, Any] | None]
+    stop_ids: frozenset[int]
+    template: ChatTemplate | None = None
     compiled: tuple[tuple[str, int, float], ...] = ()
 
     def arm(self, cell: str) -> Arm:
@@ -79,9 +82,15 @@ class Setup:
         return self.config.dtype or "float32"
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return an answer as text without stop ids and special tokens."""
-        kept = [token for token in tokens if token not in self.sampling.stop_ids]
+        """Return an answer up to its end, as text without special tokens."""
+        kept = tokens[: len(tokens) - self.num_behind(tokens)]
+        kept = [token for token in kept if token not in self.stop_ids]
         return str(self.tokenizer.decode(kept, skip_special_tokens=True))
+
+    def num_behind(self, tokens: Sequence[int]) -> int:
+        """Return the number of tokens that follow the first stop id."""
+        ends = (i for i, token in enumerate(tokens, start=1) if token in self.stop_ids)
+        return len(tokens) - next(ends, len(tokens))
 
     def repeated(self, repeat: int) -> Sampling:
         """Return the sampling of a repeat; each repeat has its own seed, equal for all cells."""
@@ -133,7 +142,8 @@ def open_setup(run: ResolvedRun) -> Setup:
         target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
             device = target.device  # put the draft model where tokens and logits are
-        tokenizer = hf.load_tokenizer(sources["target"])
+        with refusing_panics():
+            tokenizer = hf.load_tokenizer(sources["target"])
         drafts = "draft" in sources
         draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
     except ValueError as error:
@@ -148,8 +158,12 @@ def open_setup(run: ResolvedRun) -> Setup:
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
     facts["adapters"] = _attach(run, folders, models)
+    stop_ids = hf.stop_ids(target, tokenizer)
+    template = template_of(tokenizer, config.template_args, config.date or today())
+    facts["target"] = _with_template(facts["target"] or {}, template, tokenizer, stop_ids)
     return assemble(
         run.with_values(
+            date=template.date if template is not None and template.dated else config.date,
             device=str(device),
             dtype=dtype,
             threads=config.threads or torch.get_num_threads(),
@@ -157,11 +171,28 @@ def open_setup(run: ResolvedRun) -> Setup:
         ),
         models["fast"],
         tokenizer,
-        stop_ids=hf.stop_ids(target, tokenizer),
+        stop_ids=stop_ids,
+        template=template,
         clock=Clock.for_device(str(device)),
         facts=facts,
         invariant=models.get("invariant"),
     )
+
+
+def _with_template(
+    facts: dict[str, Any],
+    template: ChatTemplate | None,
+    tokenizer: PreTrainedTokenizerBase,
+    stop_ids: frozenset[int],
+) -> dict[str, Any]:
+    """Add the template and notes on what it does (`UnavailableError`: it does not end)."""
+    try:
+        with refusing_panics():
+            noted = notes_of(template, tokenizer, stop_ids)
+    except ValueError as error:
+        raise UnavailableError(f"target refused: {error}") from error
+    made = {**facts, "template": template.facts} if template is not None else facts
+    return {**made, "notes": [*made.get("notes", ()), *noted]} if noted else made
 
 
 def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:
@@ -221,6 +252,7 @@ def assemble(
     stop_ids: frozenset[int],
     clock: Clock,
     facts: Mapping[str, Mapping[str, Any] | None],
+    template: ChatTemplate | None = None,
     invariant: Models | None = None,
 ) -> Setup:
     """Return a setup of a run with given models (raises as `open_setup`).
@@ -248,6 +280,8 @@ def assemble(
         sampling=sampling,
         clock=clock,
         facts=facts,
+        stop_ids=stop_ids,
+        template=template,
     )
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from jinja2 import TemplateError
-
 from bench.errors import UnavailableError, UsageError
+from bench.plan.template import ChatTemplate, TemplateRefused, refusing_panics
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.settings.config import RunConfig
 from specbench_tasks.loaders import DataUnavailable
@@ -42,6 +41,7 @@ class PromptEncoder:
         template: a protocol's own template, which makes one text of the texts so far, user first,
             for the tokenizer to encode with special tokens; None: the tokenizer's template.
         vocab_size: size of the model's vocabulary; None: ids are not checked.
+        chat: the tokenizer's template; None: the tokenizer applies its own, if it has one.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -49,6 +49,7 @@ class PromptEncoder:
     overlong: Literal["skip", "truncate"]
     template: Template | None = None
     vocab_size: int | None = None
+    chat: ChatTemplate | None = None
 
     def prompts(
         self,
@@ -66,7 +67,8 @@ class PromptEncoder:
             is skipped if the tokenizer has no BOS.
 
         Raises:
-            ValueError: a prompt has a token outside the model's vocabulary.
+            ValueError: a prompt has a token outside the model's vocabulary, the template does not
+                end, or the tokenizer fails.
         """
         assert self.max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
         made: list[Prompt | SkippedTurn] = []
@@ -103,8 +105,9 @@ class PromptEncoder:
         if len(answers) < turn - 1:
             return skipped(reason="an earlier turn was skipped or not answered")
         try:
-            ids = self._ids(asked, answers)
-        except TemplateError as error:
+            with refusing_panics():
+                ids = self._ids(asked, answers)
+        except TemplateRefused as error:
             return skipped(reason=f"the chat template refuses it: {error}")
         if not ids:
             return skipped(reason="empty, and the tokenizer has no BOS token to start from")
@@ -160,14 +163,22 @@ class PromptEncoder:
             ]
             if asked.system is not None:
                 messages.insert(0, {"role": "system", "content": asked.system})
-            text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-            ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+            ids = tokenizer.encode(self._said(messages), add_special_tokens=False, verbose=False)
         else:
             lines = texts if asked.system is None else [asked.system, *texts]
             ids = tokenizer.encode("\n".join(lines), add_special_tokens=True, verbose=False)
         return without_doubled_bos(ids, bos) if ids or bos is None else [bos]
+
+    def _said(self, messages: list[dict[str, str]]) -> str:
+        if self.chat is not None:
+            return self.chat.render(messages)
+        try:
+            made = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template can raise anything
+            raise TemplateRefused(str(error)) from error
+        return str(made)
 
 
 def without_doubled_bos(ids: list[int], bos: int | None) -> list[int]:

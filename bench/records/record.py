@@ -165,8 +165,9 @@ class SampleRecord(_Holder):
     If `error` is set, all measurements are None, and `error_at` is the line of the decoder's file
     that raised the error or was running, as ``FILE.py:LINE``. `worker` and `node` (a hash that
     names a machine) tell who measured the answer if there were several workers. `machine` is the
-    comparability key of its part in a merged run. `drafters` names the drafters if there were
-    several, see `StepColumns`. After `pack`, `tokens` and `steps` are unpacked on demand.
+    comparability key of its part in a merged run. `num_behind` tokens follow the first end token,
+    which a run of a fixed length ignores; `text` ends there. `drafters` names the drafters if there
+    were several, see `StepColumns`. After `pack`, `tokens` and `steps` are unpacked on demand.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -203,6 +204,7 @@ class SampleRecord(_Holder):
     node: str | None = None
     machine: str | None = None
     energy_j: float | None = None
+    num_behind: int | None = None
     drafters: tuple[str, ...] = ()
     schema: int = SCHEMA
 

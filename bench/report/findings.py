@@ -24,7 +24,7 @@ from bench.report.tables import conclusion, drafts, main, quality, speed, times
 from bench.report.tables.setting import model_of, setting
 from bench.report.tables.table import SESSIONS, Table, by_family, mark_wrong, number, without_wrong
 from bench.settings.protocol import departures
-from bench.stats import decompose, estimates, latency, workers
+from bench.stats import decompose, ends, estimates, latency, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
@@ -296,6 +296,7 @@ class Findings:
             yield f"Left out: {counted(num, 'pair')} of {name} with ar; one of the answers failed."
         yield from quality.shortfalls(summary)
         yield from quality.looping(summary)
+        yield from ends.lines(run.records, self.decoders)
         yield from quality.ceiling_caveat(run)
         yield from times.instrument_bias_note(self.splits)
         if protocol := run.config.get("protocol"):
@@ -323,6 +324,8 @@ class Findings:
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the known values of nested mappings under dotted keys."""
     for key, value in data.items():
+        if f"{prefix}{key}" == "models.target.template.text":  # it may be long; env.json has it
+            continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         elif value is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from datetime import date
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -51,6 +52,13 @@ def _warm(temperature: float) -> float:
     return temperature
 
 
+def _day(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise ValueError(f"{text!r:.60} is no date such as 2026-03-01") from error
+
+
 def _cores(threads: int) -> int:
     if threads > (cores := os.cpu_count() or 1):
         raise ValueError(f"{threads} is more than the {cores} cores of this machine")
@@ -74,6 +82,8 @@ def _file_name(name: str) -> str:
 
 Text = Annotated[str, AfterValidator(_given)]
 RunName = Annotated[str, AfterValidator(_given), AfterValidator(_file_name)]
+Day = Annotated[str, AfterValidator(_day)]
+"""A date as in ISO 8601."""
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 """Repeat r uses seed + r, which a record stores in 64 bits."""
 Count = Annotated[int, Field(ge=1, le=MOST)]

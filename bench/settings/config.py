@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds
@@ -49,14 +49,15 @@ class RunConfig(BaseModel):
     `timeout` is the time limit of an answer in seconds (None: more than any honest decoder needs,
     see `bench.machine.deadline`). `prompt_tokens` gives every prompt this length
     (`bench.plan.tokenise.to_length`), to compare times and counts between context lengths; scores
-    are then meaningless. `columns` maps a prompt's fields to columns of a file or dataset. `cost`
-    is a cost folder that sets ``auto`` options and gives ar's share of the machine's limit.
-    `protocol` sets values not set otherwise (`bench.settings.protocol`). `reference` names
-    published numbers that the report prints next to the run's (`bench.report.references`).
-    `self_check` compares every opened model with transformers' own forward
-    (`decoders.core.hf.self_check`). `numerics` selects how rows are computed (None: ``fast``), and
-    `tile` how many at once in ``invariant`` numerics (`bench.plan.numerics`). With `compile` None,
-    runs compile if they can (`bench.plan.compiling`).
+    are then meaningless. `columns` maps a prompt's fields to columns of a file or dataset.
+    `template_args` are given to the chat template, and `date` is the day it is told (None: today,
+    if it asks; `bench.plan.template`). `cost` is a cost folder that sets ``auto`` options and gives
+    ar's share of the machine's limit. `protocol` sets values not set otherwise
+    (`bench.settings.protocol`). `reference` names published numbers that the report prints next to
+    the run's (`bench.report.references`). `self_check` compares every opened model with
+    transformers' own forward (`decoders.core.hf.self_check`). `numerics` selects how rows are
+    computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
+    (`bench.plan.numerics`). With `compile` None, runs compile if they can (`bench.plan.compiling`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +69,8 @@ class RunConfig(BaseModel):
     adapters: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
     tasks: bounds.Text = ZOO
     columns: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
+    template_args: dict[bounds.Text, JsonValue] = Field(default_factory=dict)
+    date: bounds.Day | None = None
     split: Literal["tune", "test"] | None = None
     limit: bounds.Count | None = None
     quality_limit: bounds.CountOrNone = 40
@@ -189,6 +192,22 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
             raise UsageError(f"two adapters are called {name!r}; give one a name")
         adapters[name] = path
     return adapters or None
+
+
+def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:
+    """Parse ``NAME=VALUE`` texts (TOML values, or else text) into a table (`UsageError`)."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--template-args {text!r} is not NAME=VALUE")
+        if name in found:
+            raise UsageError(f"--template-args gives {name!r} twice")
+        try:
+            found[name] = tomllib.loads(f"x = {value}")["x"]
+        except tomllib.TOMLDecodeError:
+            found[name] = value
+    return found or None
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -67,6 +67,15 @@ def test_each_session_is_a_process_and_all_are_one_folder_with_their_pool(
     assert (again.code, len(asked)) == (0, 3)
 
 
+def test_all_sessions_have_one_date(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sessions, "today", lambda: "2026-03-01")
+    plan = plan_sessions(CONFIG, 3, 0, tmp_path)
+    assert load_config(plan.folder / "config.toml", {}).date == "2026-03-01"
+    given = CONFIG.with_values(date="2026-02-01")
+    plan = plan_sessions(given, 3, 0, tmp_path)
+    assert load_config(plan.folder / "config.toml", {}).date == "2026-02-01"
+
+
 def test_what_was_stopped_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

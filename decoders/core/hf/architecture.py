@@ -33,6 +33,9 @@ _PROCESSORS = (
 )
 """Generation settings of transformers that change the logits or the choice of tokens. Temperature,
 top-k and top-p are left out, because a run sets them itself."""
+_SAMPLED = ("do_sample", "temperature", "top_p", "top_k")
+_ENDS = ("stop_strings", "max_length", "max_new_tokens", "eos_token_id")
+"""Generation settings that decide how answers are drawn, and where they end."""
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
@@ -208,6 +211,14 @@ def _study_head(module: Any) -> tuple[int, bool]:
     return int(logits.shape[-1]), exact
 
 
+def generation_of(module: Any) -> dict[str, Any]:
+    """Return the settings of a model's generation config that differ from transformers' own."""
+    generation = getattr(module, "generation_config", None)
+    given = generation.to_diff_dict() if generation is not None else {}
+    known = (*_SAMPLED, *_PROCESSORS, *_ENDS)
+    return {name: given[name] for name in known if given.get(name) is not None}
+
+
 def notes_of(module: Any) -> tuple[str, ...]:
     """List generation settings that are not applied, and a text length that rope limits."""
     config = module.config.get_text_config()
@@ -219,6 +230,17 @@ def notes_of(module: Any) -> tuple[str, ...]:
         notes.append(
             f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
             "answers may differ from those of generate()"
+        )
+    drawn = ", ".join(f"{k}={v}" for k, v in generation_of(module).items() if k in _SAMPLED)
+    if getattr(generation, "do_sample", None):
+        notes.append(
+            f"its generation config samples ({drawn}); a run samples only by its own options "
+            "(--temperature, --top-p, --top-k)"
+        )
+    if strings := getattr(generation, "stop_strings", None):
+        notes.append(
+            f"its generation config stops at the texts {strings!r}, which end no answer here: only "
+            "stop ids do"
         )
     length = changed_frequencies(config)
     if length is not None and length < config.max_position_embeddings:

@@ -26,7 +26,13 @@ from decoders.core.adapter.heads import DraftHeads, HeadsPass
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter.weights import GroupedWeights
-from decoders.core.hf.architecture import Architecture, main_device, notes_of, token_ids
+from decoders.core.hf.architecture import (
+    Architecture,
+    generation_of,
+    main_device,
+    notes_of,
+    token_ids,
+)
 from decoders.core.hf.attention import group_attention, own_attention
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import library_copy
@@ -304,6 +310,7 @@ class HFModel(Model):
             "dtype": str(self.dtype).removeprefix("torch."),
             "attention": str(self._config._attn_implementation),
             **placed,
+            **({"generation": generation} if (generation := generation_of(self.module)) else {}),
         }
 
     @property

@@ -1,0 +1,215 @@
+"""A tokenizer's chat template: rendered within limits, on one date, and described for the record.
+
+A template is a program in a file that anybody may have written. A child renders it
+(`specbench_tasks.child`), on the job's date and with the same random draws every time, so that
+another day or process has the same prompts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from specbench_tasks.child import Child, Ended, answer_questions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Messages = Sequence[Mapping[str, str]]
+_CPU_S = 5
+"""Most seconds of a processor for one prompt."""
+_LONGEST = 50_000_000
+"""Most characters of a prompt."""
+_ASKED, _ANSWERED = "Where is Oslo?", "It lies in Norway."
+"""A conversation that shows what a template writes."""
+
+
+class TemplateRefused(ValueError):
+    """A template that renders no prompt of these messages."""
+
+
+class TemplateEndless(ValueError):
+    """A template that reaches a limit of time, memory or length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTemplate:
+    """A chat template: its text, and what it is given beside the messages.
+
+    `tokens` are the tokenizer's special tokens by name, `arguments` the user's, and `date` (ISO) is
+    the day that ``strftime_now`` tells.
+    """
+
+    text: str
+    tokens: Mapping[str, str]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    date: str | None = None
+
+    @property
+    def dated(self) -> bool:
+        """Whether the template may write a date."""
+        return "strftime_now" in self.text
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts that a run records."""
+        return {
+            "text": self.text,
+            "sha256": hashlib.sha256(self.text.encode(errors="surrogatepass")).hexdigest(),
+            "arguments": dict(self.arguments),
+            "date": self.date if self.dated else None,
+        }
+
+    def render(
+        self, messages: Messages, *, ask: bool = True, go_on: bool = False, seed: int = 0
+    ) -> str:
+        """Return the text of a conversation: if `ask`, up to where an answer begins.
+
+        If `go_on`, it ends inside the last message, which an answer continues.
+
+        Raises:
+            TemplateRefused: the template raises an error, or writes too much.
+            TemplateEndless: it reaches a limit.
+        """
+        given = {**self.tokens, **self.arguments, "add_generation_prompt": ask}
+        given |= {"continue_final_message": True} if go_on else {}
+        day = self.date or today()
+        try:
+            error, text = _child(os.getpid()).ask(
+                _CPU_S, self.text, list(map(dict, messages)), given, day, seed
+            )
+        except Ended as ended:
+            raise TemplateEndless(f"the chat template does not end: {ended}") from ended
+        if error is not None:
+            raise TemplateRefused(error)
+        return str(text)
+
+
+def today() -> str:
+    """Return the date in UTC, which is equal everywhere."""
+    return f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def template_of(
+    tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], date: str | None
+) -> ChatTemplate | None:
+    """Return a tokenizer's template; None without one, or if its class has a way of its own."""
+    if not tokenizer.chat_template or not hasattr(tokenizer, "get_chat_template"):
+        return None
+    from transformers import PreTrainedTokenizerBase
+
+    own = type(tokenizer).apply_chat_template
+    if own is not PreTrainedTokenizerBase.apply_chat_template:
+        return None
+    tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    text = tokenizer.get_chat_template()
+    return ChatTemplate(text=text, tokens=tokens, arguments=dict(arguments), date=date)
+
+
+def notes_of(
+    template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]
+) -> list[str]:
+    """Describe what a template does that may surprise (raises `TemplateEndless`)."""
+    notes = []
+    asked = [{"role": "user", "content": _ASKED}]
+    if template is None:
+        if not tokenizer.chat_template:
+            notes += _ended(tokenizer, tokenizer.encode(_ASKED, verbose=False), stop_ids)
+        return notes
+    try:
+        text = template.render(asked)
+        other = template.render(asked, seed=1)
+    except TemplateRefused:
+        return []  # each prompt says why
+    if template.dated:
+        notes.append(f"its chat template may write a date: {template.date} (--date) in every run")
+    if text != other:
+        notes.append("its chat template draws at random; every run has the same draws (seed 0)")
+    if _ASKED not in text:
+        notes.append("its chat template does not write what the user asks")
+    ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+    notes += _ended(tokenizer, ids, stop_ids)
+    try:
+        whole = [*asked, {"role": "assistant", "content": _ANSWERED}]
+        _, found, after = template.render(whole, ask=False).rpartition(_ANSWERED)
+    except TemplateRefused:
+        return notes
+    return notes + (_turn_end(tokenizer, after, stop_ids) if found else [])
+
+
+def _ended(
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], stop_ids: frozenset[int]
+) -> list[str]:
+    if not ids or ids[-1] not in stop_ids:
+        return []
+    name = tokenizer.convert_ids_to_tokens(ids[-1])
+    return [f"its prompts end in a stop id ({name}): every answer begins after the end"]
+
+
+def _turn_end(
+    tokenizer: PreTrainedTokenizerBase, after: str, stop_ids: frozenset[int]
+) -> list[str]:
+    """Describe a special token that ends an answer in the template, and is no stop id."""
+    ids = tokenizer.encode(after.lstrip(), add_special_tokens=False, verbose=False)[:1]
+    if not ids or ids[0] in stop_ids or ids[0] not in tokenizer.added_tokens_decoder:
+        return []
+    names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(sorted(stop_ids)))) or "none"
+    token = tokenizer.convert_ids_to_tokens(ids[0])
+    return [
+        f"its chat template ends an answer with {token}, which is no stop id ({names}): answers "
+        "may run on and invent the next turn; add its id to eos_token_id in generation_config.json"
+    ]
+
+
+@contextmanager
+def refusing_panics() -> Iterator[None]:
+    """Raise `ValueError` for a panic of the tokenizers library, which is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"its tokenizer fails: {' '.join(str(error).split())}") from error
+
+
+@cache
+def _child(_process_id: int) -> Child:
+    """Return this process's child; a forked process starts one of its own."""
+    return Child("bench.plan.template")
+
+
+def serve() -> None:
+    """Render templates as transformers does: for the child."""
+    import random
+
+    from jinja2 import TemplateError
+    from transformers.utils import chat_template_utils
+
+    utils: Any = chat_template_utils
+
+    def rendered(
+        text: str, messages: list[dict[str, str]], given: dict[str, Any], day: str, seed: int
+    ) -> tuple[str | None, str | None]:
+        class Day(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Day:
+                return cls.fromisoformat(day)
+
+        utils.datetime = Day
+        random.seed(seed)
+        try:
+            (made,), _ = utils.render_jinja_template([messages], chat_template=text, **given)
+        except Exception as error:  # a template can raise anything
+            kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+            return f"{kind}{' '.join(str(error).split())}"[:1000], None
+        if len(made) > _LONGEST:
+            return f"it writes {len(made):,} characters; at most {_LONGEST:,} are allowed", None
+        return None, made
+
+    answer_questions(rendered)

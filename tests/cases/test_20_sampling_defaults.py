@@ -1,0 +1,17 @@
+"""A generation config that samples or has stop strings is told, recorded and shown."""
+
+from tests.cases.conftest import Case
+
+
+def test_sampling_and_stop_strings_of_a_generation_config_are_told(case: Case, variant, stories):
+    done = case.run(variant("sampling"), "--quality-limit", 0)
+    assert done.code == 0, done.err
+    said = "do_sample=True, temperature=0.6, top_p=0.95, top_k=20"
+    assert f"its generation config samples ({said})" in done.err
+    assert "stops at the texts ['. He']" in done.err
+    found = case.env()["models"]["target"]["generation"]
+    assert found["do_sample"] is True
+    assert found["temperature"] == 0.6
+    assert found["stop_strings"] == [". He"]
+    assert "temperature=0.6" in case.report()
+    assert "its generation config" not in case.run(stories, "--dry-run").err

@@ -23,13 +23,13 @@ from bench.plan.devices import check_devices, device_map, open_device, usual_dty
 from bench.plan.named_models import resolve
 from bench.plan.numerics import check_tiles, in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
-from bench.plan.template import ChatTemplate, notes_of, refusing_panics, template_of, today
+from bench.plan.template import ChatTemplate, notes_of, template_of, today
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.settings.config import FAST, RunConfig, spec_of
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models, check_models
-from decoders.core.hf.checkpoint import weights_sha256
+from decoders.core.hf.checkpoint import refusing_panics, weights_sha256
 from decoders.core.types import Sampling
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
             device = target.device  # put the draft model where tokens and logits are
-        with refusing_panics():
-            tokenizer = hf.load_tokenizer(sources["target"])
+        tokenizer = hf.load_tokenizer(sources["target"])
         drafts = "draft" in sources
         draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
     except ValueError as error:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -165,17 +164,6 @@ def _turn_end(
         f"its chat template ends an answer with {token}, which is no stop id ({names}): answers "
         "may run on and invent the next turn; add its id to eos_token_id in generation_config.json"
     ]
-
-
-@contextmanager
-def refusing_panics() -> Iterator[None]:
-    """Raise `ValueError` for a panic of the tokenizers library, which is no `Exception`."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise ValueError(f"its tokenizer fails: {' '.join(str(error).split())}") from error
 
 
 @cache

@@ -16,9 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from bench.errors import UnavailableError, UsageError
-from bench.plan.template import ChatTemplate, TemplateRefused, refusing_panics
+from bench.plan.template import ChatTemplate, TemplateRefused
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.settings.config import RunConfig
+from decoders.core.hf.checkpoint import refusing_panics
 from specbench_tasks.loaders import DataUnavailable
 from specbench_tasks.registry import TaskSet, load_tasks
 from specbench_tasks.task import Conversation

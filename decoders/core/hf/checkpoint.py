@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SAMPLED = "sampled:"
@@ -28,6 +29,17 @@ _CONVERT_IT = (
 )
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
+
+
+@contextmanager
+def refusing_panics() -> Iterator[None]:
+    """Raise `ValueError` for a panic of the tokenizers library, which is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"its tokenizer fails: {' '.join(str(error).split())}") from error
 
 
 def cache_folder() -> Path:

@@ -15,7 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging
 
 from decoders.core.adapter.gating import decoder_layers
-from decoders.core.hf.checkpoint import MERGE_IT, find_checkpoint, is_of_memory, unavailable
+from decoders.core.hf.checkpoint import (
+    MERGE_IT,
+    find_checkpoint,
+    is_of_memory,
+    refusing_panics,
+    unavailable,
+)
 
 Attention = Literal["sdpa", "eager"]
 DeviceMap = str | Mapping[str, str | int]
@@ -72,9 +78,10 @@ def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a checkpoint folder or hub model; `ValueError` if it has none."""
     source = find_checkpoint(path_or_id, "tokenizer", "tokenizer_config.json", "tokenizer.json")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            source, trust_remote_code=False
-        )
+        with refusing_panics():
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                source, trust_remote_code=False
+            )
     except Exception as error:  # the library raises a bare Exception if it is damaged
         raise unavailable(path_or_id, "tokenizer", error) from error
     return tokenizer

@@ -13,10 +13,10 @@ from bench.plan.template import (
     TemplateEndless,
     TemplateRefused,
     notes_of,
-    refusing_panics,
     template_of,
 )
 from bench.plan.tokenise import PromptEncoder
+from decoders.core.hf.checkpoint import refusing_panics
 from specbench_tasks.task import Conversation
 
 HI = [{"role": "user", "content": "Hi <b>ä"}]

@@ -85,7 +85,11 @@ class Setup:
         """Return an answer up to its end, as text without special tokens."""
         kept = tokens[: len(tokens) - self.num_behind(tokens)]
         kept = [token for token in kept if token not in self.stop_ids]
-        return str(self.tokenizer.decode(kept, skip_special_tokens=True))
+        try:
+            with refusing_panics():
+                return str(self.tokenizer.decode(kept, skip_special_tokens=True))
+        except ValueError as error:
+            raise UnavailableError(str(error)) from error
 
     def num_behind(self, tokens: Sequence[int]) -> int:
         """Return the number of tokens that follow the first stop id."""

@@ -78,6 +78,7 @@ def full() -> list[SampleRecord]:
     texts = {name: f"{name} ü\n" for name in ("error_at", "worker", "node", "machine")}
     reals = dict.fromkeys(("nll", "agreement", "entropy", "group_s", "energy_j"), 1 / 7)
     whole: Any = {**texts, **reals, "steps": steps, "drafters": ("a", "b"), "recounted": 3}
+    whole["num_behind"] = 2
     return [
         bare,
         make_record("ar", error="ValueError: no"),

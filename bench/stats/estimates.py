@@ -10,6 +10,7 @@ import pandas as pd
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters, times
+from bench.stats.clusters import cluster_names
 from bench.stats.counters import Tally
 from bench.stats.intervals import Estimate, ratio_of_sums
 from bench.stats.times import Unit
@@ -26,10 +27,12 @@ def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
     The steps of an answer depend on each other, so the number of steps is not the sample size.
     """
     parts: dict[str, list[tuple[float, float]]] = {}
-    for record in counters.timed(records):
+    chosen = counters.timed(records)
+    clusters = cluster_names(chosen)
+    for record in chosen:
         tally = Tally.of(record)
         steps = (tally.emitted - tally.first_emitted, tally.later_steps)
-        parts.setdefault(record.conversation, []).append(steps)
+        parts.setdefault(clusters[record.conversation], []).append(steps)
     return ratio_of_sums(parts)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.records.record import SampleRecord, StepColumns
+from bench.stats.clusters import cluster_names
 from bench.stats.counters import ratio, timed_steps
 from bench.stats.intervals import Estimate, jackknife
 
@@ -144,11 +145,13 @@ def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) 
     """
     reference = {r.prompt: r for r in _answers(baseline)}
     sums: dict[str, list[Sequence[float]]] = {}
-    for mine in _answers(records):
+    answers = list(_answers(records))
+    clusters = cluster_names(answers)
+    for mine in answers:
         sides = [(r.nll, len(r.tokens or ())) for r in (mine, reference.get(mine.prompt)) if r]
         row = [x for nll, num in sides if nll is not None for x in (nll * num, num)]
         if len(row) == 4:
-            sums.setdefault(mine.conversation, []).append(row)
+            sums.setdefault(clusters[mine.conversation], []).append(row)
 
     def difference(rows: Sequence[Sequence[float]]) -> float:
         ours, num, theirs, other_num = map(sum, zip(*rows, strict=True))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 
 from bench.records.plan import Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
+from bench.stats.clusters import cluster_names
 from bench.stats.counters import group_by
 from bench.stats.intervals import (
     CONFIDENCE,
@@ -72,19 +72,20 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
     if not answers:
         return Quality(Estimate(), None)
     failed = [r for r in records if r.kind == "quality" and r.error is not None]
+    clusters = cluster_names([*answers, *failed])
     from specbench_tasks.scorers import PRIMARY, corpus_bleu
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
         asked = [*answers, *(r for r in failed if r.prompt in gold)]
-        groups = group_by(asked, attrgetter("conversation")).items()
+        groups = group_by(asked, lambda record: clusters[record.conversation]).items()
         items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
         return Quality(_clipped(_at_an_end(jackknife(items, corpus_bleu))), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
-    rows = [(r.scores[metric], r.conversation) for r in answers if r.scores and metric in r.scores]
-    rows += [(0.0, r.conversation) for r in failed]
+    rows = [(r.scores[metric], r) for r in answers if r.scores and metric in r.scores]
+    rows += [(0.0, r) for r in failed]
     name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
-    found = cluster_mean([value for value, _ in rows], [cluster for _, cluster in rows])
+    found = cluster_mean([value for value, _ in rows], [clusters[r.conversation] for _, r in rows])
     return Quality(_clipped(_at_an_end(found)), name)
 
 

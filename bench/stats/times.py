@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.records.record import SampleRecord
+from bench.stats.clusters import joined
 from bench.stats.counters import Tally, group_by, ratio, timed
 
 
@@ -18,10 +19,10 @@ from bench.stats.counters import Tally, group_by, ratio, timed
 class Unit:
     """One timed unit: an answer, or at batch size > 1 a whole group of prompts.
 
-    `key` is the same for every decoder and repeat. `cluster` is the conversation (or the group). If
-    an answer has an error, `ok` is False and no time counts. `decode_*` begin after the first
-    token's step; `decode_seconds` is None for a group. `recounted` is the length of the baseline's
-    answer as Spec-Bench counts it, under its protocol.
+    `key` is the same for every decoder and repeat. `cluster` is the conversation (or the group), or
+    the first of those that ask the same text. If an answer has an error, `ok` is False and no time
+    counts. `decode_*` begin after the first token's step; `decode_seconds` is None for a group.
+    `recounted` is the length of the baseline's answer as Spec-Bench counts it, under its protocol.
     """
 
     key: str
@@ -55,6 +56,7 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
     """
     groups: defaultdict[tuple[int, int], list[SampleRecord]] = defaultdict(list)
     units: list[Unit] = []
+    named: list[tuple[str, str]] = []
     for record in within_a_machine(records):
         if record.kind != "timing":
             continue
@@ -62,7 +64,13 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
             groups[record.block, record.repeat].append(record)
         else:
             units.append(answer_unit(record))
+            named.append((record.conversation, record.prompt_hash))
+    for group in groups.values():
+        asked = "|".join(sorted(record.prompt_hash for record in group))
+        named.append((_group_key(group), asked.strip("|")))
     units.extend(_group_unit(group) for group in groups.values())
+    clusters = joined(named)
+    units = [replace(unit, cluster=clusters[unit.cluster]) for unit in units]
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
 
 
@@ -96,8 +104,12 @@ def answer_unit(record: SampleRecord) -> Unit:
     )
 
 
+def _group_key(group: Sequence[SampleRecord]) -> str:
+    return "|".join(sorted(record.prompt for record in group))
+
+
 def _group_unit(group: Sequence[SampleRecord]) -> Unit:
-    key = "|".join(sorted(record.prompt for record in group))
+    key = _group_key(group)
     families = {record.family for record in group}
     tokens = Tally.pool(group).emitted
     return Unit(

@@ -52,7 +52,7 @@ def make_record(
         "family": "qa",
         "conversation": "c0",
         "turn": 1,
-        "prompt_hash": "h",
+        "prompt_hash": f"h{fields.get('conversation', 'c0')}#{fields.get('turn', 1)}",
         "repeat": 0,
         "seed": 0,
         "block": 0,

@@ -125,7 +125,7 @@ def test_six_families_of_right_answers_cover_what_they_claim(record: Make) -> No
             family_quality(
                 "qa",
                 [
-                    replace(made[float(hit)], conversation=str(i))
+                    replace(made[float(hit)], conversation=str(i), prompt_hash=str(i))
                     for i, hit in enumerate(rng.random(20) < 0.99)
                 ],
                 {},

@@ -24,9 +24,9 @@ STEPS = StepColumns(
 def record(worker: str | None, decoder: str, block: int, prompt: int, seconds: float) -> Any:
     return SampleRecord(
         kind="timing", decoder=decoder, family="qa", conversation=f"c{prompt}", turn=1,
-        prompt_hash="x", repeat=block // 20, seed=0, block=block, order=0, attempt=0, batch_size=1,
-        num_prompt_tokens=5, tokens=tuple(range(10)), steps=STEPS, ttft_s=seconds / 10,
-        total_s=seconds, worker=worker, node="ab",
+        prompt_hash=f"h{prompt}", repeat=block // 20, seed=0, block=block, order=0, attempt=0,
+        batch_size=1, num_prompt_tokens=5, tokens=tuple(range(10)), steps=STEPS,
+        ttft_s=seconds / 10, total_s=seconds, worker=worker, node="ab",
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -33,8 +33,11 @@ def load_module(
     dtype: torch.dtype,
     attn_implementation: Attention | None = None,
     device_map: DeviceMap | None = None,
-) -> Any:
-    """Load a causal LM; arguments and errors are those of `HFModel.load`."""
+) -> tuple[Any, tuple[str, ...]]:
+    """Load a causal LM, with notes on weights of its files that it does not take.
+
+    Arguments and errors are those of `HFModel.load`.
+    """
     if attn_implementation not in (None, "sdpa", "eager"):
         raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
@@ -71,7 +74,19 @@ def load_module(
         for name, _ in module.named_parameters():
             if _mapped_device(device_map, name) is None:
                 raise ValueError(f"the device map leaves out {name}; name every part")
-    return module
+    return module, _unread(loaded["unexpected_keys"])
+
+
+def _unread(names: Collection[str]) -> tuple[str, ...]:
+    """Note weights for which the architecture has no place."""
+    if not names:
+        return ()
+    first, *others = sorted(names)
+    what = f"{first} and {len(others)} more" if others else first
+    return (
+        f"the architecture has no place for {len(names)} of its files' weights, which are left out "
+        f"({what}): do config.json and the weights belong together?",
+    )
 
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:

@@ -67,6 +67,8 @@ class HFModel(Model):
 
     cut: tuple[str, str] | None = None
     """How the model is split over devices or processes, and the option that splits it."""
+    unread: tuple[str, ...] = ()
+    """Notes on weights of the files that the model does not take."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class HFModel(Model):
         elsewhere are moved to a device in every call. `ValueError` in one line for an unusable
         checkpoint, attention or map.
         """
-        module = load_module(
+        module, unread = load_module(
             path_or_id,
             dtype=dtype,
             attn_implementation=attn_implementation,
@@ -153,6 +155,7 @@ class HFModel(Model):
             grouped=False if device_map is not None else None,
             quantized=quantized,
         )
+        model.unread = unread
         if device_map is not None:
             model.cut = _PLACED
         return model
@@ -316,7 +319,7 @@ class HFModel(Model):
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the model's answers for readers, one line each."""
-        return notes_of(self.module)
+        return (*self.unread, *notes_of(self.module))
 
     @property
     def num_graphs(self) -> int:

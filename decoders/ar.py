@@ -38,6 +38,7 @@ class Autoregressive(Decoder):
             )
 
     coupled = True
+    drafts = False
 
     def steps(self, request: Request) -> Steps:
         """Run a prefill, then one new row per step; without a cache, a prefill in every step."""

@@ -79,6 +79,11 @@ class Transformers(SelfDriven):
         return not self.custom
 
     @property
+    def drafts(self) -> bool:
+        """False for the plain loop; a custom one may not report its drafts."""
+        return self.kind != "generate"
+
+    @property
     def batches(self) -> bool:
         """True for the plain loop only: transformers drafts for one sequence at a time."""
         return self.kind == "generate" and not self.custom

@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.errors import UnavailableError, UsageError
 from bench.external.engine import Arm, Engine, Settings
 from bench.machine.clock import Clock, Stopwatch
+from bench.measure.timing import unmeasured
 from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
 from bench.records.external import ExternalAnswer, append_external, next_session, read_external
@@ -86,7 +87,7 @@ class _Session:
 
     def _warm_up(self, mode: str, arm: Arm, prompt: Prompt) -> None:
         try:
-            arm.answer(prompt.ids, min(_WARM_UP, self.request.budget))
+            arm.answer(unmeasured(prompt).ids, min(_WARM_UP, self.request.budget))
         except Exception as error:  # third-party code may raise anything
             why = f"{type(error).__name__}: {error}"
             line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"

@@ -118,14 +118,17 @@ class Runner:
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
         """Run every arm on a batch of each length bucket until its times are stable.
 
-        Buckets are powers of two of prompt tokens. Results are dropped. Each bucket takes at most
-        `WARMUP_MAX` turns of `_WARMUP_TOKENS` tokens, or 1 turn after `WARMUP_BUDGET_S` in all.
+        Buckets are powers of two of prompt tokens. The prompts are `unmeasured`, and no stop id
+        ends an answer. Results are dropped. Each bucket takes at most `WARMUP_MAX` turns of
+        `_WARMUP_TOKENS` tokens, or 1 turn after `WARMUP_BUDGET_S` in all.
         """
         buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
         for prompt in prompts:
-            buckets[len(prompt.ids).bit_length()].append(prompt)
+            buckets[len(prompt.ids).bit_length()].append(unmeasured(prompt))
         budget = min(_WARMUP_TOKENS, self.setup.sampling.max_new_tokens)
-        sampling = dataclasses.replace(self.setup.sampling, max_new_tokens=budget)
+        sampling = dataclasses.replace(
+            self.setup.sampling, max_new_tokens=budget, stop_ids=frozenset()
+        )
         spent_s = 0.0
         turns = [(arm, group) for arm in self.setup.arms.values() for group in buckets.values()]
         self.progress.start("warm-up", len(turns))
@@ -198,6 +201,16 @@ class Runner:
             for cell in self.setup.arms
             if self._seconds[cell]
         )
+
+
+def unmeasured(prompt: Prompt) -> Prompt:
+    """Return a prompt of the same length and the same ids in another order, for the warm-up.
+
+    Whatever a decoder keeps of its answer is of no use for the measured prompt. The first id, which
+    may have to begin every text, stays first.
+    """
+    first, *rest = prompt.ids
+    return dataclasses.replace(prompt, ids=(first, *reversed(rest)))
 
 
 def record_of(

@@ -313,6 +313,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             lossless=decoder.lossless,
             comparable_to_ar=decoder.comparable_to_ar(sampling),
             code=code_hash(decoder),
+            drafts=bool(decoder.drafts),
         ),
         decoder=decoder,
         models=used,

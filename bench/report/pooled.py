@@ -188,8 +188,9 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
             (4); one measured another job, or fewer than two runs or no shared decoder remain (5).
     """
     sides = [load_side(str(run), parent) for name in names for run in _runs_of(name, parent)]
-    told = [f"{side.name} did not end" for side in sides if side.verdict == INCOMPLETE]
-    ended = [side for side in sides if side.verdict != INCOMPLETE]
+    lost = [s for s in sides if s.verdict == INCOMPLETE and not s.status.complete]
+    told = [f"{side.name} did not end" for side in lost]
+    ended = [side for side in sides if side not in lost]
     ended.sort(key=lambda side: side.status.started_utc or "")
     for i, side in enumerate(ended):
         refuse_invalid(side)

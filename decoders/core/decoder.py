@@ -105,6 +105,11 @@ class Decoder:
         return False
 
     @property
+    def drafts(self) -> bool:
+        """True if steps verify drafts: a run then warns if none was made, or none accepted."""
+        return True
+
+    @property
     def alike_in_batches(self) -> bool:
         """True if sampled answers are the same alone and in a batch (greedy answers always are)."""
         return True

@@ -370,6 +370,28 @@ def test_warm_up_past_its_budget_is_one_turn_each(warmed: Any) -> None:
     assert warmed([runner_module.WARMUP_BUDGET_S + 1]) == [1, 1]
 
 
+def test_warm_up_asks_no_measured_prompt_and_does_not_end_early(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    setup = opener(choose_decoders(small(decoders="ar"), print))
+    prompt = Prompt(
+        conversation="c", turn=1, family="qa", ids=(5, 6, 7, 8), hash="", reference=None
+    )
+    asked: list[tuple[tuple[int, ...], Sampling]] = []
+    with SampleWriter(tmp_path) as writer:
+        runner = Runner(setup, {}, writer, progress(), attempt=0, lap=Load)  # type: ignore[arg-type]
+        once = runner._once
+
+        def noted(arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
+            asked.extend((each.ids, sampling) for each in batch)
+            return once(arm, batch, sampling)
+
+        runner._once = noted  # type: ignore[method-assign, assignment]
+        runner.warm_up([prompt])
+    assert {ids for ids, _ in asked} == {(5, 8, 7, 6)}
+    assert not asked[0][1].stop_ids
+
+
 def test_spec_benchs_own_count_is_taken_of_the_baseline_alone_and_under_its_protocol(
     measured: Any,
 ) -> None:

@@ -1,0 +1,112 @@
+"""Proof that a decoder carries state from one answer to the next, from the records alone.
+
+An answer depends on the prompt, the options and the seed. If a decoder answers one prompt twice
+with one seed (greedy: with any seed) and the same tokens, its counters are therefore equal; a
+difference shows that something survived the first answer, e.g. a module global that holds earlier
+text. Its speed then depends on how often a prompt was repeated, which no user's prompts are.
+
+Two sources give such pairs: the repeats of a greedy run, and the instrumented second pass
+(``phases.json``), which answers a timed block again with its seed. Nothing is concluded where
+rounding may act: answers with other tokens count only in exact precision, the second pass too, and
+if the baseline differs from itself, the device is not deterministic and proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.records.phases import PhasedAnswer
+from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.record import SampleRecord
+from bench.text import counted
+
+_COUNTERS = (
+    *("emitted", "drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows"),
+)
+_ADVICE = "state survives an answer (a module global, or a mutable attribute of the class?)"
+
+
+@dataclass
+class _Repeated:
+    """Pairs of answers of one decoder to one prompt: how many differ, and the first that does."""
+
+    pairs: int = 0
+    unequal: int = 0
+    example: str = ""
+    first: dict[object, tuple[object, ...]] = field(default_factory=dict)
+
+    def line(self, cell: str) -> str:
+        """Describe the proof."""
+        return (
+            f"{cell}: {_ADVICE}: asked again with the same seed, it took another course for "
+            f"{self.unequal} of {counted(self.pairs, 'repeated answer')}, e.g. {self.example}"
+        )
+
+
+def carried(
+    records: Sequence[SampleRecord],
+    phased: Iterable[PhasedAnswer],
+    *,
+    greedy: bool,
+    exact: Mapping[str, bool],
+) -> tuple[str, ...]:
+    """Return a line for each decoder that provably carries state between answers.
+
+    `exact` tells by cell whether rounding cannot change its tokens; missing cells are not exact.
+    """
+    timed = [r for r in records if r.kind == "timing" and r.error is None and r.has_steps]
+    if not _deterministic(timed, greedy=greedy):
+        return ()
+    found: defaultdict[str, _Repeated] = defaultdict(_Repeated)
+    if greedy and len({record.repeat for record in timed}) > 1:
+        _compare_repeats(timed, exact, found)
+    _compare_passes(timed, [a for a in phased if exact.get(a.decoder)], found)
+    return tuple(each.line(cell) for cell, each in found.items() if each.unequal)
+
+
+def _deterministic(timed: Iterable[SampleRecord], *, greedy: bool) -> bool:
+    """Tell whether the baseline always gave one prompt the same answer."""
+    answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    for record in timed:
+        if record.decoder in (BASELINE, SECOND_BASELINE):
+            answers[record.prompt, 0 if greedy else record.repeat].add(record.tokens)
+    return all(len(given) == 1 for given in answers.values())
+
+
+def _compare_repeats(
+    timed: Iterable[SampleRecord], exact: Mapping[str, bool], found: dict[str, _Repeated]
+) -> None:
+    for record in timed:
+        mine, steps = found[record.decoder], record.steps
+        where = (record.prompt, record.batch_size, record.attempt, record.worker, record.machine)
+        counters = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
+        now = (record.tokens, hash(counters), sum(counters[3]))
+        before = mine.first.setdefault(where, now)
+        if before is now or (before[0] != now[0] and not exact.get(record.decoder)):
+            continue
+        mine.pairs += 1
+        if before[:2] != now[:2]:
+            mine.unequal += 1
+            calls = f"{before[2]} target calls, then {now[2]}"
+            what = calls if before[0] == now[0] else "other tokens"
+            mine.example = mine.example or f"{record.prompt}: {what}"
+
+
+def _compare_passes(
+    timed: Iterable[SampleRecord], phased: Iterable[PhasedAnswer], found: dict[str, _Repeated]
+) -> None:
+    answers = {(r.decoder, r.prompt, r.repeat): r for r in timed}
+    for again in phased:
+        blocks = [answers.get((again.decoder, name, again.repeat)) for name in again.prompts]
+        steps = [record.steps for record in blocks if record is not None and record.steps]
+        if len(steps) < len(again.prompts):
+            continue
+        mine = found[again.decoder]
+        mine.pairs += 1
+        before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
+        if before != (again.emitted, again.later_steps):
+            mine.unequal += 1
+            what = f"{before[1]} steps timed, then {again.later_steps}"
+            mine.example = mine.example or f"{again.prompts[0]}: {what}"

@@ -1,0 +1,82 @@
+"""State that survives an answer is proved by counters of repeated answers, and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.records.phases import PhasedAnswer
+from bench.records.record import SampleRecord
+from bench.stats.carried import carried
+
+Make = Callable[..., SampleRecord]
+EXACT = {"memo": True, "ar": True}
+SLOW, FAST = (1, 1, 2), (1, 3)
+"""Steps of a first answer, and of one whose drafts all fit: the same four tokens."""
+
+
+def pairs(record: Make, second: tuple[int, ...] = FAST, **fields: Any) -> list[SampleRecord]:
+    """Two repeats of `ar` and of `memo`, whose second answer has other steps."""
+    return [
+        record("ar", emitted=(1, 1, 1, 1)),
+        record("ar", emitted=(1, 1, 1, 1), repeat=1, block=1),
+        record("memo", emitted=SLOW),
+        record("memo", emitted=second, repeat=1, block=1, **fields),
+    ]
+
+
+def again(steps: int, emitted: int = 4, decoder: str = "memo") -> PhasedAnswer:
+    """The second pass's answer to the prompt of the first repeat."""
+    counts = {"emitted": emitted, "later_emitted": emitted - 1, "later_steps": steps}
+    return PhasedAnswer(
+        decoder=decoder,
+        prompts=("c0#1",),
+        repeat=0,
+        seconds={},
+        rows=0,
+        padded_rows=0,
+        **counts,
+    )
+
+
+def test_repeats_with_other_counters_are_proof(record: Make) -> None:
+    (line,) = carried(pairs(record), (), greedy=True, exact=EXACT)
+    assert line.startswith("memo: state survives an answer")
+    assert "1 of 1 repeated answer, e.g. c0#1: 3 target calls, then 2" in line
+
+
+def test_equal_repeats_prove_nothing(record: Make) -> None:
+    assert carried(pairs(record, SLOW), (), greedy=True, exact=EXACT) == ()
+
+
+def test_other_seeds_prove_nothing(record: Make) -> None:
+    assert carried(pairs(record), (), greedy=False, exact=EXACT) == ()
+
+
+def test_half_precision_counts_only_where_the_tokens_are_equal(record: Make) -> None:
+    other = pairs(record, tokens=(9, 9, 9, 9))
+    assert carried(other, (), greedy=True, exact={}) == ()
+    (line,) = carried(other, (), greedy=True, exact=EXACT)
+    assert line.endswith("c0#1: other tokens")
+    assert len(carried(pairs(record), (), greedy=True, exact={})) == 1
+
+
+@pytest.mark.parametrize("apart", [{"worker": "b"}, {"machine": "b"}, {"attempt": 1}])
+def test_answers_of_another_process_prove_nothing(record: Make, apart: dict[str, Any]) -> None:
+    assert carried(pairs(record, **apart), (), greedy=True, exact=EXACT) == ()
+
+
+def test_a_device_that_contradicts_itself_proves_nothing(record: Make) -> None:
+    unsteady = [*pairs(record), record("ar@aa", emitted=(1, 1, 1, 1), tokens=(9, 9, 9, 9))]
+    assert carried(unsteady, [again(1)], greedy=True, exact=EXACT) == ()
+
+
+def test_the_second_pass_is_a_repeat_with_the_same_seed(record: Make) -> None:
+    once = pairs(record)[:3]
+    assert carried(once, [again(2)], greedy=False, exact=EXACT) == ()
+    (line,) = carried(once, [again(1)], greedy=False, exact=EXACT)
+    assert line.endswith("e.g. c0#1: 2 steps timed, then 1")
+    assert carried(once, [again(1)], greedy=False, exact={}) == ()
+    assert carried(once, [again(1, decoder="other")], greedy=False, exact={"other": True}) == ()

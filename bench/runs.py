@@ -61,6 +61,7 @@ from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.divergence import differences
+from bench.verify.floor import measure_floor
 from bench.workers.spread import Passes, Team
 
 Planned = tuple[Setup, Plan, dict[str, Prompt]]
@@ -303,8 +304,10 @@ class _Session:
         write_vocabulary(self.run_dir, setup.tokenizer, measured.records, asked)
         peak = Process(peak_rss_bytes=environment.peak_rss_bytes())
         write_environment(self.run_dir, replace(measured.env, process=peak))
-        unequal = tuple(differences(setup, measured.records, prompts))
-        status = replace(status, differences=unequal, num_records=len(measured.records))
+        floor = measure_floor(setup, measured.records, prompts)
+        unequal = tuple(differences(setup, measured.records, prompts, floor))
+        num = len(measured.records)
+        status = replace(status, differences=unequal, floor=floor, num_records=num)
         judged = judge(replace(measured, status=status))
         status = replace(judged, finished_utc=_utc(), reported=False)
         write_status(self.run_dir, status)
@@ -328,8 +331,9 @@ def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
         return Exit.INTERRUPTED
     if status.verdict == WRONG:
         cells = ", ".join(status.wrong)
-        progress.note(f"{cells}: claims to be lossless and left ar's tokens without a near-tie")
-    if status.verdict != VALID:
+        progress.note(f"{cells}: claims to be lossless and left ar's tokens beyond rounding")
+    answered_nothing = status.verdict == INCOMPLETE and status.complete
+    if status.verdict != VALID and not answered_nothing:
         return EXIT_CODES[str(status.verdict)]
     if status.num_errors:
         where = f"partial results kept, tracebacks in {run_dir / ERRORS}"

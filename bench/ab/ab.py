@@ -30,7 +30,7 @@ from bench.records.plan import MANIFEST, Cell, Plan, write_plan
 from bench.records.prompts import PROMPTS
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, create_run_dir, load_run
-from bench.records.status import COMPLETE, Difference, RunStatus, write_status
+from bench.records.status import COMPLETE, Difference, Floor, RunStatus, write_status
 from bench.records.vocabulary import VOCABULARY
 from bench.stats.validity import INCOMPLETE, judge
 
@@ -227,6 +227,7 @@ class _AbRun:
                 arm.folder,
                 COMPLETE,
                 differences=parse(tuple[Difference, ...], answer["differences"], arm.name),
+                floor=answer["floor"] and parse(Floor, answer["floor"], arm.name),
                 num_records=len(run.records),
             )
             write_status(arm.folder, judge(replace(run, status=status)))

@@ -23,7 +23,7 @@ from bench.machine.env import ROOT, VARIABLES, comparability_key
 from bench.machine.source import git_state, is_installed, repository_root
 from bench.records.environment import Environment
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of requests and answers (`bench.ab.worker`)."""
 _WORKER = "bench/ab/worker.py"
 _PROJECT = "decoding-bench"

@@ -34,6 +34,7 @@ from bench.records.record import SampleRecord
 from bench.records.vocabulary import pieces_in
 from bench.settings.config import load_config
 from bench.verify.divergence import differences
+from bench.verify.floor import measure_floor
 from bench.workers.messages import Job, ScorePrompts, TimeBlock
 from bench.workers.worker import Worker as Measuring
 
@@ -86,10 +87,12 @@ class Worker(Measuring):
     def finish(self, lines: Sequence[Mapping[str, Any]]) -> Answer:
         """Return the text of this side's tokens, and its differences from the baseline."""
         records = [SampleRecord.from_dict(line) for line in lines]
-        found = differences(self._setup, records, self._prompts)
+        floor = measure_floor(self._setup, records, self._prompts)
+        found = differences(self._setup, records, self._prompts, floor)
         return {
             "pieces": pieces_in(self._setup.tokenizer, records, self._prompts.values()),
             "differences": [dataclasses.asdict(difference) for difference in found],
+            "floor": floor and dataclasses.asdict(floor),
         }
 
 

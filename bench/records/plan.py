@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bench.errors import InvalidRunError
@@ -26,18 +27,20 @@ BASELINE = "ar"
 SECOND_BASELINE = "ar@aa"
 SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
 """Guarantees of a cell's answers, relative to the baseline's."""
+NOT_VERIFIED = "not verified"
+"""Replaces the guarantee of a cell whose tokens differ, if rounding is not shown to explain it."""
 WRONG = "WRONG"
 """Replaces the guarantee of a cell that claims to be lossless and was found not to be."""
-_GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE, WRONG)
+_GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One row of every table: a decoder with all options resolved.
 
-    The decoder's class and options determine `lossless`. With the temperature, they determine
-    `comparable_to_ar`: lossless then means exactly ar's tokens (greedy, or coupled). `code` is the
-    SHA-256 of the decoder's own source files (`bench.plan.code`).
+    The decoder's class and options determine `lossless`, and whether it `drafts`. With the
+    temperature, they determine `comparable_to_ar`: lossless then means exactly ar's tokens (greedy,
+    or coupled). `code` is the SHA-256 of the decoder's own source files (`bench.plan.code`).
     """
 
     cell: str
@@ -47,6 +50,7 @@ class Cell:
     lossless: bool
     comparable_to_ar: bool | None = None
     code: str | None = None
+    drafts: bool | None = None
 
     @property
     def guarantee(self) -> str:
@@ -127,9 +131,9 @@ class Plan:
         """Return the plan as JSON data."""
         return {"schema": SCHEMA, **asdict(self)}
 
-    def guarantees(self, wrong: Collection[str] = ()) -> dict[str, str]:
-        """Return the guarantee of every planned cell: `WRONG` for the cells in `wrong`."""
-        return {cell.cell: cell.guarantee for cell in self.cells} | dict.fromkeys(wrong, WRONG)
+    def guarantees(self, found: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """Return the guarantee of every planned cell, or what was `found` instead."""
+        return {cell.cell: cell.guarantee for cell in self.cells} | dict(found)
 
     @property
     def num_answers(self) -> int:

@@ -6,12 +6,14 @@ The file is written when the folder is created (``opening``), before the first m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bench.records.files import write_json
 from bench.records.json_file import SCHEMA, parse, read_json
+from bench.records.plan import NOT_VERIFIED, WRONG
 
 STATUS = "run.json"
 COMPLETE = "complete"
@@ -22,10 +24,12 @@ class Difference:
     """A cell that claims to be lossless but gave other tokens than the baseline.
 
     `num_answers` of `num_compared` answers differ, e.g. for the prompt `example`; `num_wrong` of
-    them differ by more than a near-tie (None: not judged). Of the baseline's `num_tokens` tokens,
-    `num_equal` come before a first difference. `places` counts the tokens before each first
+    them differ by more than rounding explains (None: not verified). Of the baseline's `num_tokens`
+    tokens, `num_equal` come before a first difference. `places` counts the tokens before each first
     difference. `gaps` are the examined differences' distances from a tie (repeats counted once):
     between two logits, or above temperature 0 from u to the other token's share of the CDF.
+    `places_off` is the largest distance of logits, in units of the dtype's last place: of these,
+    and in half precision of all tokens of greedy answers from the target's likeliest ones.
     """
 
     cell: str
@@ -37,6 +41,35 @@ class Difference:
     num_equal: int | None = None
     places: tuple[int, ...] = ()
     gaps: tuple[int | float, ...] = ()
+    places_off: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """How rounding moves the logits of the baseline's own answers, see `bench.verify.floor`.
+
+    The target read `num_tokens` tokens of `num_answers` answers again. In calls of `rows` rows it
+    picked the same tokens in `num_same` answers. It picked another token than the baseline
+    `num_flips` times, in calls of `rows` rows or of many (the larger number). `moved` is the
+    largest change of the gap of the two likeliest logits between calls of all shapes, in units of
+    the last place of the dtype.
+    """
+
+    rows: int
+    num_answers: int
+    num_same: int
+    num_tokens: int
+    num_flips: int
+    moved: int | float
+
+    @classmethod
+    def pool(cls, floors: Sequence[Self]) -> Self | None:
+        """Pool the floors of a run's parts, with the rows of the first; None without any."""
+        if not floors:
+            return None
+        counts = ("num_answers", "num_same", "num_tokens", "num_flips")
+        sums = {name: sum(getattr(floor, name) for floor in floors) for name in counts}
+        return cls(rows=floors[0].rows, moved=max(floor.moved for floor in floors), **sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +88,7 @@ class RunStatus:
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     differences: tuple[Difference, ...] | None = None
+    floor: Floor | None = None
     num_records: int | None = None
     num_errors: int | None = None
     num_blocks: int | None = None
@@ -78,6 +112,15 @@ class RunStatus:
     def wrong(self) -> list[str]:
         """Cells that claim to be lossless but gave wrong tokens."""
         return [difference.cell for difference in self.differences or () if difference.num_wrong]
+
+    @property
+    def found(self) -> dict[str, str]:
+        """What is found of cells that claim the baseline's tokens and gave others, by cell."""
+        return {
+            each.cell: WRONG if each.num_wrong else NOT_VERIFIED
+            for each in self.differences or ()
+            if each.num_wrong != 0
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the known values as JSON data."""

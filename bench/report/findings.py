@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.records.external import read_external
 from bench.records.phases import PhasedAnswer, read_phases
-from bench.records.plan import BASELINE, WRONG
+from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG
 from bench.records.run_folder import Run
 from bench.records.status import RunStatus
 from bench.report import references
@@ -57,7 +57,7 @@ class Findings:
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
         gold = gold_answers(self.run.path, self.run.plan)
-        return sums.summarise(self.run.records, self.run.plan, gold, self.wrong)
+        return sums.summarise(self.run.records, self.run.plan, gold, self.run.status.found)
 
     @cached_property
     def judged(self) -> pd.DataFrame:
@@ -110,7 +110,7 @@ class Findings:
     @property
     def decoders(self) -> list[str]:
         """Measured decoders in order, without the baseline's second arm."""
-        return sums.decoder_order(self.run.plan, self.run.records, self.wrong)
+        return sums.decoder_order(self.run.plan, self.run.records, self.run.status.found)
 
     @cached_property
     def wrong(self) -> list[str]:
@@ -278,6 +278,11 @@ class Findings:
         for cell in self.wrong:
             if cell in set(summary["decoder"]):
                 yield f"Left out of the figures: {cell}, which is {WRONG}."
+        if unverified := [c for c, what in run.status.found.items() if what == NOT_VERIFIED]:
+            yield (
+                f"Not verified: {', '.join(unverified)}. Tokens differ from {BASELINE}'s, and the "
+                "run does not show that its own rounding explains it."
+            )
         if self.verdict == DAMAGED:
             yield "An earlier samples.parquet or summary.csv was not overwritten."
         for warning in run.status.warnings or self.validity.warnings:

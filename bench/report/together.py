@@ -111,7 +111,7 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 
 def summary_of(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
-    return judged(summarise(side.records, Plan(cells=side.planned), side.gold, side.wrong))
+    return judged(summarise(side.records, Plan(cells=side.planned), side.gold, side.status.found))
 
 
 def decoders_of(members: Sequence[RunNumbers]) -> list[str]:

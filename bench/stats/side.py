@@ -14,11 +14,10 @@ from bench.records.run_folder import Run, find_run, load_run
 from bench.records.status import Difference
 from bench.settings.config import INVARIANT, as_text
 from bench.stats.quality import Gold, gold_answers
-from bench.stats.validity import judge
+from bench.stats.validity import FLOAT32, judge
 
 _SHORT = 9
 """Displayed digits of a commit or a hash."""
-FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)

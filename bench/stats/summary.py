@@ -6,8 +6,9 @@ The columns that outside readers rely on come first, in a fixed order. Unknown i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -41,13 +42,13 @@ _ONE = Estimate(value=1.0, low=1.0, high=1.0)
 
 
 def decoder_order(
-    plan: Plan, records: Iterable[SampleRecord], wrong: Collection[str] = ()
+    plan: Plan, records: Iterable[SampleRecord], found: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Order the measured decoders by guarantee: the baseline first, the `wrong` decoders last.
+    """Order the measured decoders by guarantee, or by what was `found`; the baseline is first.
 
     Decoders with the same guarantee keep the plan's order. The baseline's second arm is left out.
     """
-    claims = plan.guarantees(wrong)
+    claims = plan.guarantees(found)
     measured = dict.fromkeys(record.decoder for record in records)
     names = dict.fromkeys([*claims, *measured])
     cells = [name for name in names if name in measured and name != SECOND_BASELINE]
@@ -64,19 +65,19 @@ def summarise(
     records: Sequence[SampleRecord],
     plan: Plan,
     gold: Gold | None = None,
-    wrong: Collection[str] = (),
+    found: Mapping[str, str] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """Make a frame of `SummaryRow`s: one per decoder and family, then the decoder's row `all`.
 
     Counters and times are pooled over prompts and repeats (sum / sum); speed-ups are geometric
     means of paired ratios. An unfinished run gives the rows of its finished blocks. `gold` is used
     for corpus BLEU. Quality in `all` covers the same families for every decoder, or is unknown.
-    `wrong` names decoders that claim to be lossless and were found not to be.
+    `found` replaces guarantees, see `RunStatus.found`.
     """
     cells = counters.group_by(records)
     comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}
-    decoders = decoder_order(plan, records, wrong)
-    promises = plan.guarantees(wrong)
+    decoders = decoder_order(plan, records, found)
+    promises = plan.guarantees(found)
     qualities = {
         decoder: {
             family: family_quality(family, _of_family(cells[decoder], family), gold or {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
@@ -81,15 +81,18 @@ def pooled(
         if not whole.unequal:
             continue
         gaps: tuple[int | float, ...] = ()
+        farthest: list[int | float] = []
         num: int | None = 0
         for of_run, each in zip(stored, of_runs, strict=True):
             difference = of_run.get(cell)
             if not each.unequal or difference is None:
                 continue
             gaps += tuple(difference.gaps)
+            farthest += [] if difference.places_off is None else [difference.places_off]
             if num is None or difference.num_wrong is None:
                 num = None
             else:
                 num += min(difference.num_wrong, len(each.unequal))
-        found.append(whole.difference(num, gaps))
+        of_all = whole.difference(num, gaps)
+        found.append(replace(of_all, places_off=max(farthest, default=None)))
     return tuple(found)

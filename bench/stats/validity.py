@@ -2,9 +2,9 @@
 
 ==========  =======================================================================================
 DAMAGED     records that run.json counts, or implies, are missing
-INVALID     a record breaks an invariant, or the baseline answered nothing
+INVALID     a record breaks an invariant, the baseline answered nothing, or state survived an answer
 WRONG       a decoder claims to be lossless and is not
-INCOMPLETE  the run did not end, or parts of the plan were not measured
+INCOMPLETE  the run did not end, or a decoder answered nothing
 VALID       the whole plan was measured, and nothing is broken
 ==========  =======================================================================================
 
@@ -29,11 +29,16 @@ from typing import Any
 
 from bench.errors import Exit
 from bench.records.files import SAMPLES, STORED
+from bench.records.phases import read_phases
 from bench.records.plan import BASELINE, SECOND_BASELINE, WRONG
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
-from bench.records.status import Difference, RunStatus
+from bench.records.status import Difference, Floor, RunStatus
+from bench.settings.config import INVARIANT
 from bench.stats.adapter_fit import training_warnings
+from bench.stats.carried import carried
+from bench.stats.clusters import repeated_texts
+from bench.stats.drafted import draft_warnings
 from bench.stats.intervals import Estimate
 from bench.stats.workers import Part, baseline_units, noise_floor, trend, workers
 from bench.text import counted, factor, percent
@@ -43,10 +48,16 @@ _MAX_DRIFT = 0.05
 _MIN_DRIFT_PROMPTS = 3
 _MOST_FAILING = 3
 """Most failed decoders with one warning each; more share one warning."""
+_UNVERIFIED = {
+    False: "not verified, as it leaves ar's tokens more often than rounding does",
+    True: "not verified, as the run measured no rounding of its own to compare with",
+}
+"""The reason why a cell's differences are not verified, by whether there is no floor."""
 _GAPS = (0.03, 0.06, 0.125, 0.25)
 """Distances from a tie; first differences are counted below each."""
 _RESHAPED = "ar@rows"
 """Prefix of cells in which the baseline decodes with calls of another shape."""
+FLOAT32 = "float32"
 UNKNOWN = "unknown"
 _RESUME = "`bench resume {}`, in the folder that holds the run, measures the rest"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
@@ -63,7 +74,10 @@ EXIT_CODES: Mapping[str, Exit] = {
 def judge(run: Run) -> RunStatus:
     """Return a run's status with the verdict on its measurements so far, and the reasons."""
     damage = _damage(run)
-    broken = (*_broken(run), *_unanswered(run))
+    phased = read_phases(run.path)
+    greedy = not run.config.get("temperature")
+    kept = carried(run.records, phased, greedy=greedy, exact=_exact_cells(run))
+    broken = (*_broken(run), *_unanswered(run, [BASELINE]), *kept)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
     reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
@@ -83,14 +97,16 @@ def judge(run: Run) -> RunStatus:
     return replace(
         run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
-        reasons=tuple(line for lines in reasons.values() for line in lines),
+        reasons=tuple(dict.fromkeys(line for lines in reasons.values() for line in lines)),
         warnings=(
             *_difference_lines(run.status, wrong=False),
+            *draft_warnings(run.plan.cells, run.records),
             *_error_warnings(errors),
             *_noise_warnings(loads, cores, None if parts else drift),
             *_worker_warnings(parts),
             *([] if parts else _unsteady("the machine", noise_floor(run.records))),
             *_repeat_warnings(run.records),
+            *repeated_texts(run.plan.prompts),
             *run.env.models.notes,
             *training_warnings(run.config, run.env.models),
         ),
@@ -136,7 +152,7 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
             lines.append(_parting_line(difference, status))
             continue
         num = difference.num_wrong
-        ties = "" if num is None else f", {num} of them not at near-ties"
+        ties = f", {num} of them beyond rounding" if num else ": near-ties" if num == 0 else ""
         lines.append(
             f"{difference.cell}{' is WRONG: it' if wrong else ''} claims to be lossless and gave "
             f"other tokens than ar on {difference.num_answers} of {difference.num_compared} "
@@ -163,12 +179,26 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
         near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
         line += f"; distances from a tie in {len(difference.gaps)} checked differences: "
         line += f"{', '.join(near)}, at most {max(difference.gaps):.2g}"
+    line += f". {_floor_line(difference, status.floor)}" if status.floor else ""
     if difference.num_wrong == 0:
         line += ": near-ties"
+    elif not difference.num_wrong:
+        line += f": {_UNVERIFIED[status.floor is None]}"
     floors = [each for each in status.differences or () if each.cell.startswith(_RESHAPED)]
     if floors and difference not in floors:
         line += f". ar itself, as {floors[0].cell}, is identical on {same(floors[0])}"
     return f"{line}; e.g. {difference.example}"
+
+
+def _floor_line(difference: Difference, floor: Floor) -> str:
+    """Compare a cell's first differences with the run's own rounding."""
+    share = percent(floor.num_same / max(1, floor.num_answers), "%", 0)
+    far = "" if difference.places_off is None else f", its farthest at {difference.places_off:.2g}"
+    return (
+        f"The run's own rounding moves ar's logits by up to {floor.moved:.2g} units of the last "
+        f"place{far}; in calls of {floor.rows} rows, {share} of {floor.num_answers} answers of ar "
+        "stay the same"
+    )
 
 
 def _damage(run: Run) -> tuple[str, ...]:
@@ -186,7 +216,7 @@ def _damage(run: Run) -> tuple[str, ...]:
 
 def _unfinished(run: Run) -> tuple[str, ...]:
     if run.status.complete:
-        return ()
+        return _unanswered(run, [c.cell for c in run.plan.cells if c.cell != BASELINE])
     missing = _missing(run)
     lacking = f"{missing} were not measured" if missing else "it was stopped after its last answer"
     how = run.status.status or UNKNOWN
@@ -242,13 +272,28 @@ def _broken(run: Run) -> tuple[str, ...]:
     return run.status.reasons or ("run.json has this verdict",)
 
 
-def _unanswered(run: Run) -> tuple[str, ...]:
-    """Report a complete run in which the baseline failed on all prompts."""
-    asked = [r for r in run.records if r.kind == "timing" and r.decoder == BASELINE]
-    if not run.status.complete or not asked or any(r.error is None for r in asked):
-        return ()
-    failed = asked[0]
-    return (f"{BASELINE} answered none of its prompts, e.g. {failed.prompt}: {failed.failure}",)
+def _unanswered(run: Run, cells: Iterable[str]) -> tuple[str, ...]:
+    """Report the cells that failed on all prompts of a complete run."""
+    asked: defaultdict[str, list[SampleRecord]] = defaultdict(list)
+    for record in run.records if run.status.complete else ():
+        if record.kind == "timing":
+            asked[record.decoder].append(record)
+    return tuple(
+        f"{cell} answered none of its prompts, e.g. {asked[cell][0].prompt}: "
+        f"{asked[cell][0].failure}"
+        for cell in cells
+        if asked[cell] and all(record.error is not None for record in asked[cell])
+    )
+
+
+def _exact_cells(run: Run) -> dict[str, bool]:
+    """Tell by cell whether rounding cannot change its tokens: float32, or row-invariant."""
+    numerics = run.config.get("numerics")
+    return {
+        cell.cell: run.env.dtype in (None, FLOAT32)
+        or (cell.options.get("numerics") or numerics) == INVARIANT
+        for cell in run.plan.cells
+    }
 
 
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:

@@ -8,11 +8,12 @@ have to move for u to pick the other token (sampled).
 A difference within the dtype's margin is a *near-tie*; a larger one is *wrong*. One margin m in
 logits serves both modes: logits that move by m/2 each way move a border of the CDF by at most
 m / (4 T). Rounding may also move a top-p or top-k cut, so cuts moved by the margin are tried too.
+Margins hold where the largest logit is 2 or more, and shrink with smaller logits.
 
 For decoders that guarantee the baseline's exact tokens, any difference is wrong in row-invariant
-numerics, and any difference but a near-tie in greedy float32 runs. In other runs (half precision,
-sampling), rounding may carry further: differences are reported with their distance from a tie, and
-are wrong only beyond `BLUNDER` margins.
+numerics, and any difference but a near-tie in greedy float32 runs. In sampled float32 runs, a
+difference is wrong beyond `BLUNDER` margins, and not verified between one margin and these. In half
+precision, the run's own rounding decides (`bench.verify.floor`).
 
 Letters: V vocabulary, T temperature, u the uniform of a position.
 """
@@ -31,9 +32,10 @@ from torch import Tensor
 from bench.plan.setup import Setup
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.records.status import Difference
+from bench.records.status import Difference, Floor
 from bench.stats.counters import first_difference
-from bench.stats.unequal import Pair, compare_with_baseline
+from bench.stats.unequal import Compared, Pair, compare_with_baseline
+from bench.verify.floor import Likeliest, bound, is_frequent, last_place
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, warp
@@ -42,7 +44,13 @@ from decoders.core.types import Sampling
 MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
 """Largest gap of two tied logits, by the model's dtype; row-invariant numerics have no ties."""
 BLUNDER = 4
-"""Margins from a tie beyond which no rounding explains a difference, in any precision."""
+"""Margins from a tie beyond which no rounding explains a difference of sampled float32 answers."""
+_FULL_MARGIN = 2.0
+"""Largest logit from which on a margin holds in full."""
+
+
+Answered = tuple[str, tuple[int, ...]]
+"""(prompt name, answer's tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +59,14 @@ class Divergence:
 
     `by` names the distance: between logits (``logits``), from u to the other token's interval of
     the CDF (``edge``), or infinite because one answer is a prefix of the other (``length``).
+    `places` is the distance of logits in units of the dtype's last place.
     """
 
     num_equal: int
     by: Literal["logits", "edge", "length"]
     distance: float
     margin: float
+    places: float = math.inf
 
     @property
     def near_tie(self) -> bool:
@@ -65,27 +75,69 @@ class Divergence:
 
 
 def differences(
-    setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
+    setup: Setup,
+    records: Sequence[SampleRecord],
+    prompts: Mapping[str, Prompt],
+    floor: Floor | None = None,
 ) -> list[Difference]:
-    """Return the lossless cells whose timed answers differ from the baseline's, with evidence."""
+    """Return the lossless cells whose timed answers differ from the baseline's, with evidence.
+
+    `floor` judges the cells that rounding may excuse; without one, these are not verified.
+    """
     found = []
+    whole: dict[Answered, Likeliest] = {}
     for each in compare_with_baseline([arm.cell for arm in setup.arms.values()], records):
         if not each.unequal:
             continue
         precision = setup.precision(each.cell)
         invariant, greedy = precision == "invariant", setup.sampling.greedy
         parted = [] if invariant else _examined(setup, precision, each.unequal, prompts)
-        num_wrong: int | None
+        judged = {id(divergence): divergence for divergence in parted}.values()
+        within = [d for d in judged if d.by != "length"]
+        places = [d.places for d in within]
+        num_wrong: int | None = None
         if invariant:
             num_wrong = len(each.unequal)
-        elif precision == "float32" and greedy:
-            num_wrong = sum(not divergence.near_tie for divergence in parted)
-        else:
-            num_wrong = sum(d.distance > BLUNDER * d.margin for d in parted) or None
-        judged = {id(divergence): divergence for divergence in parted}.values()
-        gaps = tuple(d.distance for d in judged if d.by != "length")
-        found.append(each.difference(num_wrong, gaps))
+        elif precision == "float32":
+            num_wrong = sum(d.distance > (1 if greedy else BLUNDER) * d.margin for d in parted)
+            if not num_wrong and not all(divergence.near_tie for divergence in parted):
+                num_wrong = None
+        elif floor is not None:
+            for pair in each.pairs if greedy else ():
+                if pair[:2] not in whole:
+                    ids = prompts[pair[0]].ids
+                    read = Likeliest.of(setup.models.target, ids, pair[1], precision)
+                    whole[pair[:2]] = read
+            places += [whole[pair[:2]].places for pair in each.unequal if pair[:2] in whole]
+            num_wrong = _beyond_rounding(each, parted, whole, floor)
+        difference = each.difference(num_wrong, tuple(d.distance for d in within))
+        farthest = max(places, default=None)
+        found.append(dataclasses.replace(difference, places_off=farthest))
     return found
+
+
+def _beyond_rounding(
+    each: Compared,
+    parted: Sequence[Divergence],
+    whole: Mapping[Answered, Likeliest],
+    floor: Floor,
+) -> int | None:
+    """Count the answers beyond the run's rounding; None if 0 of them cannot be verified."""
+    most = bound(floor)
+    nowhere = Likeliest(0, 0, 0.0)
+    num_wrong = sum(
+        max(divergence.places, whole.get(pair[:2], nowhere).places) > most
+        for divergence, pair in zip(parted, each.unequal, strict=True)
+    )
+    if num_wrong:
+        return num_wrong
+    if read := [whole[answered] for answered in {pair[:2] for pair in each.pairs} & whole.keys()]:
+        num, num_tokens = sum(r.num_other for r in read), sum(r.num_tokens for r in read)
+    else:
+        places = [(first_difference(pair[1], pair[2]), len(pair[2])) for pair in each.pairs]
+        num = len(each.unequal)
+        num_tokens = sum(length if place is None else place + 1 for place, length in places)
+    return None if is_frequent(floor, num, num_tokens) else 0
 
 
 def _examined(
@@ -131,15 +183,19 @@ def examine(
     if index == min(len(answer), len(expected)):  # they stopped by different rules
         return Divergence(index, "length", math.inf, margin)
     logits = cold_logits(target, (*prompt, *expected[:index]))[0]
+    largest = float(torch.where(logits.isfinite(), logits, 0.0).abs().max())
+    margin *= min(1.0, largest / _FULL_MARGIN)
+    unit = float(last_place(logits[None], precision))
     if sampling.greedy:
         gap = float((logits[expected[index]] - logits[answer[index]]).abs())
-        return Divergence(index, "logits", gap, margin)
+        return Divergence(index, "logits", gap, margin, gap / unit)
     u = Uniforms(sampling.seed, prompt).at("draw", index)
     distance = min(
         _to_token(distribution, u, answer[index])
         for distribution in _distributions(logits, sampling, margin)
     )
-    return Divergence(index, "edge", distance, edge_margin(margin, sampling.temperature))
+    edge, as_gap = edge_margin(margin, sampling.temperature), 4 * sampling.temperature * distance
+    return Divergence(index, "edge", distance, edge, as_gap / unit)
 
 
 def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:

@@ -23,7 +23,7 @@ from bench.records.plan import Plan, PlannedPrompt, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, load_run, point_latest
-from bench.records.status import COMPLETE, RunStatus, write_status
+from bench.records.status import COMPLETE, Floor, RunStatus, write_status
 from bench.records.vocabulary import VOCABULARY
 from bench.stats.unequal import pooled
 from bench.stats.validity import judge
@@ -200,6 +200,7 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         finished_utc=max((run.status.finished_utc or "" for run in runs), default=None),
         attempts=max((run.status.attempts or 1 for run in runs), default=1),
         differences=pooled(merged.plan.cells, [run.status for run in runs], merged.parts),
+        floor=Floor.pool([run.status.floor for run in runs if run.status.floor is not None]),
         num_records=len(merged.records),
         reported=True,
         split=runs[0].status.split,

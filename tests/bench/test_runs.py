@@ -223,6 +223,10 @@ def test_a_failing_prompt_does_not_stop_others_and_ends_with_exit_1(
     assert ended.exit_code == Exit.FAILED
     assert run.status.status == "complete"
     assert run.status.num_errors == 4 * 2 + 4
+    assert run.status.verdict == "INCOMPLETE"
+    (reason,) = run.status.reasons
+    assert "@mine answered none of its prompts, e.g. " in reason
+    assert reason.endswith(": ValueError: no (mine.py:12)")
     assert any("failed on 12 answers" in warning for warning in run.status.warnings)
     assert any("12 answers failed; partial results kept" in note for note in shown.notes)
 
@@ -233,6 +237,38 @@ def test_a_broken_invariant_makes_the_run_invalid(start: Any, decoder_file: Any)
     status = load_run(ended.run_dir).status
     assert status.verdict == "INVALID"
     assert "accepted more drafts than it made" in status.reasons[0]
+
+
+REMEMBERS = """
+kept, prompt = globals().setdefault("KEPT", {}), request.prompt_ids
+known = kept.get(prompt, ())
+result = yield request.target.call(prompt)
+text = result.picks
+while True:
+    yield Emit(tokens=text[-len(result.picks):])
+    kept[prompt] = max(known, text, key=len)
+    drafts = known[len(text):len(text) + 3]
+    result = yield request.target.call((text[-1], *drafts), read=range(len(drafts) + 1))
+    num = next((n for n, d in enumerate(drafts) if d != result.picks[n]), len(drafts))
+    result = replace(result, picks=result.picks[:num + 1])
+    request.target.truncate(request.target.length - len(drafts) + num)
+    text += result.picks
+"""
+"""The body of a decoder that drafts what it answered before: a module global holds the answers."""
+
+
+@pytest.mark.parametrize("values", [{}, {"repeats": 1, "phase_limit": 4}])
+def test_state_that_survives_an_answer_makes_the_run_invalid(
+    start: Any, decoder_file: Any, values: dict[str, Any]
+) -> None:
+    spec = decoder_file(REMEMBERS)
+    file = Path(spec.partition(":")[0])
+    file.write_text("from dataclasses import replace\n" + file.read_text())
+    ended, _ = start(decoders=spec, **values)
+    assert ended.exit_code == Exit.INVALID
+    status = load_run(ended.run_dir).status
+    assert status.verdict == "INVALID"
+    assert "state survives an answer" in status.reasons[0]
 
 
 def test_a_claim_of_more_accepted_than_the_step_drafted_or_emits_is_kept_and_breaks_it(
@@ -261,9 +297,9 @@ def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(
     assert status.differences[0].num_wrong == 8
     assert status.verdict == "WRONG"
     said = "mine is WRONG: it claims to be lossless and gave other tokens than ar on 8 of 8 answers"
-    assert f"{said}, 8 of them not at near-ties, e.g. " in status.reasons[0]
+    assert f"{said}, 8 of them beyond rounding, e.g. " in status.reasons[0]
     assert not any("claims to be lossless" in line for line in status.warnings)
-    line = "@mine: claims to be lossless and left ar's tokens without a near-tie"
+    line = "@mine: claims to be lossless and left ar's tokens beyond rounding"
     assert any(note.endswith(line) for note in shown.notes)
 
 

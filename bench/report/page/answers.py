@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError
-from bench.records.plan import SECOND_BASELINE, WRONG
+from bench.records.plan import SECOND_BASELINE
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
@@ -60,7 +60,7 @@ class Viewer:
 
 def viewer(run: Run) -> Viewer | None:
     """Return all data of the step viewer; None if no prompt was timed."""
-    order = decoder_order(run.plan, run.records, run.status.wrong)
+    order = decoder_order(run.plan, run.records, run.status.found)
     answers = chosen_answers(run.records)
     if not answers:
         return None
@@ -153,12 +153,12 @@ def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
-    promised = run.plan.guarantees(wrong)
+    promised = run.plan.guarantees(run.status.found)
     return [
         {
             "name": printable(name),
             "colour": palette[name],
-            "guarantee": WRONG if name in wrong else promised.get(name),
+            "guarantee": promised.get(name),
         }
         for name in order
     ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_TOKENS, WRONG
+from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
 from bench.report.tables.speed import floor_note, prompts_needed_note
 from bench.report.tables.table import (
     guarantee_label,
@@ -26,16 +26,24 @@ from bench.stats.summary import ALL, Pairs
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, counted, factor, percent
 
+_NO_CLAIM = {
+    NOT_VERIFIED: "whose tokens differ from ar's and are not verified",
+    NO_GUARANTEE: "which guarantees nothing",
+    WRONG: "",
+}
+"""Guarantees that promise nothing, and what the conclusion says of the fastest such decoder."""
+
 
 def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
     rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
     failed = [row for row in rows if row.errors]
     others = [row for row in rows if is_number(row.speedup) and row not in failed]
-    exact = [row for row in others if row.guarantee not in (None, NO_GUARANTEE, WRONG)]
-    lossy = [row for row in others if row.guarantee == NO_GUARANTEE]
+    exact = [row for row in others if row.guarantee not in (None, *_NO_CLAIM)]
     sentences = [_of_exact(exact, pairs)] if exact else []
-    sentences += [_of_lossy(lossy, rows_of(summary, ALL))] if lossy else []
+    for guarantee, what in _NO_CLAIM.items():
+        if chosen := [row for row in others if what and row.guarantee == guarantee]:
+            sentences.append(_of_lossy(chosen, what, rows_of(summary, ALL)))
     sentences += [
         f"{row.decoder} claims to be lossless and is not." for row in rows if row.guarantee == WRONG
     ]
@@ -81,9 +89,9 @@ def not_slower(
     ]
 
 
-def _of_lossy(rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow]) -> str:
+def _of_lossy(rows: Sequence[SummaryRow], what: str, everyone: Sequence[SummaryRow]) -> str:
     best = _fastest(rows)
-    text = f"{best.decoder}, which guarantees nothing, is {_times(best)}"
+    text = f"{best.decoder}, {what}, is {_times(best)}"
     if is_number(best.quality):
         text += f" at quality {percent(best.quality, '')} %"
         for row in everyone:

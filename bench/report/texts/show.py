@@ -50,7 +50,7 @@ def show_run(
     """
     run = load_run(run_dir)
     wrong, judged = run.status.wrong, judge(run)
-    known = decoder_order(run.plan, run.records, wrong)
+    known = decoder_order(run.plan, run.records, run.status.found)
     for name in decoders or ():
         if name not in known:
             raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, known)}")

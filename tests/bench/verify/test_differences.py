@@ -12,7 +12,9 @@ from bench.plan.select import choose_decoders
 from bench.plan.setup import Setup
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.verify.divergence import MARGINS, differences
+from bench.records.status import Floor
+from bench.verify.divergence import differences
+from bench.verify.floor import bound, last_place
 
 Make = Callable[..., SampleRecord]
 PROMPT = Prompt(conversation="c0", turn=1, family="qa", ids=(5, 6), hash="h", reference=None)
@@ -57,19 +59,22 @@ def test_a_near_tie_is_a_difference_and_not_wrong(
     assert (found.num_answers, found.num_wrong) == (1, 0)
 
 
-@pytest.mark.parametrize("values", [{"dtype": "bfloat16"}, {"temperature": 0.5}])
-def test_in_half_precision_and_sampled_only_blunders_are_wrong(
-    setup: Setup, record: Make, small: Any, opener: Any, values: dict[str, Any]
-) -> None:
-    run = choose_decoders(small(decoders="spec:verify=coupled", **values), print)
+def test_sampled_only_blunders_are_wrong(record: Make, small: Any, opener: Any) -> None:
+    run = choose_decoders(small(decoders="spec:verify=coupled", temperature=0.5), print)
     other = dataclasses.replace(opener(run), config=run.config)
     records = [record("ar"), record("spec", tokens=(9, 9, 9))]
     (found,) = differences(other, records, {"c0#1": PROMPT})
     assert (found.num_wrong, len(found.gaps)) == (1, 1)
 
 
-def test_in_half_precision_less_than_a_blunder_is_reported_and_not_judged(
-    record: Make, small: Any, opener: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("places", "wrong"), [(0.9, 0), (1.1, 1)])
+def test_in_half_precision_the_runs_own_rounding_is_the_bound(
+    record: Make,
+    small: Any,
+    opener: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    places: float,
+    wrong: int,
 ) -> None:
     run = choose_decoders(small(decoders="spec", dtype="bfloat16"), print)
     setup = dataclasses.replace(opener(run), config=run.config)
@@ -77,11 +82,15 @@ def test_in_half_precision_less_than_a_blunder_is_reported_and_not_judged(
     distribution = target.logits(PROMPT.ids).clone()
     best, second, *_ = ranked(setup, PROMPT.ids)
     monkeypatch.setattr(target, "logits", lambda _context: distribution)
-    records = [record("ar", tokens=(best, 1, 2)), record("spec", tokens=(second, 1, 2))]
-    for gap, wrong in ((3.9 * MARGINS["bfloat16"], None), (4.1 * MARGINS["bfloat16"], 1)):
-        distribution[second] = distribution[best] - gap
-        (found,) = differences(setup, records, {"c0#1": PROMPT})
-        assert found.num_wrong == wrong
+    records = [record("ar", tokens=(best,)), record("spec", tokens=(second,))]
+    floor = Floor(rows=5, num_answers=9, num_same=9, num_tokens=9, num_flips=0, moved=3.0)
+    unit = float(last_place(distribution[None], "bfloat16"))
+    distribution[second] = distribution[best] - places * bound(floor) * unit
+    (found,) = differences(setup, records, {"c0#1": PROMPT}, floor)
+    assert found.num_wrong == wrong
+    assert found.places_off == pytest.approx(places * bound(floor), rel=1e-3)
+    (found,) = differences(setup, records, {"c0#1": PROMPT})
+    assert found.num_wrong is None
 
 
 def test_a_decoder_that_keeps_the_distribution_only_is_not_compared(

@@ -1,0 +1,229 @@
+"""A run's own rounding: how far the shape of a call moves the logits of AR's answers.
+
+In half precision a right decoder leaves AR's tokens where rounding in calls of another shape tips a
+tie. How much rounding explains depends on the model and the machine, so the run measures it: the
+target reads AR's own answers again, in calls of one row (AR's), of `rows` new rows (a verifying
+call's), and of many rows (a prompt's). Up to its first difference, AR that decodes in calls of
+`rows` rows reads the same text: this reading is the arm ``ar@rowsN``.
+
+At each position the readings give other gaps between the two likeliest logits. The largest change
+is the floor's `moved`, in units of the last place of the dtype at the row's largest logit, so that
+logits of any scale are judged alike.
+
+A first difference is beyond rounding if the target is farther from a tie there than `SLACK` times
+the largest change, which counts as one unit at least: as much as rounding two logits can move
+their gap. A greedy decoder must also be as near to the likeliest token at every later position,
+whatever its text: its whole answer is read in calls of many rows. If nothing is beyond rounding, a
+decoder may still take the other side of ties too often. Its tokens that are not the likeliest
+(sampled: its first differences) per token are compared with the floor's flips by an exact
+conditional test of two rates, at the level `LEVEL`, against shapes that round `RATIO` times as
+often as the floor's.
+
+Letters: T tokens of an answer, R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Self
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from bench.plan.setup import Setup
+from bench.records.plan import BASELINE
+from bench.records.prompts import Prompt
+from bench.records.record import SampleRecord
+from bench.records.status import Floor
+from bench.stats.unequal import compare_with_baseline
+from decoders.core.engine.models import Models
+from decoders.core.model import Model
+from decoders.core.sampling import Uniforms, pick, warp
+from decoders.core.types import Sampling
+
+SLACK = 2.0
+RATIO = 2.0
+LEVEL = 1e-4
+MOST_TOKENS = 4096
+"""Most tokens of AR's answers that are read: this bounds the time that a floor takes."""
+_MOST_ROWS = 64
+_BITS = {"bfloat16": 7, "float16": 10, "float32": 23}
+"""Bits of the mantissa after the binary point."""
+
+
+def last_place(logits: Tensor, precision: str) -> Tensor:
+    """Return the unit of the last place at the largest logit of each row: ``[R, V]`` -> ``[R]``."""
+    largest = torch.where(logits.isfinite(), logits, 0.0).abs().amax(-1)
+    exponent = largest.clamp_min(torch.finfo(torch.float32).tiny).log2().floor()
+    return torch.exp2(exponent - _BITS.get(precision, _BITS["float32"]))
+
+
+def is_rounded(setup: Setup, cell: str) -> bool:
+    """Tell whether rounding may change a cell's tokens: half precision that is not invariant."""
+    return setup.precision(cell) in ("bfloat16", "float16")
+
+
+def measure_floor(
+    setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
+) -> Floor | None:
+    """Measure a run's rounding; None if no cell that rounding may excuse left AR's tokens."""
+    compared = compare_with_baseline([arm.cell for arm in setup.arms.values()], records)
+    parted = [each.cell for each in compared if each.unequal and is_rounded(setup, each.cell)]
+    if not parted:
+        return None
+    target, rows = setup.arm(parted[0]).models.target, _rows(setup, parted, records)
+    readings = _Readings(target, setup.precision(parted[0]), rows)
+    found = [
+        (len(answer), *readings.of(prompt, answer, setup.repeated(0)))
+        for prompt, answer in _answers(records, prompts)
+    ]
+    return Floor(
+        rows=rows,
+        num_answers=len(found),
+        num_same=sum(not flips for _, (flips, _), _ in found),
+        num_tokens=sum(length for length, _, _ in found),
+        num_flips=max(sum(flips[shape] for _, flips, _ in found) for shape in range(2)),
+        moved=max((moved for _, _, moved in found), default=0.0),
+    )
+
+
+def bound(floor: Floor) -> float:
+    """Return the largest distance from a tie, in last places, that rounding explains."""
+    return SLACK * max(1.0, floor.moved)
+
+
+def is_frequent(floor: Floor, num: int, num_tokens: int) -> bool:
+    """Tell whether `num` differences in `num_tokens` tokens are more than rounding makes.
+
+    Given the sum of both, a cell's differences are binomial.
+    """
+    seen = RATIO * num_tokens
+    share = seen / max(1.0, seen + floor.num_tokens)
+    return num > 0 and float(stats.binom.sf(num - 1, num + floor.num_flips, share)) < LEVEL
+
+
+@dataclass(frozen=True, slots=True)
+class Likeliest:
+    """How near the tokens of a greedy answer are to the target's likeliest ones.
+
+    `num_other` of `num_tokens` tokens are not the likeliest; the farthest is `places` last places
+    below it.
+    """
+
+    num_tokens: int
+    num_other: int
+    places: float
+
+    @classmethod
+    def of(
+        cls, target: Model, prompt: Sequence[int], answer: Sequence[int], precision: str
+    ) -> Self:
+        """Read an answer in calls of many rows."""
+        num_other, places, at = 0, 0.0, 0
+        models = Models(target=target)
+        models.ensure(1, len(prompt) + len(answer))
+        with models.uncompiled():
+            for logits in read(target, prompt, answer, _MOST_ROWS):
+                tokens = torch.tensor(answer[at : at + len(logits)], device=logits.device)
+                gaps = logits.amax(-1) - logits.gather(-1, tokens[:, None])[:, 0]
+                num_other += int((logits.argmax(-1) != tokens).sum())
+                places = max(places, float((gaps / last_place(logits, precision)).max()))
+                at += len(logits)
+        return cls(len(answer), num_other, places)
+
+
+def _rows(setup: Setup, parted: Sequence[str], records: Sequence[SampleRecord]) -> int:
+    """Return the rows of the calls that read: an arm of AR's, or the usual ones of a later call.
+
+    Usual is the median over the cells that left AR's tokens.
+    """
+    arms = [arm.cell for arm in setup.arms.values() if arm.cell.name == BASELINE]
+    if (own := max(int(cell.options.get("rows", 1)) for cell in arms)) > 1:
+        return own
+    usual = []
+    for cell in parted:
+        steps = [r.steps for r in records if r.decoder == cell and r.kind == "timing" and r.steps]
+        calls = sum(sum(each.target_calls[1:]) for each in steps)
+        usual.append(sum(sum(each.target_rows[1:]) for each in steps) / max(1, calls))
+    return min(_MOST_ROWS, max(2, round(median(usual))))
+
+
+def _answers(
+    records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
+) -> Iterator[tuple[Prompt, tuple[int, ...]]]:
+    """Yield AR's answers of the first repeat, until they have `MOST_TOKENS` tokens."""
+    left = MOST_TOKENS
+    for record in records:
+        timed = record.kind == "timing" and record.decoder == BASELINE and record.repeat == 0
+        if timed and record.tokens and left > 0:
+            left -= len(record.tokens)
+            yield prompts[record.prompt], record.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    """Reads AR's answers with one target in calls of one row, of `rows` rows, and of many."""
+
+    target: Model
+    precision: str
+    rows: int
+
+    def of(
+        self, prompt: Prompt, answer: Sequence[int], sampling: Sampling
+    ) -> tuple[tuple[int, int], float]:
+        """Return the flips in calls of `rows` rows and of many, and the largest change of a gap.
+
+        A flip is a position where such calls pick another token than AR did. The change is in last
+        places.
+        """
+        models = Models(target=self.target)
+        models.ensure(1, len(prompt.ids) + len(answer))
+        pairs, units, gaps, flips = list[Tensor](), list[Tensor](), list[Tensor](), [0, 0, 0]
+        for shape, rows in enumerate((1, self.rows, _MOST_ROWS)):
+            at, parts = 0, []
+            with models.uncompiled() if rows == _MOST_ROWS else nullcontext():
+                for logits in read(self.target, prompt.ids, answer, rows):
+                    here = slice(at, at := at + len(logits))
+                    if shape == 0:
+                        pairs += logits.topk(2).indices
+                        units.append(last_place(logits, self.precision))
+                    picks = _picks(logits, sampling, prompt.ids, here.start)
+                    flips[shape] += sum(map(int.__ne__, picks, answer[here]))
+                    chosen = logits.gather(-1, torch.stack(pairs[here]))
+                    parts.append(chosen[:, 0] - chosen[:, 1])
+            gaps.append(torch.cat(parts))
+        of_all = torch.stack(gaps)
+        moved = (of_all.amax(0) - of_all.amin(0)) / torch.cat(units)
+        return (flips[1], flips[2]), float(moved.max())
+
+
+def read(
+    target: Model, prompt: Sequence[int], answer: Sequence[int], rows: int
+) -> Iterator[Tensor]:
+    """Yield float32 logits ``[R, V]`` before an answer's tokens, after calls of `rows` new rows.
+
+    The first call reads the prompt. The cache must be large enough.
+    """
+    session = target.open()
+    try:
+        yield target.forward([session.call(prompt, output="logits")])
+        for start in range(0, len(answer) - 1, rows):
+            fed = answer[start : min(start + rows, len(answer) - 1)]
+            call = session.call(fed, output="logits", read=range(len(fed)))
+            yield target.forward([call])
+    finally:
+        target.close(session)
+
+
+def _picks(logits: Tensor, sampling: Sampling, prompt: Sequence[int], first: int) -> Sequence[int]:
+    """Return the tokens that AR picks from logits ``[R, V]`` of output positions from `first`."""
+    if sampling.greedy:
+        return [int(token) for token in logits.argmax(-1)]
+    uniforms = Uniforms(sampling.seed, prompt)
+    u = [uniforms.at("draw", first + row) for row in range(len(logits))]
+    of_rows = torch.tensor(u, dtype=torch.float64, device=logits.device)
+    return [int(token) for token in pick(warp(logits, sampling), of_rows)]

@@ -25,8 +25,13 @@ Ends = Callable[..., Exit]
 
 
 def status_of(how: str, minute: int = 0) -> dict[str, Any]:
-    ended = {"verdict": "VALID", "reasons": [], "warnings": []} if how == "complete" else {}
-    return {"status": how, "started_utc": f"2026-11-20T10:{minute:02}:00+00:00", **ended}
+    ended = {"verdict": "VALID", "reasons": [], "warnings": []}
+    ended = ended if how in ("complete", "wrong") else {}
+    return {
+        "status": "complete" if how == "wrong" else how,
+        "started_utc": f"2026-11-20T10:{minute:02}:00+00:00",
+        **ended,
+    }
 
 
 def processes(monkeypatch: pytest.MonkeyPatch, *ends: str) -> list[tuple[str, ...]]:
@@ -45,7 +50,8 @@ def processes(monkeypatch: pytest.MonkeyPatch, *ends: str) -> list[tuple[str, ..
             parent, number = Path(words[words.index("--output") + 1]), len(asked)
             made: dict[str, Any] = {"seed": number, "status": status_of(how, number), "quality": 0}
             write_run(parent / f"s{number}", {"spec": 3.0}, **made)
-        return Exit.DONE if how == "complete" else Exit.INTERRUPTED
+        codes = {"complete": Exit.DONE, "wrong": Exit.REGRESSION}
+        return codes.get(how, Exit.INTERRUPTED)
 
     monkeypatch.setattr(sessions, "_process", run)
     return asked
@@ -99,6 +105,17 @@ def test_a_session_without_a_result_ends_it(
     assert measure_sessions(plan, progress, "none") == Exit.UNAVAILABLE
     assert (len(asked), plan.missing) == (2, 2)
     assert load_sessions(plan.folder) == plan
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_exit_code_is_the_worst_of_all_sessions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: int
+) -> None:
+    ends = ["complete", "complete"]
+    ends[place] = "wrong"
+    processes(monkeypatch, *ends)
+    plan = plan_sessions(CONFIG, 2, 0, tmp_path)
+    assert measure_sessions(plan, RecordedProgress(), "none") == Exit.REGRESSION
 
 
 def test_sessions_are_spread_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from bench.errors import BenchError, Exit
-from bench.report.pooled import load_pool, sessions, table
+from bench.report.pooled import frame, load_pool, sessions, table
 from tests.bench.report.test_together import configured, with_options
 from tests.command_line import bench
 
@@ -160,3 +163,72 @@ def test_two_sessions_predict_nothing_and_say_so(synthetic_run: Write) -> None:
     assert "Two sessions tell little about a third, and predict none: measure more." in found.notes
     assert found.title.endswith("EPYC, 2 cores, 1 thread")
     assert "0 of 0" not in table(found).to_markdown()
+
+
+def test_the_file_of_a_pool_has_the_ends_of_both_intervals(synthetic_run: Write) -> None:
+    """Three sessions of one occasion: the next one as a new value of their means."""
+    begun = [session(synthetic_run, number) for number in (0, 1)]
+    later = json.loads((begun[1] / "run.json").read_text())
+    later |= {
+        f"{end}_utc": f"2026-11-20T10:2{i}:00+00:00"
+        for i, end in enumerate(("started", "finished"))
+    }
+    runs = [*begun, session(synthetic_run, 5, status=later)]
+    found = load_pool([*map(str, runs)], runs[0])
+    assert set(found.occasions) == {"1"}
+    logs = [math.log(each.mean("spec", "speedup")) for each in found.sessions]
+    half = stats.t.ppf(0.975, 2) * np.std(logs, ddof=1) * math.sqrt(1 + 1 / 3)
+    row = frame(found).set_index("decoder").loc["spec"]
+    ends = [math.exp(np.mean(logs) + sign * half) for sign in (-1, 1)]
+    assert [row["next_low"], row["next_high"]] == pytest.approx(ends)
+    mean = found.decoders["spec"][1].mean
+    assert [row["speedup_low"], row["speedup_high"]] == [mean.low, mean.high]
+    assert mean.low != pytest.approx(ends[0])
+
+
+def test_a_prompt_that_one_session_did_not_answer_is_left_out_of_all(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    rows = [json.loads(line) for line in (two / "samples.jsonl").read_text().splitlines()]
+    lost = rows[0]["conversation"]
+    for row in rows:
+        if row["conversation"] == lost and row["decoder"] == "spec":
+            row |= {"error": "RuntimeError: boom", "tokens": None, "steps": None, "total_s": None}
+    (two / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_pool([str(one), str(two)], one)
+    each = [s.by_prompt[s.by_prompt["decoder"] == "spec"] for s in found.sessions]
+    both = [rows[rows["conversation"] != lost]["speedup"] for rows in each]
+    expected = math.exp(np.mean([np.log(ratios).mean() for ratios in both]))
+    pooled = found.decoders["spec"][1].mean
+    assert pooled.num == len(both[1]) < found.decoders["nar"][1].mean.num
+    assert pooled.value == pytest.approx(expected)
+
+
+def test_prompts_of_one_name_and_another_text_are_refused(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    text = (two / "samples.jsonl").read_text()
+    first = json.loads(text.splitlines()[0])["prompt_hash"]
+    (two / "samples.jsonl").write_text(text.replace(first, "f" * len(first)))
+    manifest = (two / "manifest.json").read_text()
+    (two / "manifest.json").write_text(manifest.replace(first, "f" * len(first)))
+    assert "their prompts differ" in refused(one, two).message
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "occasions"),
+    [
+        ("10:00", "10:40", ["1", "1"]),  # five minutes of pause after forty of work
+        ("10:00", "10:20", ["1", "2"]),
+        ("10:36", None, ["1", "1"]),  # its end is unknown
+    ],
+)
+def test_a_pause_is_from_the_end_of_a_session_to_the_start_of_the_next(
+    began: str, ended: str | None, occasions: list[str], synthetic_run: Write
+) -> None:
+    runs = []
+    for number, (start, end) in enumerate(((began, ended), ("10:45", "10:50"))):
+        status: dict[str, Any] = {"status": "complete", "verdict": "VALID"}
+        status["started_utc"] = f"2026-11-20T{start}:00+00:00"
+        if end is not None:
+            status["finished_utc"] = f"2026-11-20T{end}:00+00:00"
+        runs.append(session(synthetic_run, number, status=status))
+    assert load_pool([*map(str, runs)], runs[0]).occasions == occasions

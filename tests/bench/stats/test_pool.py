@@ -91,6 +91,33 @@ def test_occasions_that_differ_weigh_alike_and_widen_the_prediction() -> None:
     assert math.log(as_sessions.mean.value or 0) == pytest.approx(logs.mean())
 
 
+def test_the_mean_of_sessions_alone_has_the_interval_of_their_means() -> None:
+    """Prompts that do not differ leave only the sessions: mean ± t sd / sqrt(S)."""
+    levels = np.array([0.1, 0.3, 0.2, 0.26, 0.17])
+    found = pooled(np.tile(levels[:, None], PROMPTS))
+    half = stats.t.ppf(0.975, 4) * levels.std(ddof=1) / math.sqrt(5)
+    ends = [math.exp(levels.mean() + sign * half) for sign in (-1, 1)]
+    assert [found.mean.low, found.mean.high] == pytest.approx(ends)
+
+
+def test_unequal_occasions_have_the_variances_of_the_textbook() -> None:
+    """Searle, Casella and McCulloch 1992, section 3.6: n0 = (N - sum n^2 / N) / (a - 1)."""
+    groups = [[0.50, 0.53, 0.47, 0.52], [0.90, 0.94], [0.70]]
+    values = [value for group in groups for value in group]
+    means, total = [sum(group) / len(group) for group in groups], len(values)
+    centre = sum(values) / total
+    squares = sum((v - m) ** 2 for group, m in zip(groups, means, strict=True) for v in group)
+    within = squares / (total - 3)
+    outer = sum(len(g) * (m - centre) ** 2 for g, m in zip(groups, means, strict=True)) / 2
+    between = (outer - within) / ((total - (16 + 4 + 1) / total) / 2)
+    logs = np.array(values)[:, None] + np.linspace(-0.2, 0.2, PROMPTS)
+    found = pooled(logs, list("aaaabbc"))
+    assert found.spread**2 == pytest.approx(between + within)
+    weights = [1 / (between + within / len(group)) for group in groups]
+    expected = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
+    assert math.log(found.mean.value or 0) == pytest.approx(expected)
+
+
 def test_occasions_that_do_not_differ_pool_as_sessions_of_one() -> None:
     logs = np.zeros((4, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
     logs += np.array([0.1, 0.2, 0.11, 0.19])[:, None]
@@ -99,7 +126,6 @@ def test_occasions_that_do_not_differ_pool_as_sessions_of_one() -> None:
 
 def test_statsmodels_gives_the_same_effects() -> None:
     """Its REML of balanced occasions, its meta-analysis (Paule-Mandel, HKSJ) of one."""
-    pytest.importorskip("statsmodels", reason="statsmodels is of `pip install -e .[dev]`")
     from statsmodels.regression.mixed_linear_model import MixedLM
     from statsmodels.stats.meta_analysis import combine_effects
 

@@ -175,6 +175,36 @@ def test_drift_compares_the_last_third_with_the_first(
     assert ("less time" in said) is (drift < 0)
 
 
+def test_thirds_of_a_run_are_thirds(record: Make) -> None:
+    """A quarter of the blocks would compare the first repeat with the last alone: 0.2."""
+    records = baseline(record, [1.0, 1.4, 9.0, 9.0, 1.2, 1.2])
+    assert clock_drift(run_of(records)) == pytest.approx(0, abs=0.03)
+
+
+@pytest.mark.parametrize("ends", [(1.1, 0.6), (0.9, 1.5)])
+def test_the_drift_of_workers_is_that_of_the_worker_that_changed_most(
+    record: Make, ends: tuple[float, float]
+) -> None:
+    made = []
+    for number, end in enumerate(ends):
+        for r in baseline(record, [1.0, 1.0, end]):
+            block = 9 * number + r.block
+            made.append(dataclasses.replace(r, worker=f"w{number}", block=block, node="n"))
+    drift = judge(run_of(made)).drift
+    assert drift is not None
+    assert (drift < -0.2) if ends[1] < 1 else (drift > 0.2)
+
+
+def test_compilation_of_several_attempts_is_summed(record: Make) -> None:
+    events = [
+        {"event": "compiled", "graphs": graphs, "seconds": seconds}
+        for graphs, seconds in ((2, 3.0), (5, 4.5))
+    ]
+    validity = judge(run_of(baseline(record, [1.0]), events))
+    assert (validity.num_graphs, validity.compile_s) == (7, 7.5)
+    assert judge(run_of(baseline(record, [1.0]))).compile_s is None
+
+
 def test_drift_is_per_token(record: Make) -> None:
     records = baseline(record, [1.0, 1.0, 1.0])
     for index, r in enumerate(records):
@@ -408,3 +438,18 @@ def test_the_worst_verdict_stands_and_all_reasons_are_said(record: Make) -> None
 def test_a_run_that_was_found_invalid_stays_so(record: Make) -> None:
     validity = judge(run_of([record()], verdict="INVALID", reasons=["as it was"]))
     assert (validity.verdict, validity.reasons) == ("INVALID", ("as it was",))
+
+
+def test_repeats_may_differ_and_arms_of_one_repeat_may_not(record: Make) -> None:
+    """Repeats have other seeds: sampled, they give other tokens, and both arms the same."""
+    records = [
+        dataclasses.replace(r, tokens=tuple(token + r.repeat for token in r.tokens or ()))
+        for r in baseline(record, [1.0, 1.0])
+    ]
+    assert not any("different tokens" in line for line in judge(run_of(records)).warnings)
+    one = records.index(next(r for r in records if (r.decoder, r.repeat) == ("ar@aa", 1)))
+    # the tokens of the other repeat, which are wrong in this one
+    records[one] = dataclasses.replace(records[one], tokens=records[1].tokens)
+    assert any(
+        "different tokens for 1 of 6 answers" in line for line in judge(run_of(records)).warnings
+    )

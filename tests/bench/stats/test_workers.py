@@ -109,3 +109,21 @@ def test_a_part_has_the_drift_of_equal_prompts_and_without_repeats_its_trend() -
     assert steady == 0
     assert slower is not None
     assert slower > 0.15
+
+
+def test_every_column_of_a_workers_table_is_its_own_decoders() -> None:
+    quick = [
+        replace(r, decoder="ptp", total_s=r.total_s / 2)
+        for r in measured(lambda *_: 1.0)
+        if r.decoder == "spec" and r.total_s is not None
+    ]
+    records = [*measured(lambda *_: 1.0), *quick]
+    parts = workers(records, ["ar", "spec", "ptp"])
+    table = by_part("worker", parts)
+    assert table is not None
+    for row, part in zip(table.rows, parts, strict=True):
+        cells = dict(zip(table.headings, row, strict=True))
+        for decoder, estimate in part.speedups.items():
+            assert cells[decoder].text.startswith(f"{estimate.value:.2f}x"), decoder
+    assert parts[0].speedups["ptp"].value == pytest.approx(4, rel=0.05)
+    assert parts[0].speedups["spec"].value == pytest.approx(2, rel=0.05)

@@ -32,28 +32,33 @@ def report(
     folder: Annotated[
         Path | None, typer.Option(help="For several runs. [default: OUTPUT/together]")
     ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Print all columns and footnotes.")] = False,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run's tables, figures and report again, or one report about several runs."""
     gc.disable()  # a large run has millions of numbers, and no reference cycles to collect
     try:
-        write = _report_one if len(runs) == 1 else _report_together
-        code = write(runs, reference, folder, output)
+        if len(runs) == 1:
+            code = _report_one(runs[0], reference, folder, output, wide)
+        else:
+            code = _report_together(runs, reference, folder, output)
     finally:
         gc.enable()
     raise typer.Exit(code)
 
 
-def _report_one(names: list[str], reference: str | None, folder: Path | None, output: Path) -> int:
+def _report_one(
+    name: str, reference: str | None, folder: Path | None, output: Path, wide: bool
+) -> int:
     from bench.records.run_folder import find_run
-    from bench.report.write import print_findings, write_report
+    from bench.report.write import print_findings, print_next, write_report
 
     if folder is not None:
         line = "--folder is for a report of several runs; one run's report is in its own folder"
         raise UsageError(line)
-    run_folder = find_run(names[0], output)
-    code = print_findings(write_report(run_folder, reference), options.console())
-    _say_where(run_folder)
+    run_folder, console = find_run(name, output), options.console()
+    code = print_findings(write_report(run_folder, reference), console, wide=wide)
+    print_next(run_folder, console, wide=wide)
     return int(code)
 
 
@@ -248,10 +253,11 @@ def print_run(run_dir: Path) -> int:
     """Print a run's numbers and verdict; return the exit code of the verdict."""
     from bench.records.run_folder import load_run
     from bench.report.findings import Findings
-    from bench.report.write import print_findings
+    from bench.report.write import print_findings, print_next
 
-    code = print_findings(Findings(load_run(run_dir)), options.console())
-    _say_where(run_dir)
+    console = options.console()
+    code = print_findings(Findings(load_run(run_dir)), console)
+    print_next(run_dir, console)
     return int(code)
 
 

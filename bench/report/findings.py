@@ -21,7 +21,7 @@ from bench.records.run_folder import Run
 from bench.records.status import RunStatus
 from bench.report import references
 from bench.report.tables import conclusion, drafts, main, quality, speed, times
-from bench.report.tables.setting import model_of, setting
+from bench.report.tables.setting import model_of, setting, title_of
 from bench.report.tables.table import SESSIONS, Table, by_family, mark_wrong, number, without_wrong
 from bench.settings.protocol import departures
 from bench.stats import decompose, ends, estimates, latency, workers
@@ -50,6 +50,11 @@ class Findings:
     def name(self) -> str:
         """The name of the run folder."""
         return self.run.path.resolve().name
+
+    @property
+    def title(self) -> str:
+        """A title for readers: model, tasks, date."""
+        return title_of(self.run)
 
     # ------------------------------------------------------------ numbers
 

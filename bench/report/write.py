@@ -7,6 +7,7 @@ bytes. Every file is replaced atomically, so a reader never sees a partial file.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,44 +18,19 @@ from rich.text import Text
 from bench.errors import Exit
 from bench.records.files import STORED, replacing, write_files
 from bench.records.frames import csv_bytes, write_samples
-from bench.records.plan import NO_GUARANTEE
+from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.records.run_folder import is_stored, load_run
 from bench.report.findings import Findings
 from bench.report.page.answers import viewer
 from bench.report.page.render import render
-from bench.report.tables.main import PER_STEP, entropy_sentence
+from bench.report.tables import main
 from bench.report.tables.table import TableCell
-from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID, from_here
 from bench.text import latex, markdown
 
 SUMMARY, REPORT = "summary.csv", "report.md"
 _NUMBERS = (STORED, SUMMARY)
-_TERMINAL = {
-    "decoder": "decoder",
-    "guarantee": "guarantee",
-    f"speed-up, geometric mean [{LEVEL}]": f"speed-up\ngeometric mean\n[{LEVEL}]",
-    "ratio of totals": "ratio of\ntotals",
-    "specbench_compat": "specbench_compat",
-    "tokens per call": "tokens\nper call",
-    PER_STEP: "tokens\nper step",
-    "calls per step": "calls\nper step",
-    "tokens/s": "tokens/s",
-    "TTFT ms": "TTFT\nms",
-    "peak memory MB": "memory\nMB",
-    f"quality % [{LEVEL}]": "quality\n%",
-    "identical to ar %": "same as\nar %",
-    "errors": "errors",
-}
-"""Columns of the terminal's table and their headings."""
-_BARE = (f"quality % [{LEVEL}]", PER_STEP)
-"""Columns that the terminal shows without intervals."""
-_EXPENDABLE = (
-    *("peak memory MB", "TTFT ms", "specbench_compat", "ratio of totals"),
-    *("tokens/s", "calls per step", "identical to ar %", PER_STEP),
-)
-"""Columns that a narrow terminal moves into further blocks, in this order."""
 
 
 def write_report(run_dir: Path, reference: str | None = None) -> Findings:
@@ -108,21 +84,26 @@ def tables_of(findings: Findings) -> dict[str, bytes]:
     }
 
 
-def print_findings(findings: Findings, console: Console) -> Exit:
-    """Print a run's main table, A/A line, verdict and caveats; return the verdict's exit code."""
-    if findings.summary.empty:
-        console.print(Text("nothing is measured yet"))
-    else:
-        for block in _blocks(findings, console):
-            console.print(block, "")
-        entropy = entropy_sentence(findings.summary)
-        for line in (*findings.footnotes, findings.basis, entropy):
-            console.print(Text(line, style="dim"))
+def print_findings(findings: Findings, console: Console, *, wide: bool = False) -> Exit:
+    """Print verdict, conclusion, main table and caveats; return the verdict's exit code.
+
+    `wide` adds the folded columns, in further blocks where they do not fit, and all footnotes.
+    """
     good = findings.verdict == VALID
-    console.print(Text(findings.verdict, style="bold green" if good else "bold red"))
-    for caveat in findings.caveats:
-        style = "bold red" if caveat.startswith("Reason: ") else "yellow"
-        console.print(Text(f"! {from_here(caveat, findings.run.path)}", style=style))
+    verdict = Text(findings.verdict, style="bold green" if good else "bold red")
+    if findings.summary.empty:
+        console.print(verdict.append(": nothing is measured yet", style="none"))
+    else:
+        console.print(verdict.append(f"  {findings.conclusion}", style="none"))
+    _print_caveats(findings, console, reasons=True)
+    if not findings.summary.empty:
+        console.print()
+        for block in _blocks(findings, console, wide):
+            console.print(block, "")
+        notes = (*findings.footnotes, main.entropy_sentence(findings.summary)) if wide else ()
+        for line in (findings.basis, *(notes or findings.footnotes[:1])):
+            console.print(Text(line, style="dim"))
+    _print_caveats(findings, console, reasons=False)
     if (table := findings.reference_table) is not None:
         headings = {name: name.split(" [")[0].replace(" ", "\n") for name in table.headings}
         console.print(Text(f"\n{table.title}", style="bold"))
@@ -131,20 +112,44 @@ def print_findings(findings: Findings, console: Console) -> Exit:
     return EXIT_CODES[findings.verdict]
 
 
-def _blocks(findings: Findings, console: Console) -> list[RichTable]:
-    """Split the main table into blocks that fit the console's width."""
-    table = findings.headline.bare(_BARE)
-    errors = any(row[-1].text != "0" for row in table.rows)
-    columns = [
-        name for name in _TERMINAL if name in table.headings and (name != "errors" or errors)
-    ]
+def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
+    """Print what to do next with a run: open, explain, verify, and see all columns."""
+    folder, page, config = (
+        shlex.quote(str(path)) for path in (run, run / "report.html", run / "config.toml")
+    )
+    steps = {
+        "open": (page, "figures, all tables, every answer step by step"),
+        "explain": (f"bench explain {folder}", "where the time went, what would help"),
+        "verify": (f"bench verify --config {config}", "are the decoders lossless?"),
+    }
+    if not wide:
+        steps["more"] = (f"bench report {folder} --wide", "all columns and footnotes")
+    width = max(len(command) for command, _ in steps.values())
+    console.print()
+    for name, (command, purpose) in steps.items():
+        line = Text(f"{name:<9}", style="dim").append(f"{command:<{width}}", style="not dim")
+        console.print(line.append(f"  {purpose}"), soft_wrap=True)
+
+
+def _print_caveats(findings: Findings, console: Console, *, reasons: bool) -> None:
+    for caveat in findings.caveats:
+        if caveat.startswith("Reason: ") == reasons:
+            style = "bold red" if reasons else "yellow"
+            console.print(Text(f"! {from_here(caveat, findings.run.path)}", style=style))
+
+
+def _blocks(findings: Findings, console: Console, wide: bool) -> list[RichTable]:
+    """Return the main table's columns that fit the console; with `wide`, all in several blocks."""
+    shown = {name: column.short for name, column in main.COLUMNS.items() if wide or column.first}
+    table = findings.headline.bare([name for name in shown if main.COLUMNS[name].bare])
     guarantee = table.headings.index("guarantee")
 
     def style(row: Sequence[TableCell], index: int) -> str:
         if row[index].bad:
             return "bold red"
-        lossy = row[guarantee].text == NO_GUARANTEE
+        lossy = row[guarantee].text in (NO_GUARANTEE, NOT_VERIFIED)
         return row[index].bold * ("bold" if lossy else "bold green")
 
-    chosen = {name: _TERMINAL[name] for name in columns}
-    return table.to_blocks(console, chosen, style, _EXPENDABLE)
+    expendable = list(shown)[:2:-1]  # never the decoder, its guarantee and its speed-up
+    blocks = table.to_blocks(console, shown, style, expendable)
+    return blocks if wide else blocks[:1]

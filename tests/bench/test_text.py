@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 
+from bench.records.frames import csv_bytes
+from bench.report.tables.table import number
 from bench.text import change, counted, factor, percent
 
 
@@ -32,6 +35,16 @@ def test_factors_and_changes_have_their_unit_and_say_what_is_unknown() -> None:
     assert [factor(value) for value in (2.517, 0.3, None, math.nan)] == ["2.52x", "0.30x", "-", "-"]
     assert [change(share) for share in (0.04, -0.469, 0.0)] == ["+4.0 %", "-46.9 %", "+0.0 %"]
     assert change(None) == change(math.nan) == "-"
+
+
+def test_a_number_of_records_and_the_same_number_of_a_file_are_rounded_alike() -> None:
+    """A CSV file has six digits, 3.17500 for 3.174996: rounding it once more gives 3.17 or 3.18."""
+    for value in (3.174996, 3.175004, 0.9245004, 1.004999, 0.99949995):
+        stored = float(csv_bytes(pd.DataFrame({"value": [value]})).split()[1])
+        assert factor(value) == factor(stored)
+        assert number(value) == number(stored)
+        assert change(value) == change(stored)
+        assert percent(value) == percent(stored)
 
 
 def test_a_count_agrees_with_its_noun() -> None:

@@ -133,7 +133,8 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
 def overview_figure(summary: pd.DataFrame) -> Drawn | None:
     """Draw speed-up, tokens per step, quality and identity, a row per decoder.
 
-    Panels that would show only the baseline are left out. Return None if no decoder was compared
+    Panels that would show only the baseline are left out, and identity if every decoder with a
+    guarantee is identical to the baseline. Return None if no decoder was compared
     with the baseline.
     """
     columns = [*(name for metric in _OVERVIEW[:3] for name in metric.columns), "identical_to_ar"]
@@ -142,8 +143,16 @@ def overview_figure(summary: pd.DataFrame) -> Drawn | None:
     if others["speedup"].isna().all():
         return None
     look = Look.of(summary)
-    data = _lossy_last(data, look.marks)
-    metrics = [metric for metric in _OVERVIEW if others[metric.column].notna().any()]
+    fastest = data.sort_values("speedup", ascending=False, kind="stable")
+    first = fastest["decoder"] == BASELINE
+    data = _lossy_last(pd.concat([fastest[first], fastest[~first]]), look.marks)
+    exact = others.loc[~others["decoder"].isin(look.marks), "identical_to_ar"].dropna()
+    same = len(exact) > 0 and bool((exact == 1).all())
+    metrics = [
+        metric
+        for metric in _OVERVIEW
+        if others[metric.column].notna().any() and not (same and metric.column == exact.name)
+    ]
     height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
     figure, grid = row_of_panels(len(metrics), height, rows=True, apart=_APART)
     for metric, axes in zip(metrics, grid, strict=True):

@@ -58,8 +58,9 @@ _FRONT = " The dashed line is the Pareto front: decoders whose quality no faster
 _ENTRIES = (
     _Entry(
         "overview",
-        f"The run at a glance: speed-up, tokens per step and quality{_WITH}, and the share of "
-        "answers identical to ar's. The thin line is ar.",
+        f"The run at a glance: speed-up, tokens per step and quality{_WITH}. The share of answers "
+        "identical to ar's is shown unless it is 100 % for every decoder with a guarantee. The "
+        "thin line is ar.",
         "no decoder was timed against ar",
         _of_summary(overview_figure),
         hollow=True,
@@ -73,7 +74,8 @@ _ENTRIES = (
     _Entry(
         "quality_speed",
         f"Quality against speed-up{_WITH}: up and right is better.{_FRONT} Qualities that their "
-        "intervals cannot tell apart count as equal.",
+        "intervals cannot tell apart count as equal. Ticks: decoders with a guarantee that share "
+        "one quality; the grey band is its interval.",
         "no decoder was both timed against ar and scored",
         _of_summary(quality_speed_figure),
     ),

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import Bbox, Transform
 
-from bench.records.plan import NO_GUARANTEE
+from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures.axes import percents, row_of_panels
 from bench.report.figures.canvas import Drawn, key, overall
 from bench.report.figures.style import GREY, INK, Look, interval_of
@@ -26,6 +26,7 @@ _CROWDED = 3.0
 _LEAST = 0.02
 """Smallest quality range of an axis; a smaller range would magnify negligible differences."""
 _TOP = 1.0
+_QUALITY = ["quality", "quality_low", "quality_high"]
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
 _GAPS = (9.0, 14.0, 26.0, 38.0, 54.0, 72.0)
 """Pixels between a point and its name; from the third gap on, a line joins them."""
@@ -36,10 +37,11 @@ _ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     """Draw quality against speed-up, both with intervals; up and to the right is better.
 
-    The line is the Pareto front: of decoders whose qualities cannot be told apart, it has only the
+    Decoders with a guarantee that share one quality are a row of ticks on its band. The line is the
+    Pareto front: of decoders whose qualities cannot be told apart, it has only the
     fastest. A lossy decoder that is not the best is never the whole front. If some decoders are
     near the best quality and others far below, a second panel enlarges the top. Names are next to
-    their points, or above the figure if there is no room.
+    their points, or above the figure if there are ticks or no room.
     """
     data = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
     if data.empty:
@@ -56,11 +58,12 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
         and any(other["quality"] > alone[0]["quality"] for other in rows)
     ):
         front = [False] * len(rows)  # intervals too wide for any loss to show
-    data["front"] = front
+    data = data.assign(front=front, tick=_share_quality(known))
     near = data["quality"] >= data["quality"].max() - _NEAR
     low = data["quality_low"]
     region = max(_TOP - low[near].min(), _LEAST)
-    split = near.sum() > 1 and _TOP - low.min() > _CROWDED * region
+    several = data.loc[near & (data["guarantee"] != NO_GUARANTEE), "quality"].nunique() != 1
+    split = several and near.sum() > 1 and _TOP - low.min() > _CROWDED * region
     figure, grid = row_of_panels(1 + split, 3.9)
     look, within = Look.of(summary), interval_of(data, "quality", ", ")
     for axes in grid:
@@ -75,13 +78,20 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     figure.supxlabel(f"times as fast as ar, end to end{within}", fontsize=9)
     figure.draw_without_rendering()
     named = [data[~near], data[near]] if split else [data]
-    if not all(_name(axes, part, look) for axes, part in zip(grid, named, strict=True)):
+    crowded = bool(data["tick"].any())
+    if crowded or not all(_name(axes, part, look) for axes, part in zip(grid, named, strict=True)):
         for axes in grid:
             leaders = [line for line in axes.lines if line.get_gid() == _LEADER]
             for artist in [*axes.texts, *leaders]:
                 artist.remove()
         key(figure, list(data["decoder"]), look)
     return figure, known.assign(front=front)
+
+
+def _share_quality(data: pd.DataFrame) -> pd.Series:
+    """Tell which decoders with a guarantee have the quality of another one, to nine digits."""
+    exact = data.loc[~data["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED]), _QUALITY].round(9)
+    return exact.duplicated(keep=False).reindex(data.index, fill_value=False)
 
 
 def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
@@ -105,7 +115,15 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
     style: dict[str, Any] = {"color": GREY, "lw": 0.9, "ls": (0, (4, 3)), "zorder": 1}
     steps = np.repeat(front[["speedup", "quality"]].to_numpy(), 2, axis=0)
     axes.plot(steps[:-1, 0], steps[1:, 1], **style)
-    for decoder, *values in data[["decoder", *_COLUMNS]].itertuples(index=False, name=None):
+    across = axes.get_yaxis_transform()
+    for y, bottom, top in data.loc[data["tick"], _QUALITY].drop_duplicates().to_numpy():
+        axes.fill_between([0, 1], bottom, top, transform=across, color=GREY, alpha=0.15, lw=0)
+        axes.axhline(y, color=GREY, lw=0.7, zorder=0)
+    for decoder, x, y in data.loc[data["tick"], ["decoder", "speedup", "quality"]].to_numpy():
+        colour = look.palette[decoder]
+        axes.plot(x, y, ls="", marker="|", ms=12, mew=3, color=colour, zorder=3)
+    alone = data.loc[~data["tick"], ["decoder", *_COLUMNS]]
+    for decoder, *values in alone.itertuples(index=False, name=None):
         (x, left, right), (y, bottom, top) = values[:3], values[3:]
         colour = look.palette[decoder]
         axes.plot([left, right], [y, y], color=colour, lw=1.2)

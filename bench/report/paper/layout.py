@@ -42,7 +42,7 @@ class Column(NamedTuple):
     caption: str
     spec: str = ".2f"
     scale: float = 1.0
-    best: Literal["most", "least"] = "most"
+    best: Literal["most", "least", "none"] = "most"
 
     def text(self, value: float | None) -> str:
         """Return a value as printed, shares without their unit."""
@@ -59,6 +59,7 @@ COLUMNS: Mapping[str, Column] = {
     "speedup_decode": Column("Decode", "speed-up from the first token on"),
     "tokens_per_call": Column("Tok./call", "emitted tokens per target call"),
     "acceptance_length": Column("Tok./step", "tokens per step after prefill"),
+    "calls_per_step": Column("Calls/step", "target calls per step", best="none"),
     "acceptance_rate": Column("Acc.", "accepted drafts in per cent", ".1f", 100),
     "rows_per_token": Column("Rows/tok.", "target rows per emitted token", best="least"),
     "ttft_s": Column("TTFT", "ms to the first token", ".1f", 1e3, best="least"),
@@ -69,7 +70,10 @@ COLUMNS: Mapping[str, Column] = {
     "identical_to_ar": Column("Same", "answers identical to AR's in per cent", ".1f", 100),
 }
 """The columns of ``--columns``."""
-USUAL = ("speedup", "tokens_per_call", "acceptance_length", "time_per_token_s", "quality")
+USUAL = (
+    *("speedup", "tokens_per_call", "acceptance_length", "calls_per_step"),
+    *("time_per_token_s", "quality"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

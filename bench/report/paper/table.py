@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from string import Template
 from typing import NamedTuple
 
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.paper.layout import COLUMNS, USUAL, VENUES, Layout, packaged
 from bench.report.tables.conclusion import not_slower
 from bench.report.together import NamedRun
@@ -23,6 +23,7 @@ _INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
 """Columns that have an interval in the summary."""
 _TIMES = ("speedup", "speedup_decode", "ttft_s", "time_per_token_s", "tokens_per_s")
 """Columns with a best entry only if its decoder is shown to be the fastest."""
+_STEPS, _CALLS = "acceptance_length", "calls_per_step"
 NEEDED = ("speedup", "speedup_decode")
 """Columns that are never printed without their interval."""
 
@@ -59,7 +60,8 @@ def grid(members: Sequence[NamedRun], layout: Layout, columns: Sequence[str]) ->
 
     The best entry has the best printed value among decoders that guarantee something, including
     ar. Equal printed values are all bold, unless all entries are equal. A time is bold only if its
-    decoder is shown to be the fastest, a quality only if its interval is above all others.
+    decoder is shown to be the fastest, a quality only if its interval is above all others, tokens
+    per step only if all decoders have as many calls per step.
     """
     groups = []
     for member in members:
@@ -92,8 +94,11 @@ def _value(row: SummaryRow, column: str) -> str:
 
 def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | None:
     chosen = [row for row in rows if eligible(row) and row.value(column) is not None]
-    choose = max if COLUMNS[column].best == "most" else min
-    if len({_value(row, column) for row in chosen}) < 2:
+    kind = COLUMNS[column].best
+    choose = max if kind == "most" else min
+    if kind == "none" or len({_value(row, column) for row in chosen}) < 2:
+        return None
+    if column == _STEPS and len({_value(row, _CALLS) for row in chosen}) > 1:
         return None
     best = choose(chosen, key=lambda row: row.value(column) or 0.0)
     others = [row for row in chosen if row is not best]
@@ -112,7 +117,7 @@ def _above(best: SummaryRow, other: SummaryRow) -> bool:
 
 def eligible(row: SummaryRow) -> bool:
     """Tell whether a decoder can be called the best, i.e. whether it guarantees something."""
-    return row.decoder == BASELINE or row.guarantee not in (None, NO_GUARANTEE, WRONG)
+    return row.decoder == BASELINE or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
 def name_of(row: SummaryRow, layout: Layout) -> str:
@@ -122,9 +127,14 @@ def name_of(row: SummaryRow, layout: Layout) -> str:
 
 
 def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
-    """Return the requested columns, or the usual ones (without times for several runs)."""
+    """Return the requested columns, or the usual ones (without times for several runs).
+
+    Calls per step follow tokens per step, which compare nothing without them.
+    """
     if layout.columns is not None:
-        return layout.columns
+        alone = _STEPS in layout.columns and _CALLS not in layout.columns
+        pairs = ((name, _CALLS) if alone and name == _STEPS else (name,) for name in layout.columns)
+        return tuple(name for pair in pairs for name in pair)
     return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
 
 

@@ -19,7 +19,7 @@ from bench.report.paper import table
 from bench.report.paper.citations import bibliography
 from bench.report.paper.layout import COLUMNS, VENUES, Layout
 from bench.report.paper.table import NEEDED, Grid, eligible
-from bench.report.tables.conclusion import not_slower
+from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
 from bench.report.tables.setting import hardware, model_of
 from bench.report.tables.table import interval
@@ -88,7 +88,10 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
         of = " of a run" if len(members) > 1 else ""
         bold = f" Bold: the best{of}"
         bold += "" if all(map(eligible, rows)) else " of those with a guarantee"
-        bold += ", times and qualities only if their intervals show it."
+        bold += ", times and qualities only if their intervals show it"
+        if "acceptance_length" in made.columns:
+            bold += ", tokens per step only among decoders with as many calls per step"
+        bold += "."
         if "speedup" in made.columns:
             bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
     told = ""
@@ -100,18 +103,17 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
 
 
 def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
-    """Name the decoders of a run that cannot be told apart from the fastest."""
-    rows = [row for row in rows_of(member.summary, ALL) if eligible(row) and row.speedup]
-    best = max(rows, key=lambda row: row.speedup or 0.0, default=None)
-    if best is None:
+    """Name the decoders that cannot be told apart from the fastest, as the report does."""
+    ahead, of = leaders(member.summary, member.pairs), f" of {latex(member.label)}" * several
+    if ahead is None:
         return ""
-    others = [row for row in rows if row is not best]
-    tied = not_slower(best, others, member.pairs, member.floor)
-    if not tied:
+    if not ahead.shown:
+        return f" No decoder{of} with a guarantee is shown to be faster than AR."
+    if not ahead.tied:
         return ""
-    names = ", ".join(latex(layout.labels.get(name, name)) for name in (best.decoder, *tied))
-    of = f" of {latex(member.label)}" if several else ""
-    return f" The fastest {len(tied) + 1}{of} cannot be told apart: {names}."
+    each = (ahead.best.decoder, *ahead.tied)
+    names = ", ".join(latex(layout.labels.get(name, name)) for name in each)
+    return f" The fastest {len(each)}{of} cannot be told apart: {names}."
 
 
 def _primary(members: Sequence[NamedRun], layout: Layout) -> str:

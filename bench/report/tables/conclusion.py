@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -39,8 +40,8 @@ def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
     rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
     failed = [row for row in rows if row.errors]
     others = [row for row in rows if is_number(row.speedup) and row not in failed]
-    exact = [row for row in others if row.guarantee not in (None, *_NO_CLAIM)]
-    sentences = [_of_exact(exact, pairs)] if exact else []
+    ahead = leaders(summary, pairs)
+    sentences = [_of_exact(ahead)] if ahead is not None else []
     for guarantee, what in _NO_CLAIM.items():
         if chosen := [row for row in others if what and row.guarantee == guarantee]:
             sentences.append(_of_lossy(chosen, what, rows_of(summary, ALL)))
@@ -55,25 +56,57 @@ def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
     return " ".join(sentences)
 
 
-def _of_exact(rows: Sequence[SummaryRow], pairs: Pairs) -> str:
+class Leaders(NamedTuple):
+    """The fastest decoder with a guarantee, and decoders that are not shown to be slower.
+
+    `shown` is True if it is shown to be faster than the baseline; `num` decoders were compared.
+    """
+
+    best: SummaryRow
+    tied: Sequence[str]
+    shown: bool
+    num: int
+
+
+def leaders(summary: pd.DataFrame, pairs: Pairs) -> Leaders | None:
+    """Return the fastest decoders with a guarantee over all families, without failed ones.
+
+    Decoders that are shown to be faster than the baseline come before higher estimates that are
+    not. Return None if nothing was compared.
+    """
+    rows = [
+        row
+        for row in rows_of(summary, ALL)
+        if row.decoder != BASELINE
+        and is_number(row.speedup)
+        and not row.errors
+        and row.guarantee not in (None, *_NO_CLAIM)
+    ]
+    if not rows:
+        return None
     faster = [
         r for r in rows if (r.speedup_low or 0) > 1 and r.estimate("speedup").exceeds(r.floor)
     ]
     best = _fastest(faster or rows)
-    if not faster:
+    tied = not_slower(best, [row for row in rows if row is not best], pairs, best.floor)
+    return Leaders(best, tied, bool(faster), len(rows))
+
+
+def _of_exact(ahead: Leaders) -> str:
+    best, tied, num = ahead.best, ahead.tied, ahead.num
+    if not ahead.shown:
         text = f"{best.decoder} measures {_times(best)}"
-        if len(rows) > 1:
-            text = f"the highest of {len(rows)} estimates is {best.decoder}'s, {_times(best)}"
+        if num > 1:
+            text = f"the highest of {num} estimates is {best.decoder}'s, {_times(best)}"
         return f"No decoder with a guarantee is shown to be faster than {BASELINE}: {text}."
     same = "tokens" if best.guarantee == SAME_TOKENS else "distribution"
     text = f"{best.decoder} is {_times(best)} and guarantees {BASELINE}'s {same}"
-    if len(rows) == 1:
+    if num == 1:
         return f"{text}."
-    tied = not_slower(best, [row for row in rows if row is not best], pairs, best.floor)
     if not tied:
-        return f"{text}: the fastest of {len(rows)} decoders with a guarantee."
+        return f"{text}: the fastest of {num} decoders with a guarantee."
     names = ", ".join([best.decoder, *tied])
-    alike = f"the best {len(tied) + 1} of {len(rows)} decoders with a guarantee"
+    alike = f"the best {len(tied) + 1} of {num} decoders with a guarantee"
     return f"{text}; {alike} cannot be told apart ({names})."
 
 

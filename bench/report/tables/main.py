@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
 import pandas as pd
 
-from bench.records.plan import BASELINE
+from bench.records.plan import BASELINE, guarantee_rank
 from bench.report.tables.table import (
     SESSIONS,
     Columns,
     Table,
+    TableCell,
     estimated,
     guarantee_label,
     is_number,
@@ -20,50 +25,84 @@ from bench.report.tables.table import (
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.summary import ALL
 from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import counted, factor, percent
+from bench.text import counted, percent
 
 DETERMINED = 0.1
 """Mean entropy (nats) below which the report calls the text nearly determined."""
 PER_STEP = f"tokens per step [{LEVEL}]"
-_HEADLINE: Columns = {
-    "decoder": lambda r: r.decoder,
-    "guarantee": guarantee_label,
-    f"speed-up, geometric mean [{LEVEL}]": speed,
-    f"decode speed-up [{LEVEL}]": lambda r: speed(r, "speedup_decode"),
-    "ratio of totals": lambda r: factor(r.speedup_total),
-    "specbench_compat": lambda r: factor(r.specbench_compat),
-    "tokens per call": lambda r: number(r.tokens_per_call),
-    PER_STEP: step_length,
-    "calls per step": lambda r: number(r.calls_per_step),
-    "draft acceptance %": lambda r: percent(r.acceptance_rate, ""),
-    "rows per token": lambda r: number(r.rows_per_token),
-    "TTFT ms": lambda r: number(r.ttft_s, ".1f", 1e3),
-    "tokens/s": lambda r: number(r.tokens_per_s, ",.0f"),
-    "peak memory MB": lambda r: number(r.peak_memory_bytes, ",.1f", 1e-6),
-    f"quality % [{LEVEL}]": quality,
-    "identical to ar %": lambda r: percent(r.identical_to_ar, ""),
-    "errors": lambda r: number(r.errors, ".0f"),
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the main table.
+
+    Args:
+        make: makes the cell from a decoder's row.
+        short: heading on a terminal, in several lines.
+        first: True for the columns that terminal and page show first; both fold the others.
+        bare: True if a terminal shows no intervals.
+    """
+
+    make: Callable[[SummaryRow], TableCell | str]
+    short: str
+    first: bool = False
+    bare: bool = False
+
+
+COLUMNS: Mapping[str, Column] = {
+    "decoder": Column(lambda r: r.decoder, "decoder", first=True),
+    "guarantee": Column(guarantee_label, "guarantee", first=True),
+    f"speed-up [{LEVEL}]": Column(speed, f"speed-up\n[{LEVEL}]", first=True),
+    f"quality % [{LEVEL}]": Column(quality, "quality\n%", first=True, bare=True),
+    "identical to ar %": Column(
+        lambda r: percent(r.identical_to_ar, ""), "identical\nto ar %", first=True
+    ),
+    "tokens per call": Column(lambda r: number(r.tokens_per_call), "tokens\nper call", first=True),
+    "calls per step": Column(lambda r: number(r.calls_per_step), "calls\nper step", first=True),
+    PER_STEP: Column(step_length, "tokens\nper step", first=True, bare=True),
+    "tokens/s": Column(lambda r: number(r.tokens_per_s, ",.0f"), "tokens/s"),
+    "draft acceptance %": Column(lambda r: percent(r.acceptance_rate, ""), "draft\naccept. %"),
+    "rows per token": Column(lambda r: number(r.rows_per_token), "rows per\ntoken"),
+    f"decode speed-up [{LEVEL}]": Column(
+        lambda r: speed(r, "speedup_decode"), f"decode speed-up\n[{LEVEL}]"
+    ),
+    "TTFT ms": Column(lambda r: number(r.ttft_s, ".1f", 1e3), "TTFT\nms"),
+    "peak memory MB": Column(
+        lambda r: number(r.peak_memory_bytes, ",.1f", 1e-6), "peak\nmemory MB"
+    ),
+    "errors": Column(lambda r: number(r.errors, ".0f"), "errors"),
 }
+"""The main table of every report, by heading; a narrow terminal drops columns from the right."""
 
 
 def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
-    """Make the table of every decoder's main numbers over all families."""
+    """Make the table of every decoder's main numbers over all families.
+
+    The baseline is first; the others are sorted by guarantee and speed.
+    """
     note = (
         "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
         "paired, from request start to last token (decode: from the first token on); median "
-        f"over the repeats of a prompt; {LEVEL} t-interval over conversations; bold if it excludes "
-        f"1 and the speed-up exceeds the A/A floor. {SESSIONS} Ratio of totals and "
-        "specbench_compat are other estimators of the speed-up; 'Speed-up by estimator' has their "
-        "intervals. Guarantee: what a decoder claims about its answers: the same tokens as ar, "
-        "tokens of the same distribution, or nothing (lossy); not verified: its tokens differ from "
-        "ar's, and rounding is not shown to explain it. Calls are target calls; calls per "
-        "step exclude the prefill. Tokens per step include the target's own token, and are in "
-        "brackets if nothing verifies them. Counters and times are pooled (sum / sum); the "
-        "interval of tokens per step is a jackknife over conversations. "
-        f"{entropy_sentence(summary)} {bases(summary)}. Model: {model}. "
-        f"Verdict of the run: {verdict}."
+        f"over the repeats of a prompt; bold if the interval excludes 1 and the speed-up exceeds "
+        "the A/A floor; 'Speed-up by estimator' has other estimators. Guarantee: what a decoder "
+        "claims about its answers: the same tokens as ar, tokens of the same distribution, or "
+        "nothing (lossy); not verified: its tokens differ from ar's, and rounding is not shown to "
+        "explain it. Calls are target calls; calls per step exclude the prefill. Tokens per "
+        "step include the target's own token, are in brackets if nothing verifies them, and "
+        "compare only decoders with as many calls per step. Counters and times are pooled "
+        f"(sum / sum). {LEVEL} intervals, over conversations: t for speed-ups, jackknife for "
+        f"tokens per step. {SESSIONS} {entropy_sentence(summary)} {bases(summary)}. "
+        f"Model: {model}. Verdict of the run: {verdict}."
     )
-    return Table.made("All families", note, _HEADLINE, rows_of(summary, ALL))
+    columns: Columns = {heading: column.make for heading, column in COLUMNS.items()}
+    table = Table.made("All families", note, columns, sorted(rows_of(summary, ALL), key=_rank))
+    folded = (heading for heading, column in COLUMNS.items() if not column.first)
+    return replace(table, folded=frozenset(folded))
+
+
+def _rank(row: SummaryRow) -> tuple[bool, int, float]:
+    speedup = -math.inf if row.speedup is None else row.speedup
+    return row.decoder != BASELINE, guarantee_rank(row.guarantee), -speedup
 
 
 def bases(summary: pd.DataFrame) -> str:

@@ -12,6 +12,22 @@ from bench.records.run_folder import Run
 from bench.text import counted, portable
 
 
+def title_of(run: Run) -> str:
+    """Return a report's title: model, tasks, date; unrecorded parts are left out."""
+    model, tasks = _short_name(run.config.get("model")), str(run.config.get("tasks") or "")
+    kind, _, place = tasks.partition("=")
+    tasks = _short_name(place) if kind in ("jsonl", "hf") else kind
+    tasks = "its own tasks" if (model, tasks) == ("zoo", "zoo") else tasks.replace(",", ", ")
+    started = run.status.started_utc
+    try:
+        day = datetime.fromisoformat(started or "")
+        date = f"{day.day} {day:%B %Y}"
+    except ValueError:
+        date = ""
+    text = f"{model} on {tasks}" if tasks else model
+    return portable(f"{text}, {date}" if date else text)
+
+
 def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     """Return the head of a report as (key, value) pairs, without unrecorded facts."""
     device = (run.env.device or run.config.get("device"), hardware(run))
@@ -44,9 +60,7 @@ def _as_words(values: Mapping[str, Any]) -> str:
 
 def model_of(run: Run) -> str:
     """Return the target's name (a folder's last part), size, weight format, and call mode."""
-    source = str(run.config.get("model") or "an unnamed model")
-    local = Path(source).is_absolute() or source.startswith((".", "~")) or Path(source).is_dir()
-    name = Path(source).name if local else source
+    name = _short_name(run.config.get("model"))
     facts = run.env.models.target or {}
     size, width = facts.get("parameters"), facts.get("quantized")
     parts = [f"{width} weights"] if width else []
@@ -56,6 +70,13 @@ def model_of(run: Run) -> str:
         count = f"{size / 1e9:.1f}B" if size >= 1e9 else f"{size / 1e6:.1f}M"
         parts.insert(0, f"{count} parameters")
     return f"{name} ({', '.join(parts)})" if parts else name
+
+
+def _short_name(source: object) -> str:
+    """Return a name of the hub, or the last part of a local path."""
+    text = str(source or "an unnamed model")
+    local = Path(text).is_absolute() or text.startswith((".", "~")) or Path(text).is_dir()
+    return Path(text).name if local else text
 
 
 def hardware(run: Run) -> str | None:

@@ -115,7 +115,7 @@ def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
         "Speed of the row's decoder / speed of the column's: geometric mean over prompts of "
         f"paired ratios of time per emitted token, end to end, {LEVEL} t-interval over "
         "conversations; bold if it excludes 1 and exceeds the A/A floor. Only speed is compared, "
-        f"not guarantees or quality. {EXPLORATORY} {SESSIONS}"
+        f"not guarantees or quality. {EXPLORATORY}"
     )
 
     def cell(row: str, column: str) -> TableCell | str:
@@ -131,7 +131,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     for column, (name, definition) in _FAMILY_TABLES.items():
         note = (
             f"{definition} over conversations; end to end; bold if it excludes 1 and exceeds the "
-            f"A/A floor. {EXPLORATORY} {SESSIONS} {sizes} prompts."
+            f"A/A floor. {EXPLORATORY} {sizes} prompts."
         )
         cell = partial(speed, column=column)
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))

@@ -19,17 +19,20 @@ from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import UNKNOWN, factor, markdown, percent
+from bench.text import UNKNOWN, as_stored, factor, markdown, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
 _NUMBER = re.compile(r"[-+(\[]?\d")
-SESSIONS = "Intervals: over prompts, this session (bench pool covers sessions)."
+_LONGEST_NAME = 24
+"""Width of the first column on a terminal; longer names are folded."""
+_OF = "over prompts, this session (bench pool covers sessions)"
+SESSIONS = f"Intervals: {_OF}."
 """The note below every table with intervals of speed-ups; docs/metrics.md has figures."""
-EXPLORATORY = "Exploratory: not adjusted for the number of comparisons."
-"""The note below comparisons other than the run's primary comparison."""
+EXPLORATORY = f"Exploratory intervals: {_OF}, not adjusted for the number of comparisons."
+"""The note below comparisons other than the run's primary comparison, instead of `SESSIONS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,16 @@ Columns = dict[str, Callable[[Any], TableCell | str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A titled table; the first column names the row. `note` states estimand and n."""
+    """A titled table; the first column names the row. `note` states estimand and n.
+
+    A page shows `folded` columns only on demand.
+    """
 
     title: str
     note: str
     headings: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
+    folded: frozenset[str] = frozenset()
 
     @classmethod
     def made(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
@@ -110,12 +117,15 @@ class Table:
         printed = RichTable(box=None, pad_edge=False, header_style="bold")
         chosen, left = [self.headings.index(heading) for heading in headings], self.words
         for index, text in zip(chosen, headings.values(), strict=True):
+            lines = [*text.splitlines(), *(row[index].text for row in self.rows)]
+            wrapped = [word for line in lines for word in line.split()] if index else lines
             printed.add_column(
                 Text(text),
                 justify="left" if left[index] else "right",
                 vertical="bottom",
                 overflow="fold",
-                max_width=None if index else 24,
+                min_width=max(map(len, wrapped if left[index] else lines)),
+                max_width=None if index else _LONGEST_NAME,
                 no_wrap=not left[index],
             )
         for row in self.rows:
@@ -238,7 +248,7 @@ def is_number(value: object) -> bool:
 
 def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
     """Format a number times `scale` by `spec`, or "-"."""
-    return f"{float(str(value)) * scale:{spec}}" if is_number(value) else UNKNOWN
+    return f"{as_stored(float(str(value))) * scale:{spec}}" if is_number(value) else UNKNOWN
 
 
 def interval(low: object, high: object) -> str:

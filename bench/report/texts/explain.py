@@ -16,7 +16,6 @@ from rich.text import Text
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables.quality import telling
-from bench.report.tables.speed import floor_note
 from bench.report.tables.table import (
     Columns,
     Table,
@@ -53,6 +52,8 @@ _WORDS = {
 _ALWAYS = 0.9
 """A mean above this share of the maximum counts as constant, because answers' ends cut drafts."""
 _MOST_DRAFTS = 16
+_MOST_BOUNDS = 2
+"""Possible gains that are named, the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +89,15 @@ _OVERVIEW: Columns = {
 
 
 def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
-    """Print a table of all decoders, then a paragraph about each, without wrapping in a pipe."""
-    table = Table.of("", "", _OVERVIEW, _facts(findings))
+    """Print the verdict, a table of all decoders, and what to know about each in three lines."""
+    (first, *others), table = explain(findings, cost), Table.of("", "", _OVERVIEW, _facts(findings))
+    console.print(Text(f"{first}\n"))
     if table is not None:
         known = [
             i for i, _ in enumerate(_OVERVIEW) if {row[i].text for row in table.rows} != {UNKNOWN}
         ]
         console.print(table.to_rich({table.headings[i]: table.headings[i] for i in known}), "")
-    text = Text("\n\n".join(explain(findings, cost)))
-    console.print(text, soft_wrap=not console.is_terminal)
+    console.print(Text("\n".join(others)), soft_wrap=not console.is_terminal)
 
 
 def _facts(findings: Findings) -> list[_Facts]:
@@ -114,7 +115,7 @@ def _facts(findings: Findings) -> list[_Facts]:
 
 
 def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
-    """Explain a run in one paragraph per decoder, the baseline first.
+    """Explain a run in at most three lines per decoder, the baseline first.
 
     `cost` is a measured curve. Its shape decides the best number of drafts. If it was measured on
     the run's model and machine, ar's share of the machine's limit is stated.
@@ -130,9 +131,14 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
             lines.append(_baseline(facts))
             lines += limit_lines(findings.run, cost) if cost is not None else []
         else:
-            lines.append(_decoder(findings, facts, cost))
+            lines += _decoder(findings, facts, cost)
+    lines.append("")
     if findings.splits:
-        lines.append("A decoder's own code includes draft layers and heads that it runs itself.")
+        lines.append(
+            "Step: tokens it emits, and its cost in tokens of ar. Help: upper bounds, the speed-up "
+            "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
+            "(with draft layers and heads that it runs itself)."
+        )
     else:
         lines.append(
             "This run has no second pass (phases.json), so how a step's cost splits into draft, "
@@ -143,74 +149,54 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
 
 
 def _baseline(facts: _Facts) -> str:
-    text = f"{BASELINE} takes {number(facts.row.time_per_token_s, '.2f', 1e3)} ms per token"
+    text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
     if facts.split is None:
-        return f"{text}."
+        return text
     spent = {k: v for k, v in facts.split.shares.items() if k not in ("verify", "draft")}
-    return (
-        f"{text}: {percent(facts.share('verify'))} of its time is model calls after the first, "
-        f"{_listed(spent, _WORDS)}."
-    )
+    calls = percent(facts.share("verify"))
+    return f"{text}: {calls} model calls after the first, {_listed(spent, _WORDS)}"
 
 
-def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> str:
-    row, aside = facts.row, floor_note(facts.row)
-    text = f"{row.decoder} was not compared with {BASELINE}."
-    if row.speedup is not None:
-        text = f"{row.decoder} is {speed(row).text} as fast as {BASELINE}, end to end"
-        text += f" ({aside})." if aside else "."
-    failed = [f"It failed on {counted(row.errors, 'answer')}."] if row.errors else []
-    sentences = [text, *failed, _guarantee(row), *_step(facts)]
-    if facts.split is not None:
-        sentences.append(f"Its time: {_listed(facts.split.shares, facts.words)}.")
-    sentences += _other_lengths(findings, facts, cost)
-    if bounds := [f"{what} ({factor(value)})" for what, value in _bounds(facts)]:
-        then = f", then {', '.join(bounds[1:])}" if bounds[1:] else ""
-        sentences.append(
-            f"What would help most (upper bounds): {bounds[0]}{then}; the ratio of totals is now "
-            f"{factor(row.speedup_total)}."
-        )
-    elif row.speedup_total is not None:
-        sentences.append("What would help most is unknown: nothing was drafted or split.")
-    return " ".join(sentences)
+def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
+    """Return a decoder's lines: its speed-up, the cost of its steps, and what would help."""
+    row = facts.row
+    text = f"not compared with {BASELINE}" if row.speedup is None else speed(row).text
+    failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
+    helps = [
+        *(f"{what} {factor(value)}" for what, value in _bounds(facts)[:_MOST_BOUNDS]),
+        *_other_lengths(findings, facts, cost),
+    ]
+    if not helps and row.speedup_total is not None:
+        helps = ["unknown: nothing was drafted or split"]
+    lines = (_step(facts), f"help: {', '.join(helps)}" if helps else "")
+    head = f"{row.decoder}: {text}, {_guarantee(row)}{failed}"
+    return [head, *(f"  {line}" for line in lines if line)]
 
 
 def _guarantee(row: SummaryRow) -> str:
     if row.guarantee == WRONG:
-        return f"It is {WRONG}: it claims to be lossless and is not, so its speed is meaningless."
+        return f"{WRONG}: it claims to be lossless and is not, so its speed is meaningless"
     if row.guarantee != NO_GUARANTEE:
-        return f"Its guarantee: {guarantee_label(row)}."
-    lost = f", its quality is {percent(row.quality)}" if row.quality is not None else ""
-    return f"It is lossy: it guarantees nothing{lost}."
+        return guarantee_label(row)
+    return "lossy" + (f", quality {percent(row.quality)}" if row.quality is not None else "")
 
 
-def _step(facts: _Facts) -> list[str]:
-    """Compare tokens per step with the cost of a step."""
-    parts, words = facts.parts, facts.words
+def _step(facts: _Facts) -> str:
+    """Compare tokens per step with the cost of a step; it pays off if it emits more."""
+    parts, words, length = facts.parts, facts.words, facts.row.acceptance_length
     if parts is None:
-        length, decode = facts.row.acceptance_length, facts.row.speedup_decode
+        decode = facts.row.speedup_decode
         if length is None or decode is None:
-            return []
-        return [
-            f"A step after the first emits {number(length)} tokens and takes as long as "
-            f"{length / decode:.2f} tokens of {BASELINE} (implied by its decode speed-up of "
-            f"{factor(decode)})."
-        ]
-    sentences = [
-        f"On the {counted(parts.prompts, 'prompt')} of the second pass, a step after the first "
-        f"emits {parts.acceptance_length:.2f} tokens and takes as long as {parts.cost:.2f} tokens "
-        f"of {BASELINE}: {words['verify']} {parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, "
-        f"overhead {parts.overhead:.2f}; this predicts {factor(parts.predicted)}. It pays off "
-        f"above {parts.cost:.2f} tokens per step."
-    ]
-    if parts.residual is not None:
-        text = f"Without instruments, {factor(parts.measured)} was measured there after the first "
-        text += "token, a residual of "
-        text += change(parts.residual)
-        if abs(parts.residual) > MOST_RESIDUAL:
-            text += ": one of the two passes was disturbed, so read the parts with care"
-        sentences.append(f"{text}.")
-    return sentences
+            return ""
+        return f"step: {number(length)} tokens, costs {length / decode:.2f} (decode speed-up)"
+    text = (
+        f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: "
+        f"{words['verify']} {parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, "
+        f"overhead {parts.overhead:.2f}"
+    )
+    if parts.residual is None or abs(parts.residual) <= MOST_RESIDUAL:
+        return text
+    return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
 
 
 def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
@@ -220,13 +206,12 @@ def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list
         return []
     lengths, seen = found
     best, now = lengths.best, round(facts.drafted)
-    guess = f", if drafts beyond position {seen} were accepted as often" if best > seen else ""
-    costs = f"the costs measured in {cost_name(cost)}" if relative and cost else "these costs"
-    return [
-        f"Given its acceptance by position and {costs}, {best} drafts per step would be best"
-        f"{guess}: {factor(lengths.speedups[best - 1])} after the first token, against "
-        f"{factor(lengths.speedups[now - 1])} with {now} as now."
-    ]
+    if best == now:
+        return []
+    then = f"{now}: {factor(lengths.speedups[now - 1])}"
+    then += f"; if accepted beyond {seen}" if best > seen else ""
+    then += f"; by {cost_name(cost)}" if relative and cost else ""
+    return [f"{best} drafts {factor(lengths.speedups[best - 1])} ({then})"]
 
 
 def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
@@ -276,16 +261,16 @@ def _bounds(facts: _Facts) -> list[tuple[str, float]]:
     length = parts.acceptance_length if parts else row.acceptance_length
     if facts.drafted and length is not None and prefill is not None:
         saved = (1 - prefill) * (1 - length / (1 + facts.drafted))
-        shares["drafts that are all accepted"] = saved
+        shares["all drafts accepted"] = saved
     if prefill is not None:
-        shares["a free prefill"] = prefill
+        shares["free prefill"] = prefill
     if split is not None:
         shares["free drafting"] = split.shares["draft"]
         overhead = sum(split.shares[phase] for phase in OVERHEAD)
-        shares["no overhead (sampling, scheduler, own code)"] = overhead
+        shares["no overhead"] = overhead
     if split is not None and parts is not None and parts.verify > 1:
         saved = split.shares["verify"] * (1 - 1 / parts.verify)
-        shares[f"{facts.words['verify']} at the cost of one token"] = saved
+        shares[f"{facts.words['verify']} as cheap as one token"] = saved
     total = row.speedup_total
     bounds = [(what, total / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
     return sorted(bounds, key=lambda pair: -pair[1])

@@ -492,31 +492,36 @@ def test_an_explanation_breaks_between_words_on_a_terminal_and_not_at_all_in_a_p
     tmp_path: Path, record: Make
 ) -> None:
     findings = Findings(load_run(hand_made(tmp_path / "run", record)))
-    paragraphs = explain(findings)
+    first, *lines = explain(findings)
 
     def printed(**console: Any) -> str:
         out = Console(file=io.StringIO(), width=40, color_system=None, **console)
         print_explanation(findings, out)
         return out.file.getvalue()  # type: ignore[attr-defined]
 
-    table, *said = printed().rstrip("\n").split("\n\n")
-    assert said == paragraphs
-    lines = printed(force_terminal=True).splitlines()
-    assert max(map(len, lines)) <= 40
-    below = lines[len(table.splitlines()) :]
-    assert " ".join(below).split() == " ".join(paragraphs).split()
+    assert printed().rstrip("\n").endswith("\n".join(lines))
+    shown = printed(force_terminal=True)
+    assert max(map(len, shown.splitlines())) <= 40
+    assert shown.split()[: len(first.split())] == first.split()
+    assert " ".join(shown.split()).endswith(" ".join(" ".join(lines).split()))
 
 
-def test_an_explanation_begins_with_a_row_of_numbers_for_every_decoder(
+def test_an_explanation_has_a_row_of_numbers_and_three_short_lines_for_every_decoder(
     tmp_path: Path, record: Make
 ) -> None:
-    out = Console(file=io.StringIO(), width=80, color_system=None)
+    out = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=True)
     print_explanation(Findings(load_run(hand_made(tmp_path / "run", record))), out)
-    table = out.file.getvalue().split("\n\n")[0].splitlines()  # type: ignore[attr-defined]
-    rows = {line.split()[0]: line.split()[1:] for line in table[2:]}
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    table = [line.split() for line in lines if line.startswith(("ar ", "spec "))]
+    rows = {name: cells for name, *cells in table}
     # as the sentences below say: 3 tokens a step for 2 of ar's; a share of 1/9 is the prefill's
     assert rows["spec"][1:] == ["3.00", "2.00", "11", "27", "53", "9"]
     assert rows["ar"][:2] == ["1.00x", "1.00"]
+    start = lines.index("spec: 1.86x, same tokens")
+    assert lines[start + 1].startswith("  step: ")
+    assert [line for line in lines[start + 1 :] if line.startswith("  help: ")] == [
+        "  help: all drafts accepted 2.88x, free drafting 2.53x"
+    ]
 
 
 def test_the_best_number_of_drafts_follows_from_acceptance_and_costs(
@@ -531,15 +536,12 @@ def test_the_best_number_of_drafts_follows_from_acceptance_and_costs(
             row["steps"]["accepted"] = [0, 2, 2, 2, 2]
     samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = explained(path)
-    best = (
-        "2 drafts per step would be best: 1.88x after the first token, against 1.50x with 4 as now"
-    )
-    assert best in text
+    assert ", 2 drafts 1.88x (4: 1.50x)" in text
     for row in rows:
         if row["decoder"] == "spec":
             row["steps"]["drafted"] = [0, 4, 2, 2, 2]
     samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "would be best" not in explained(path), "its steps do not all draft as many"
+    assert " 2 drafts" not in explained(path), "its steps do not all draft as many"
 
 
 def hand_made(path: Path, record: Make) -> Path:
@@ -562,19 +564,11 @@ def hand_made(path: Path, record: Make) -> Path:
 
 def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, record: Make) -> None:
     text = explained(hand_made(tmp_path / "run", record))
-    assert (
-        "ar takes 1000.00 ms per token: 76.9 % of its time is model calls after the first" in text
-    )
-    assert "emits 3.00 tokens and takes as long as 2.00 tokens of ar:" in text
-    assert "verifying 1.20, drafting 0.60, overhead 0.20; this predicts 1.50x" in text
-    assert "It pays off above 2.00 tokens per step." in text
-    assert "a residual of +33.3 %: one of the two passes was disturbed" in text
-    assert "Its time: 53.3 % verifying, 26.7 % drafting, 11.1 % the prefill" in text
+    assert "ar: 1000.00 ms a token: 76.9 % model calls after the first" in text
+    assert "step: 3.00 tokens, costs 2.00: verifying 1.20, drafting 0.60, overhead 0.20" in text
+    assert "; predicts 1.50x, off by +33.3 %: disturbed" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
-    assert (
-        "help most (upper bounds): drafts that are all accepted (2.88x), then free drafting (2.53x)"
-        in text
-    )
+    assert "help: all drafts accepted 2.88x, free drafting 2.53x\n" in text
     tables = Findings(load_run(tmp_path / "run")).tables["time"]
     assert [table.title for table in tables] == [
         "Where the time goes",
@@ -599,8 +593,8 @@ def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
         cell["lossless"] = cell["cell"].startswith("ar")
     (path / "manifest.json").write_text(json.dumps(manifest))
     text = explained(path)
-    assert "It is lossy: it guarantees nothing." in text
-    assert "Its time: 53.3 % predicting, 26.7 % drafting" in text
+    assert "spec: 1.86x, lossy\n" in text
+    assert "predicting 1.20, drafting 0.60" in text
     assert "verifying" not in text
 
 
@@ -609,9 +603,9 @@ def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) 
     path = synthetic_run(quality=0)
     text = explained(path)
     assert "This run has no second pass (phases.json)" in text
-    assert "implied by its decode speed-up" in text
-    assert "spec is " in text
-    assert "What would help most (upper bounds): " in text
+    assert " (decode speed-up)" in text
+    assert "spec: " in text
+    assert "  help: " in text
     write_report(path)
     assert "What the speed-up is made of" not in (path / "report.md").read_text(encoding="utf-8")
 
@@ -643,7 +637,8 @@ def test_an_explanation_names_failures_and_prints_no_holes(tmp_path: Path, recor
     with (path / "samples.jsonl").open("a", encoding="utf-8") as file:
         file.write(failed.to_json() + "\n")
     text = explained(path)
-    assert "dead was not compared with ar. It failed on 1 answer." in text
-    assert "- as fast" not in text
+    assert "dead: not compared with ar, " in text
+    assert ", failed on 1 answer\n" in text
+    assert "-x" not in text
     findings = Findings(load_run(path))
     assert "dead failed on 1 answer and is not ranked." in findings.conclusion

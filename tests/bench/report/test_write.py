@@ -20,9 +20,10 @@ from bench.records.run_folder import load_run
 from bench.report.figures import gallery
 from bench.report.figures.style import PAPER
 from bench.report.findings import Findings
+from bench.report.tables import main
 from bench.report.tables.main import PER_STEP
 from bench.report.tables.table import Table, TableCell
-from bench.report.write import print_findings, write_report
+from bench.report.write import print_findings, print_next, write_report
 from tests.bench.conftest import REPORTED, write_run
 from tests.conftest import only_svg
 
@@ -34,10 +35,10 @@ FIGURES = (
 Write = Callable[..., Path]
 
 
-def printed(path: Path, width: int = 100) -> str:
+def printed(path: Path, width: int = 100, *, wide: bool = False) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        print_findings(Findings(load_run(path)), console)
+        print_findings(Findings(load_run(path)), console, wide=wide)
     return capture.get()
 
 
@@ -158,7 +159,7 @@ def test_the_page_prints_on_a4_with_all_of_its_columns(reported_run: Path, tmp_p
         timeout=120,
     )
     boxes = subprocess.run(
-        ["pdftotext", "-bbox", "-l", "1", str(pdf), "-"], check=True, capture_output=True, text=True
+        ["pdftotext", "-bbox", "-l", "2", str(pdf), "-"], check=True, capture_output=True, text=True
     ).stdout
     width = float(re.findall(r'<page width="([\d.]+)"', boxes)[0])
     assert width == pytest.approx(297 / 25.4 * 72, abs=1)
@@ -239,7 +240,7 @@ def test_errors_and_reasons_stand_in_the_report_and_the_terminal(synthetic_run: 
     lines[2] = json.dumps(row)
     (path / "samples.jsonl").write_text("\n".join(lines) + "\n")
     write_report(path)
-    for text in ((path / "report.md").read_text(), printed(path, 120)):
+    for text in ((path / "report.md").read_text(), printed(path, 120, wide=True)):
         assert "INVALID" in text
         assert "Reason: a broken invariant" in text
         assert "1 error of spec: RuntimeError: boom" in text
@@ -338,10 +339,52 @@ def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:
 def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> None:
     text = printed(reported_run, width)
     assert max(map(len, text.splitlines())) <= width
-    header = text.splitlines()[:4]
-    assert any("per call" in line for line in header)
-    assert any("guarantee" in line for line in header)
     assert not any("…" in line for line in text.splitlines())
+    wide = printed(reported_run, width, wide=True)
+    assert max(map(len, wide.splitlines())) <= width
+    names = " ".join(wide.split())
+    for heading, column in main.COLUMNS.items():
+        assert all(word in names for word in column.short.split()), heading
+
+
+def test_the_terminal_begins_with_verdict_and_conclusion_and_sorts_rows_by_guarantee_and_speed(
+    synthetic_run: Write,
+) -> None:
+    path = synthetic_run({"idlm": 9.0, "lookup": 1.5, "spec": 3.0}, lossy=["idlm"])
+    first, _, rest = printed(path, 120).partition("\n\n")
+    findings = Findings(load_run(path))
+    assert " ".join(first.split()) == f"{findings.verdict} {findings.conclusion}"
+    table = rest.split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in table if "x" in line] == ["ar", "spec", "lookup", "idlm"]
+    chosen = [name for name, column in main.COLUMNS.items() if column.first]
+    assert len(chosen) == 8
+    assert "specbench_compat" not in printed(path, 400, wide=True)
+    widest = [word for name in chosen for word in main.COLUMNS[name].short.split()]
+    assert set(" ".join(table[:2]).split()) == set(widest)
+
+
+def test_every_column_of_the_main_table_is_declared_once_for_all_its_places(
+    reported_run: Path,
+) -> None:
+    """A heading renamed in one place cannot disappear from another."""
+    table = Findings(load_run(reported_run)).headline
+    assert table.headings == tuple(main.COLUMNS)
+    assert table.folded == {name for name, column in main.COLUMNS.items() if not column.first}
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_terminal_ends_with_what_to_do_next(tmp_path: Path, wide: bool) -> None:
+    console = Console(width=40, color_system=None)
+    with console.capture() as capture:
+        print_next(tmp_path / "a run", console, wide=wide)
+    lines = [line.split(maxsplit=1) for line in capture.get().strip().splitlines()]
+    quoted = f"'{tmp_path}/a run"
+    assert [name for name, _ in lines] == ["open", "explain", "verify", "more"][: 4 - wide]
+    commands = [command for _, command in lines]
+    assert commands[0].startswith(f"{quoted}/report.html'")
+    assert commands[1].startswith(f"bench explain {quoted}'")
+    assert commands[2].startswith(f"bench verify --config {quoted}/config.toml'")
+    assert wide or commands[3].startswith(f"bench report {quoted}' --wide")
 
 
 def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:
@@ -406,23 +449,26 @@ def test_one_decoder_beside_ar_has_no_rivals(synthetic_run: Write) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_terminal_says_what_a_wide_interval_needs(synthetic_run: Write) -> None:
-    text = " ".join(printed(synthetic_run(conversations=6, repeats=1, quality=0)).split())
+    run = synthetic_run(conversations=6, repeats=1, quality=0)
+    text = " ".join(printed(run, wide=True).split())
     (needed,) = re.findall(r"Wide intervals: ±5 % needs (\d+) more prompts for (\w+)", text)
     assert needed[1] in ("spec", "ptp")
-    assert "Intervals: over prompts, this session (bench pool covers sessions)." in text
+    assert text.count("over prompts, this session (bench pool covers sessions)") == 1
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_one_comparison_is_primary_and_all_others_are_exploratory(synthetic_run: Write) -> None:
     run = synthetic_run(conversations=6, repeats=1, quality=0)
-    text = " ".join(printed(run).split())
+    text = " ".join(printed(run, wide=True).split())
     assert "No primary comparison was named; 14 comparisons by decoder and family" in text
     (run / "config.toml").write_text('model = "zoo"\nmax_new_tokens = 256\nprimary = "ptp"\n')
-    text = " ".join(printed(run).split())
+    text = " ".join(printed(run, wide=True).split())
     assert "Primary comparison: ptp over ar, all families; 13 comparisons" in text
     tables = Findings(load_run(run)).tables
     for part in ("rivals", "families"):
-        assert "Exploratory: not adjusted" in tables[part][0].note
+        note = tables[part][0].note
+        assert "not adjusted for the number of comparisons" in note
+        assert note.count("bench pool covers sessions") == 1
 
 
 # ---------------------------------------------------------------- what may be believed
@@ -483,7 +529,7 @@ def test_a_wrong_decoder_is_red_on_the_page_and_in_the_terminal(wrong_run: Path)
         assert print_findings(Findings(load_run(wrong_run)), console) == 3
     red = "\x1b[1;31m"
     assert f"{red}spec (WRONG)" in capture.get()
-    assert f"{red}WRONG\x1b[0m\n" in capture.get()
+    assert f"{red}WRONG\x1b[0m" in capture.get().partition("  ")[0]
 
 
 def test_a_wrong_decoder_is_kept_out_of_figures_and_a_line_says_so(wrong_run: Path) -> None:
@@ -527,7 +573,7 @@ def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run:
         "ar": "same tokens", "spec": "same tokens", "nar@b": "same distribution", "idlm": "none",
     }  # fmt: skip
     assert list(rows) == ["ar", "spec", "nar@b", "idlm"]
-    assert places["tokens per call"] + 1 == places[PER_STEP] == places["calls per step"] - 1
+    assert places["tokens per call"] + 1 == places["calls per step"] == places[PER_STEP] - 1
     steps = {name: row[places[PER_STEP]].split(" [")[0] for name, row in rows.items()}
     assert all(float(text.strip("()")) >= 1 for text in steps.values())
     assert [name for name, text in steps.items() if text.startswith("(")] == ["idlm"]
@@ -593,4 +639,6 @@ def test_columns_without_room_follow_in_further_blocks(reported_run: Path, width
     def words(text: str) -> set[str]:
         return set(text.split("A/A noise floor")[0].split())
 
-    assert words(printed(reported_run, 400)) == words(printed(reported_run, width))
+    assert words(printed(reported_run, 400, wide=True)) == words(
+        printed(reported_run, width, wide=True)
+    )

@@ -49,9 +49,24 @@ def test_a_row_per_decoder_and_a_panel_per_number_lossy_last() -> None:
         ["1.00x", "2.00x", "6.00x"],
         ["1.00", "4.00", "14.00"],
         ["99.8 %", "99.8 %", "50.0 %"],
-        ["100.0 %", "100.0 %", "-"],
     ]
     assert canvas.render(figure, ["png"])["png"]
+
+
+def test_identity_is_drawn_only_if_it_tells_decoders_with_a_guarantee_apart() -> None:
+    drawn = overview_figure(frame(identical_to_ar=[1.0, NAN, 0.44]))
+    assert drawn is not None
+    assert texts(drawn[0])[3] == ["100.0 %", "44.0 %", "-"]
+    lossy = overview_figure(frame(guarantee=["same tokens", "none", "none"]))
+    assert lossy is not None
+    assert len(lossy[0].axes) == 4, "what guarantees nothing may or may not be identical"
+
+
+def test_rows_are_sorted_by_guarantee_and_speed() -> None:
+    more = frame().iloc[[2]].assign(decoder="ptp", speedup=3.0)
+    drawn = overview_figure(pd.concat([frame(), more], ignore_index=True))
+    assert drawn is not None
+    assert list(drawn[1]["decoder"]) == ["ar", "ptp", "spec", "nar"]
 
 
 def test_a_panel_that_only_ar_is_in_is_left_out() -> None:

@@ -17,10 +17,10 @@ NAN = float("nan")
 NONE = {"nar": "none"}
 CROWD = {
     "ar": (1.0, 0.998),
-    "lookup": (0.99, 0.998),
-    "spec": (1.4, 0.998),
-    "ptp": (1.8, 0.998),
-    "idlm@isd": (1.6, 0.998),
+    "lookup": (0.99, 0.9981),
+    "spec": (1.4, 0.9982),
+    "ptp": (1.8, 0.9983),
+    "idlm@isd": (1.6, 0.9984),
 }
 
 
@@ -96,6 +96,35 @@ def test_where_all_are_near_or_one_alone_is_best_there_is_nothing_to_enlarge() -
     assert len(drawn({"ar": (1.0, 0.99), "nar": (4.0, 0.5), "b": (3.0, 0.6)})[0].axes) == 1
 
 
+def test_decoders_of_one_quality_are_a_row_of_ticks_on_one_band() -> None:
+    points = {"ar": (1.0, 0.99), "a": (1.5, 0.99), "b": (2.0, 0.99), "nar": (4.0, 0.6)}
+    data = frame(points, half=0.02)
+    data.loc[data["decoder"] == "nar", "guarantee"] = "none"
+    with canvas.styled():
+        made = quality_speed_figure(data)
+    assert made is not None
+    (axes,) = made[0].axes
+    places = [(line, np.asarray(line.get_xdata(), dtype=float)) for line in axes.lines]
+    assert [xs[0] for line, xs in places if line.get_marker() == "|"] == [1.0, 1.5, 2.0]
+    upright = [
+        xs[0]
+        for line, xs in places
+        if line.get_linestyle() == "-" and len(xs) > 1 and len(set(xs.tolist())) == 1
+    ]
+    assert upright == [4.0], "only nar has an interval of its own"
+    (band,) = axes.collections
+    low, high = band.get_paths()[0].get_extents().get_points()[:, 1]
+    assert (low, high) == pytest.approx((0.97, 1.0))
+    assert list(made[1]["front"]) == [False, False, True, True]
+
+
+def test_a_lossy_decoder_of_the_same_quality_is_no_tick() -> None:
+    data = frame({"ar": (1.0, 0.9), "a": (2.0, 0.9)}).assign(guarantee=["same tokens", "none"])
+    made = quality_speed_figure(data)
+    assert made is not None
+    assert not [line for axes in made[0].axes for line in axes.lines if line.get_marker() == "|"]
+
+
 def covered(figure: Any, data: pd.DataFrame) -> list[str]:
     """Names that lie upon another name, a point or an interval, or leave their panel."""
     bad = []
@@ -124,6 +153,7 @@ def covered(figure: Any, data: pd.DataFrame) -> list[str]:
 def spread(num: int, seed: int) -> dict[str, tuple[float, float]]:
     rng = np.random.default_rng(seed)
     speeds, scores = rng.uniform(0.8, 4, num), rng.choice([0.998, 0.997, 0.95, 0.6], num)
+    scores = scores - 1e-5 * np.arange(num)  # no two share a quality
     return {
         f"spec@k{i}": (float(x), float(y))
         for i, (x, y) in enumerate(zip(speeds, scores, strict=True))
@@ -133,7 +163,7 @@ def spread(num: int, seed: int) -> dict[str, tuple[float, float]]:
 SPREADS: Sequence[dict[str, tuple[float, float]]] = [
     CROWD,
     CROWD | {"nar": (4.0, 0.58)},
-    {"spec": (2.0, 0.9), "ar": (1.0, 0.9)},
+    {"spec": (2.0, 0.9), "ar": (1.0, 0.91)},
     *(spread(num, seed) for num in (5, 9) for seed in range(2)),
 ]
 
@@ -152,7 +182,9 @@ def test_names_cover_neither_each_other_nor_points_nor_intervals(
 
 
 def test_where_there_is_no_room_names_stand_above() -> None:
-    crowd = {f"a-decoder-with-a-long-name@{i}": (1.5 + 0.001 * i, 0.99) for i in range(13)}
+    crowd = {
+        f"a-decoder-with-a-long-name@{i}": (1.5 + 0.001 * i, 0.99 - i / 1e5) for i in range(13)
+    }
     figure, _ = drawn(crowd)
     assert [name for axes in figure.axes for name in names_of(axes)] == []
     (legend,) = figure.legends

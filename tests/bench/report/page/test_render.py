@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
 from bench.report.page import render
 from bench.report.write import write_report
 from tests.conftest import only_svg
@@ -58,6 +60,10 @@ def test_the_verdict_and_a_sentence_come_before_everything_else(told_run: Path) 
     assert body.index('class="lead"') < body.index("timing blocks measured")
 
 
+def main_table(page: str) -> str:
+    return page.split('id="numbers"')[1].split('<figure class="table"')[1].split("</figure>")[0]
+
+
 def test_the_head_says_what_ran_where_in_a_line_each(told_run: Path) -> None:
     head = page_of(told_run).split("<main>")[0]
     lines = dict(re.findall(r"<dt>(\w+)</dt><dd>(.*?)</dd>", head))
@@ -68,26 +74,47 @@ def test_the_head_says_what_ran_where_in_a_line_each(told_run: Path) -> None:
 def test_a_few_short_lines_stand_below_the_main_table_and_the_rest_is_folded(
     told_run: Path,
 ) -> None:
-    section = page_of(told_run).split('id="numbers"')[1].split("</figure>")[0]
-    lines = re.findall(r"<li>(.*?)</li>", section)
-    openings = ["A/A noise floor", "Resolution", "Wide intervals"]
-    *lines, last = lines
-    assert [line.split(":")[0] for line in lines] == openings[: len(lines)]
-    assert len(lines) >= 2
-    assert "exploratory" in last
-    folded = section.split('<details class="reading">')[1]
+    table = main_table(page_of(told_run))
+    shown, folded = table.split('<details class="reading">')
+    assert "<figcaption>A/A noise floor" in shown
+    assert "interval" not in shown.split("<figcaption>")[1].replace("[", ""), "one statement"
+    lines = re.findall(r"<li>(.*?)</li>", folded)
+    assert [line.split(":")[0] for line in lines][:1] == ["Resolution"]
+    assert "exploratory" in lines[-1]
     assert "geometric mean over prompts" in folded
+
+
+def test_the_page_has_a_title_for_people_and_its_picture_before_the_table(told_run: Path) -> None:
+    page = page_of(told_run)
+    (title,) = re.findall(r"<h1>(.*?)</h1>", page)
+    assert title == Findings(load_run(told_run)).title
+    assert f"<title>{title}</title>" in page
+    assert f"<dt>run</dt><dd>{told_run.name}</dd>" in page
+    section = page.split('id="numbers"')[1]
+    assert section.index("<svg") < section.index("<table")
+
+
+def test_eight_columns_are_shown_first_and_the_others_by_a_switch(told_run: Path) -> None:
+    section = page_of(told_run).split('id="numbers"')[1].split("</table>")[0]
+    headings = re.findall(r'<th scope="col"(?: class="([\w ]*)")?>', section)
+    folded = ["more" in kinds.split() for kinds in headings]
+    assert folded.count(False) == 8
+    assert "ratio of totals" not in section
+    assert f"all {len(headings)} columns" in section
+    for row in re.findall(r"<tr>(<th.*?)</tr>", section)[1:]:
+        cells = re.findall(r'<t[hd](?: class="([\w ]*)")?>', row)
+        assert ["more" in kinds.split() for kinds in cells] == folded
 
 
 def test_words_stand_left_numbers_right_and_no_heading_breaks_within_a_word(
     told_run: Path,
 ) -> None:
-    section = page_of(told_run).split('id="numbers"')[1].split("</figure>")[0]
-    left = re.findall(r'<th scope="col" class="words">(.*?)</th>', section)
+    table = main_table(page_of(told_run))
+    left = re.findall(r'<th scope="col" class="words">(.*?)</th>', table)
     assert left == ["decoder", "guarantee"]
-    assert "specbench_compat</th>" in section
-    assert "\u200b" not in section
-    assert "<span>speed-up,</span>" in section
+    assert "specbench_compat" not in table
+    assert "\u200b" not in table
+    assert "<span>speed-up</span>" in table
 
 
 def test_every_section_folds_and_the_main_ones_are_open(told_run: Path) -> None:

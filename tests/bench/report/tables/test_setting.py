@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
-from bench.report.tables.setting import setting
+import pytest
+
+from bench.report.tables.setting import setting, title_of
 from bench.stats.side import load_side
 
 REFERENCES = Path(__file__).parents[4] / "results" / "reference"
@@ -32,3 +35,19 @@ def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('model = "/home/someone/tiny"\n')
     known = setting(load_side(str(tmp_path), tmp_path), ["ar"])
     assert known == [("model", "tiny"), ("decoders", "ar")]
+    assert title_of(load_side(str(tmp_path), tmp_path)) == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("model", "tasks", "title"),
+    [
+        ("zoo", "zoo", "zoo on its own tasks, 27 November 2026"),
+        ("smollm2-135m", "specbench=/data/question.jsonl", "smollm2-135m on specbench, "),
+        ("/home/someone/tiny", "jsonl=/home/someone/q.jsonl", "tiny on q.jsonl, "),
+        ("org/name", "qa,rag", "org/name on qa, rag, "),
+    ],
+)
+def test_a_title_names_model_tasks_and_date(model: str, tasks: str, title: str) -> None:
+    side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
+    config = {**side.config, "model": model, "tasks": tasks}
+    assert title_of(dataclasses.replace(side, config=config)).startswith(title)

@@ -18,7 +18,7 @@ CHEAP = {"limit": 12, "repeats": 2}
 
 
 def test_its_defaults_give_way_to_options_and_to_the_file_of_settings(tmp_path: Path) -> None:
-    given = {"config": None, "limit": None, "repeats": 4}
+    given: dict[str, Path | int | None] = {"config": None, "limit": None, "repeats": 4}
     assert with_defaults(given, CHEAP) == {"config": None, "limit": 12, "repeats": 4}
     file = tmp_path / "gate.toml"
     file.write_text("limit = 3\n")

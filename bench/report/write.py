@@ -100,8 +100,8 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
         console.print()
         for block in _blocks(findings, console, wide):
             console.print(block, "")
-        notes = (*findings.footnotes, main.entropy_sentence(findings.summary)) if wide else ()
-        for line in (findings.basis, *(notes or findings.footnotes[:1])):
+        notes = findings.footnotes if wide else findings.footnotes[:1]
+        for line in (findings.basis, *notes, main.entropy_sentence(findings.summary)):
             console.print(Text(line, style="dim"))
     _print_caveats(findings, console, reasons=False)
     if (table := findings.reference_table) is not None:
@@ -118,8 +118,8 @@ def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
         shlex.quote(str(path)) for path in (run, run / "report.html", run / "config.toml")
     )
     steps = {
-        "open": (page, "figures, all tables, every answer step by step"),
-        "explain": (f"bench explain {folder}", "where the time went, what would help"),
+        "open": (page, "figures, tables, step viewer"),
+        "explain": (f"bench explain {folder}", "where the time went"),
         "verify": (f"bench verify --config {config}", "are the decoders lossless?"),
     }
     if not wide:

@@ -359,6 +359,7 @@ def test_the_terminal_begins_with_verdict_and_conclusion_and_sorts_rows_by_guara
     chosen = [name for name, column in main.COLUMNS.items() if column.first]
     assert len(chosen) == 8
     assert "specbench_compat" not in printed(path, 400, wide=True)
+    assert ("exploratory" in rest, "exploratory" in printed(path, wide=True)) == (False, True)
     widest = [word for name in chosen for word in main.COLUMNS[name].short.split()]
     assert set(" ".join(table[:2]).split()) == set(widest)
 

@@ -100,9 +100,10 @@ def test_the_last_closed_box_counts():
 def test_an_expression_without_end_costs_seconds_and_the_next_is_compared(
     tmp_path: Path, monkeypatch
 ):
-    monkeypatch.setattr(algebra, "_CPU_S", 0)
     began = time.monotonic()
-    assert not equal("9^{9^{9^9}}", "9^{9^{9^8}}")
+    with monkeypatch.context() as hurried:
+        hurried.setattr(algebra, "_CPU_S", 0)
+        assert not equal("9^{9^{9^9}}", "9^{9^{9^8}}")
     assert time.monotonic() - began < 60
     assert equal("x + y", "y + x")
 

@@ -7,6 +7,7 @@ with a documented exit code (`bench.errors.Exit`).
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -29,6 +30,9 @@ app = typer.Typer(
 def main() -> None:
     """Run the console script; turn known errors into one line and an exit code."""
     shorten_spinning()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that is not UTF-8 shows "?" instead
+            stream.reconfigure(errors="replace")
     try:
         with room_for("what this command computes at once"):
             app()
@@ -59,8 +63,8 @@ def _options(
 
 for part in (measure, external, read, gather, cost, make, regression):
     app.add_typer(part.app)
-app.add_typer(training.train, name="train", rich_help_panel=make.PANEL)
-app.add_typer(training.imports, name="import", rich_help_panel=make.PANEL)
+for verbs, name in ((training.train, "train"), (training.imports, "import")):
+    app.add_typer(verbs, name=name, cls=VerbGroup, rich_help_panel=make.PANEL)
 
 
 if __name__ == "__main__":

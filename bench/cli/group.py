@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from bench.errors import BenchError, Exit, UsageError
+from bench.errors import BenchError, Exit, UsageError, did_you_mean
 
 
 @contextmanager
@@ -62,6 +62,14 @@ class VerbGroup(TyperGroup):
                 line = f"{at} is empty; give a value, or leave it out"
                 raise UsageError(line)
         return list(super().parse_args(ctx, args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command; the error about an unknown one names the nearest."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise UsageError(
+                f"there is no verb {args[0]!r}; {did_you_mean(args[0], self.commands)}"
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""

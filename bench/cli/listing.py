@@ -77,17 +77,17 @@ def _decoder(name: str) -> Facts:
     """Return a decoder's facts, with required options apart, or ``error`` if loading fails."""
     try:
         cls = registry.resolve(DecoderSpec(name=name))
-    except (ImportError, ValueError) as error:
-        return {"decoder": name, "error": str(error)}
-    fields = {field.name: field.default for field in dataclasses.fields(cls)}
-    return {
-        "decoder": name,
-        "does": (cls.__doc__ or "").strip().partition("\n")[0],
-        "lossless": lossless(cls),
-        "needs": needs(cls),
-        "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
-        "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
-    }
+        fields = {field.name: field.default for field in dataclasses.fields(cls)}
+        return {
+            "decoder": name,
+            "does": (cls.__doc__ or "").strip().partition("\n")[0],
+            "lossless": lossless(cls),
+            "needs": needs(cls),
+            "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
+            "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
+        }
+    except Exception as error:  # an installed package's class may be anything
+        return {"decoder": name, "error": f"{error}" or type(error).__name__}
 
 
 def lossless(cls: type[Decoder]) -> str:

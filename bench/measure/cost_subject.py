@@ -16,7 +16,8 @@ from bench.measure.cost import Subject
 from bench.measure.probes import make_probes
 from bench.plan.compiling import open_compiled
 from bench.plan.devices import open_device, usual_dtype, usual_on_cpu
-from bench.plan.select import Note, ResolvedRun
+from bench.plan.labels import Note
+from bench.plan.select import ResolvedRun
 from bench.plan.setup import checkpoint
 from bench.records.cost import CostCell, CostFacts, Grid, Work
 from bench.settings.config import ZOO, RunConfig

@@ -15,8 +15,9 @@ from typing import TypeVar
 from bench.errors import UnavailableError
 from bench.machine.clock import Stopwatch
 from bench.plan.devices import open_device
+from bench.plan.labels import Note
 from bench.plan.numerics import uses_tiles
-from bench.plan.select import Note, ResolvedRun
+from bench.plan.select import ResolvedRun
 from bench.plan.setup import Arm, Opener, Setup
 from bench.progress import Progress
 from bench.text import counted

@@ -9,14 +9,14 @@ stored configuration has the numbers, so a run does not depend on what becomes o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import decoders as built_in
 from bench.errors import UsageError
 from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
+from bench.plan.labels import Note, with_meaning
 from bench.records.cost import read_choices
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, spec_of
@@ -31,7 +31,6 @@ AUTO = "auto"
 NO_PRIMARY = "none"
 """The primary comparison of a run whose comparisons are all exploratory."""
 _MEASURED = ("row_cost", "k")
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +73,14 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     embedded = {} if shelf is None else dict.fromkeys(embedded_adapters(shelf), shelf)
     adapters = embedded | config.adapters
     draft = config.draft or (shelf and embedded_draft(shelf))
+    named = config.decoders is not None
     cells: dict[str, Mapping[str, str]] = {**(resolve_auto(config, note) or built_in_cells())}
     if SECOND_BASELINE in cells:
         raise UsageError(f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label")
     chosen: dict[str, dict[str, str]] = {}
     decoders: dict[str, Decoder] = {}
     for cell, options in {BASELINE: cells.pop(BASELINE, {}), **cells}.items():
+        options = with_meaning(cell, options, note)
         decoder = build_decoder(cell, options)
         if cell == BASELINE and ("numerics" in options or decoder != type(decoder)()):
             given_options = ":".join(f"{key}={value}" for key, value in options.items())
@@ -88,7 +89,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
                 f"measure them under a label as well: {cell}@LABEL:{given_options}",
             )
         if lacks := _unmet_need(decoder, draft, adapters):
-            if config.decoders is not None:
+            if named:
                 raise UsageError(f"decoder {cell!r} {lacks}")
             note(f"{cell} is skipped: it {lacks}")
             continue
@@ -105,7 +106,6 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
             raise UsageError(f"--adapter {name}=…: {line}")
     used = {name: source for name, source in adapters.items() if name in taken}
     rivals = [cell for cell in chosen if cell != BASELINE]
-    named = config.decoders is not None
     primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
     if primary not in (*rivals, NO_PRIMARY):
         raise UsageError(f"--primary {primary}: allowed are {', '.join([*rivals, NO_PRIMARY])}")
@@ -176,14 +176,12 @@ def _unmet_need(decoder: Decoder, draft: str | None, adapters: Mapping[str, str]
 
 def built_in_cells() -> dict[str, Mapping[str, str]]:
     """Return the cells, with options, of built-in default decoders and their showcases."""
-    folder = Path(str(built_in.__file__)).parent
     cells: dict[str, Mapping[str, str]] = {}
-    for name in registry.names():
-        if (folder / f"{name}.py").is_file():
-            decoder = registry.resolve(DecoderSpec(name=name))
-            if decoder.by_default:
-                labelled = decoder.showcase.items()
-                cells |= {name: {}, **{f"{name}@{label}": chosen for label, chosen in labelled}}
+    for name in registry.built_in():
+        decoder = registry.resolve(DecoderSpec(name=name))
+        if decoder.by_default:
+            labelled = decoder.showcase.items()
+            cells |= {name: {}, **{f"{name}@{label}": chosen for label, chosen in labelled}}
     return cells
 
 

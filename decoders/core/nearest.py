@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return ``"did you mean 'x'? "`` with the closest allowed name, or an empty text."""
-    near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    """Return ``"did you mean 'x'? "`` with the name that begins so or is closest, or no text."""
+    names = list(allowed)
+    longer = [each for each in names if len(name) > 1 and each.startswith(name)]
+    near = longer or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 import typing
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeGuard, TypeVar
 
-from decoders.core.decoder import INTERFACE, OLDEST_INTERFACE, Decoder
+from decoders.core.decoder import INTERFACE, OLDEST_INTERFACE, Decoder, Need
 from decoders.core.nearest import nearest
 from decoders.core.types import DecoderSpec
 
@@ -37,9 +38,13 @@ def register(name: str) -> Callable[[D], D]:
 
 def names() -> tuple[str, ...]:
     """Return the names of built-in decoders and of decoders in installed packages."""
-    built_in = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__")
-    plugged = sorted(point.name for point in _plugins() if point.name not in built_in)
-    return (*built_in, *plugged)
+    own = built_in()
+    return (*own, *sorted(point.name for point in _plugins() if point.name not in own))
+
+
+def built_in() -> tuple[str, ...]:
+    """Return the names of built-in decoders."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__"))
 
 
 def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
@@ -85,8 +90,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
         raise ValueError(f"decoders/{spec.name}.py registers no decoder named {spec.name!r}")
     for point in _plugins():
         if point.name == spec.name:
-            module = importlib.import_module(point.module)
-            return _decoder_class(module, point.attr, point.module)
+            return _decoder_class(_load_plugin(point), point.attr, point.module)
     available = names()
     raise ValueError(
         f"unknown decoder {spec.name!r}; {nearest(spec.name, available)}"
@@ -100,6 +104,7 @@ def build(spec: DecoderSpec) -> Decoder:
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
     _check_interface(cls, spec.name)
+    _check_fields(cls)
     kinds = typing.get_type_hints(cls)
     allowed = [field.name for field in dataclasses.fields(cls)]
     options = {}
@@ -112,9 +117,46 @@ def build(spec: DecoderSpec) -> Decoder:
             )
         options[key] = _convert(text, kinds[key], f"option {key!r} of decoder {spec.name!r}")
     try:
-        return cls(**options)
+        made = cls(**options)
     except TypeError as error:
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
+    _check_needs(made, spec.name)
+    return made
+
+
+def _check_fields(cls: type[Decoder]) -> None:
+    """Refuse a class whose options look like fields but are none, so that nothing could set them.
+
+    A class that only inherits its fields needs no decorator of its own.
+    """
+    own = inspect.get_annotations(cls)
+    meant = [name for name, kind in own.items() if "ClassVar" not in str(kind)]
+    inherited = {field.name for field in dataclasses.fields(cls)} - {*meant}
+    meant += [name for name in vars(cls) if name in inherited]
+    if "__dataclass_fields__" in vars(cls):
+        meant = [name for name in meant if name in inherited]
+    if meant:
+        raise ValueError(
+            f"class {cls.__name__}: {meant[0]!r} is no option, because the class lacks "
+            f"@dataclass(frozen=True, kw_only=True), or {meant[0]!r} lacks its type; write both"
+        )
+
+
+def _check_needs(decoder: Decoder, name: str) -> None:
+    """Refuse needs that the runner does not know: it would open nothing for them."""
+    needs: object = decoder.needs
+    known = typing.get_args(Need)
+    if not isinstance(needs, tuple) or not set(needs) <= {*known}:
+        raise ValueError(
+            f"decoder {name!r} needs {needs!r}; allowed: a tuple of {', '.join(known)}, "
+            'such as needs = ("draft",)'
+        )
+    named = type(decoder).adapter_name is Decoder.adapter_name  # by the option `adapter`
+    if named and "adapter" in needs and "adapter" not in vars(decoder):
+        raise ValueError(
+            f"decoder {name!r} needs an adapter but has no option that names it; "
+            f'add `adapter: str = "{decoder.name or "mine"}"`'
+        )
 
 
 def code_of(spec: DecoderSpec) -> tuple[str, ...]:
@@ -163,6 +205,18 @@ def _convert(text: str, kind: Any, what: str) -> Any:
 
 def _plugins() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _load_plugin(point: EntryPoint) -> ModuleType:
+    """Import an installed decoder; a broken package is a `ValueError` that names it."""
+    try:
+        return importlib.import_module(point.module)
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
+        package = point.dist.name if point.dist else point.module
+        raise ValueError(
+            f"decoder {point.name!r} of the installed package {package!r} cannot be imported: "
+            f"{type(error).__name__}: {error}; update or uninstall {package!r}"
+        ) from error
 
 
 def import_file(path: Path, name: str) -> ModuleType:

@@ -16,6 +16,9 @@ from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification
 from decoders.core.types import Call, Emit
 
+_CARRIED = ("slots", "positions", "mask", "hidden")
+"""Arguments of the verifying call that a drafter may give; the loop decides all others."""
+
 
 class DraftAndVerify(Decoder):
     """A decoder made of a `Drafter` and a verification rule; a subclass defines `drafter`.
@@ -94,6 +97,10 @@ def _verifying(
     else:
         asked |= {"drafts": tree.tokens[1:], "draft_probs": tree.chain_probs}
         asked |= {"read": range(len(tree)), "acceptance_rule": rule.acceptance_rule}
-    return request.target.call(
-        tree.tokens if text.output else prompt, **(asked | dict(drafter.carry(text, tree)))
-    )
+    carried = dict(drafter.carry(text, tree))
+    if strange := [name for name in carried if name not in _CARRIED]:
+        raise ValueError(
+            f"{type(drafter).__name__}.carry returned {strange[0]!r}, which the rule that verifies "
+            f"the drafts decides; allowed: {', '.join(_CARRIED)}"
+        )
+    return request.target.call(tree.tokens if text.output else prompt, **(asked | carried))

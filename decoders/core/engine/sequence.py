@@ -163,8 +163,7 @@ class RunningSequence:
             for token in fed:  # the prompt's ids are not the decoder's fault
                 fits = isinstance(token, SupportsIndex) and 0 <= token < self._vocab_size
                 if not fits and token not in self.request.prompt_ids:
-                    bound = f"ids are integers below {self._vocab_size}"
-                    raise ValueError(f"decoder fed {token!r:.40}; {bound}")
+                    raise ValueError(_no_id("fed", token, self._vocab_size))
         self.idle_calls += 1
         if self.idle_calls > _MAX_IDLE_CALLS:
             raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
@@ -242,7 +241,7 @@ def _started(begin: Callable[[Request], Steps], request: Request) -> Steps:
 def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
-            raise ValueError(f"decoder emitted {token!r:.40}; ids are integers below {vocab_size}")
+            raise ValueError(_no_id("emitted", token, vocab_size))
     for event in events:
         drafts = (event.drafted, event.longest, event.accepted)
         counts = (*drafts, event.num_leading, event.passes)
@@ -251,9 +250,18 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
         for token in event.rejected:
             if type(token) is not int or not 0 <= token < vocab_size:
-                raise ValueError(
-                    f"decoder rejected {token!r:.40}; ids are integers below {vocab_size}"
-                )
+                raise ValueError(_no_id("rejected", token, vocab_size))
+
+
+def _no_id(did: str, token: object, vocab_size: int) -> str:
+    """Say that a token is no id; the vocabulary's size marks a row from which nothing was drawn."""
+    line = f"decoder {did} {token!r:.40}; ids are integers below {vocab_size}"
+    if type(token) is int and token == vocab_size:
+        line += (
+            f", and {token} marks a row without any probability: a mask of the decoder's own "
+            "barred every token, or its logits are NaN"
+        )
+    return line
 
 
 def as_exception(error: BaseException) -> Exception:

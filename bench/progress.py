@@ -24,8 +24,12 @@ ProgressStyle = Literal["auto", "rich", "plain", "none"]
 class Progress(AbstractContextManager["Progress"]):
     """The display of a runner's progress; this base class shows only notes."""
 
-    def start(self, phase: str, total: int, done: int = 0) -> None:
-        """Begin a phase of `total` answers, of which `done` exist already."""
+    def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
+        """Begin a phase of `total` answers, of which `done` exist already.
+
+        If the steps are not `even`, their pace says nothing about the time left, which is not
+        shown.
+        """
 
     def step(self, detail: str = "", num: int = 1) -> None:
         """Count `num` more answers and show `detail`."""
@@ -44,9 +48,10 @@ class Progress(AbstractContextManager["Progress"]):
 class Plain(Progress):
     """Prints about ten lines per phase, each with the count, the time left and the `detail`."""
 
-    def start(self, phase: str, total: int, done: int = 0) -> None:
+    def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
         """Remember the start of the phase."""
         self._phase, self._total, self._done, self._before = phase, total, done, done
+        self._even = even
         self._start_s = time.monotonic()
         self._every = max(1, total // _LINES_PER_PHASE)
         self._next = done + self._every
@@ -57,8 +62,10 @@ class Plain(Progress):
         if self._done < min(self._next, self._total):
             return
         self._next += self._every
-        pace_s = (time.monotonic() - self._start_s) / (self._done - self._before)
+        passed_s = time.monotonic() - self._start_s
+        pace_s = passed_s / (self._done - self._before)
         left = f"{duration(pace_s * (self._total - self._done))} left"
+        left = left if self._even else f"after {duration(passed_s)}"
         self.note(f"{self._phase} {self._done}/{self._total}  {left}  {detail}".rstrip())
 
 
@@ -69,14 +76,19 @@ class Live(Progress):
         """Take over the bottom of the terminal."""
         from rich import progress
         from rich.console import Console
+        from rich.text import Text
+
+        class _Left(progress.TimeRemainingColumn):
+            def render(self, task: progress.Task) -> Text:
+                shown = task.fields.get("even", True)
+                return Text("left ").append_text(super().render(task)) if shown else Text()
 
         self._bar = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(),
+            _Left(),
             progress.TextColumn("{task.fields[detail]}", markup=False),
             console=Console(stderr=True),
             auto_refresh=False,
@@ -84,9 +96,9 @@ class Live(Progress):
         self._task: progress.TaskID | None = None
         self._bar.start()
 
-    def start(self, phase: str, total: int, done: int = 0) -> None:
+    def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
         """Add a bar for the phase."""
-        self._task = self._bar.add_task(phase, total=total, completed=done, detail="")
+        self._task = self._bar.add_task(phase, total=total, completed=done, detail="", even=even)
         self._bar.refresh()
 
     def step(self, detail: str = "", num: int = 1) -> None:

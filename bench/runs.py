@@ -24,11 +24,12 @@ from bench.machine.load import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
+from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
 from bench.plan.make import make_plan, parse_part, part_of, quality_batch_size
-from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
+from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.plan.trust import check_code
 from bench.progress import Progress
@@ -100,7 +101,7 @@ def run(
     """
     if part is not None:
         parse_part(part)
-    asked = choose_decoders(config, progress.note)
+    asked = check_first(config, progress.note, brings_models=opener is not open_setup)
     team = Team(spread, opener, config.threads)
     resolved = team.shared_out(asked)
     config, began = resolved.config, _utc()
@@ -203,7 +204,8 @@ class _Session:
         write_text(self.run_dir / CONFIG, setup.config.to_toml())
         write_environment(self.run_dir, setup.environment())
         write_plan(self.run_dir, plan)
-        point_latest(self.run_dir)
+        if not point_latest(self.run_dir):
+            self.progress.note(f"{self.run_dir.parent / 'latest'} is a folder: it stays as it is")
         self.progress.note(f"writing to {self.run_dir}")
         return setup, plan, prompts
 

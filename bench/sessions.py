@@ -18,7 +18,7 @@ from pathlib import Path
 import tomli_w
 
 from bench.errors import Exit, InvalidRunError, UsageError
-from bench.plan.select import choose_decoders
+from bench.plan.checks import check_first
 from bench.plan.template import today
 from bench.progress import Progress
 from bench.records.files import only_writer
@@ -65,7 +65,7 @@ def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Se
     """Make the folder for new sessions (raises as `check_sessions`)."""
     check_sessions(config, num, every)
     config = config.with_values(date=config.date or today())  # one for all sessions
-    choose_decoders(config, lambda _: None)  # report a mistake before making the folder
+    check_first(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
     plan = tomli_w.dumps({"sessions": num, "every_minutes": every})
     folder = create_run_dir(parent, stem, {CONFIG: config.to_toml(), SESSIONS: plan})

@@ -16,7 +16,7 @@ import tomli_w
 
 from bench import runs
 from bench.errors import BenchError, Exit, UsageError
-from bench.plan.select import choose_decoders
+from bench.plan.checks import check_first
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress
 from bench.records.files import only_writer, refuse_links, write_text
@@ -38,10 +38,10 @@ class SweepResult:
     left_out: tuple[str, ...] = ()
 
 
-def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
-    """Count a sweep's points and list the missing ones; raise as `choose_decoders` for any."""
-    for point in sweep.points:
-        choose_decoders(point.config, lambda _: None)
+def plan_lines(sweep: Sweep, folder: Path, *, brings_models: bool = False) -> list[str]:
+    """Count a sweep's points and list the missing ones; raise as `check_first` for any."""
+    for point in sweep.points:  # a mistake in any point makes no folder
+        check_first(point.config, lambda _: None, brings_models=brings_models)
     there = _existing(folder)
     missing = [point for point in sweep.points if not _complete(there.get(point.name))]
     line = f"sweep of {sweep.describe()}"
@@ -66,7 +66,8 @@ def run_sweep(
         UsageError: the folder holds another sweep.
         BenchError: the folder cannot be written to.
     """
-    described = plan_lines(sweep, folder)[0]  # a mistake in any point makes no folder
+    brings_models = opener is not open_setup
+    described = plan_lines(sweep, folder, brings_models=brings_models)[0]
     _begin(sweep, folder)
     with only_writer(folder):
         progress.note(described)

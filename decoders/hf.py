@@ -110,6 +110,15 @@ class Transformers(SelfDriven):
         """Load modules before timing starts; `ValueError` for an unusable exit layer or loop."""
         for model in (models.target, models.draft):
             assert model is None or model.library_module is not None
+        if self.kind == "assisted":
+            assert models.draft is not None
+            sizes = [_num_rows(each.library_module) for each in (models.target, models.draft)]
+            if sizes[0] != sizes[1]:
+                raise ValueError(
+                    f"{self.name}:kind=assisted needs a draft with as many rows for tokens as the "
+                    f"target ({sizes[0]}), not {sizes[1]}: transformers' own loop compares these "
+                    "numbers, even if the tokenizer is the same; use spec"
+                )
         if self.custom:
             self._loop()
         if self.kind == "early-exit":
@@ -169,3 +178,7 @@ class Transformers(SelfDriven):
                 f"{most} of them may draft"
             )
         return int(layer)
+
+
+def _num_rows(module: Any) -> int:
+    return int(module.config.get_text_config().vocab_size)

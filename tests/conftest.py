@@ -57,7 +57,7 @@ class RecordedProgress(Progress):
         self.closed = 0
         self._stop_at, self._error = stop_at, error or KeyboardInterrupt()
 
-    def start(self, phase: str, total: int, done: int = 0) -> None:
+    def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
         self.phases.append((phase, total, done))
 
     def step(self, detail: str = "", num: int = 1) -> None:

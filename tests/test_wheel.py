@@ -108,10 +108,3 @@ def test_an_installed_bench_says_that_revisions_need_a_checkout(
     ended = run(tmp_path, scripts / "bench", "ab", "--base", "main")
     assert (ended.returncode, ended.stderr.count("\n")) == (5, 1)
     assert "checkout" in ended.stderr
-
-
-@pytest.mark.slow
-def test_nothing_is_trained_into_the_installed_zoo(scripts: Path, tmp_path: Path) -> None:
-    code = "from training.recipe import zoo_output; print(zoo_output())"
-    ended = run(tmp_path, scripts / "python", "-c", code)
-    assert ended.stdout.strip() == str(Path("results") / "zoo"), ended.stderr

@@ -25,7 +25,9 @@ Settings = Annotated[
 ]
 _Restart = Annotated[bool, typer.Option("--restart", help="Start again; do not resume.")]
 _NewFolder = Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu or cuda. [default: cuda if available, as in `bench run`]")
+]
 
 
 def _option(kind: Any, default: Any, *names: str, text: str) -> tuple[Any, Any]:
@@ -43,12 +45,12 @@ _OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
     ),
     "output": _option(
         *(Path | None, None, "--output", "-o"),
-        text="Folder of the adapter. [default: in zoo, or in results/adapters]",
+        text="Folder of the adapter. [default: in results/adapters]",
     ),
     "num_steps": (_NumSteps, None),
     "settings": (Settings, None),
     "restart": (_Restart, False),
-    "device": (Device, "cpu"),
+    "device": (Device, None),
     "progress": (Progressing, "auto"),
 }
 """Options and defaults of the verbs that train adapters."""
@@ -57,8 +59,6 @@ _RECIPES = {
     "isd": ("idlm-isd.toml", "idlm-any.toml"),
 }
 """Recipes for the zoo and for any model, where the files are not KIND.toml and KIND-any.toml."""
-_IN_ZOO = {"drafter": "shallow"}
-"""Folders of the zoo's adapters, where the folder is not called KIND."""
 
 
 @contextmanager
@@ -73,18 +73,19 @@ def _usage() -> Iterator[None]:
 @train.command("zoo")
 def _zoo(
     recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="[default: zoo]")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o")] = RESULTS / "zoo",
     restart: _Restart = False,
-    device: Device = "cpu",
+    device: Device = None,
     progress: Progressing = "auto",
 ) -> None:
     """Train the embedded target and its draft model from scratch (resumable)."""
-    from training.recipe import RECIPES, read_recipe, zoo_output
+    from training.recipe import RECIPES, read_recipe
     from training.zoo.train import train_zoo
 
     with _usage():
         given: Any = {"resume": not restart, "progress": progress, "device": device}
-        train_zoo(read_recipe(recipe or RECIPES / "zoo.toml"), output or zoo_output(), **given)
+        train_zoo(read_recipe(recipe or RECIPES / "zoo.toml"), output, **given)
+    typer.echo(str(output))
 
 
 def _adapter_verb(kind: str, text: str) -> None:
@@ -128,7 +129,8 @@ def _train(kind: str, given: Given) -> None:
         options["data"] = "on-policy"
     resume, progress = not options.pop("restart"), options.pop("progress")
     with _usage():
-        train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
+        folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
+    typer.echo(str(folder))
 
 
 def train_kind(
@@ -145,11 +147,12 @@ def train_kind(
     """Train an adapter of slots (ptp, refine, isd) or one of hidden states; return its folder.
 
     `recipe` defaults to the zoo's recipe, or to the recipe for any model if `model` is given.
-    `output` defaults to KIND in `zoo_output()`, or to ``results/adapters/MODEL-KIND`` (``MODEL``
-    for PTP). `options` are those of `training.run.TrainingOptions`.
+    `output` defaults to ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP), never to a folder that
+    is shipped; without a model, MODEL is ``zoo``. `options` are those of
+    `training.run.TrainingOptions`.
     """
     from training import adapters
-    from training.recipe import RECIPES, customised, read_recipe, with_settings, zoo_output
+    from training.recipe import RECIPES, customised, read_recipe, with_settings
 
     known = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
     tables = read_recipe(recipe or RECIPES / known[model is not None])
@@ -157,8 +160,7 @@ def train_kind(
     tables = with_settings(tables, settings or ())
     if output is None:
         suffix = "" if kind == "ptp" else f"-{kind}"
-        named = RESULTS / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
-        output = zoo_output() / _IN_ZOO.get(kind, kind) if model is None else named
+        output = RESULTS / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
     if kind in ("ptp", "refine", "isd"):
         adapters.train_adapter(tables, output, kind=kind, **options)
     else:

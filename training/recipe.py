@@ -140,12 +140,6 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     return _laid_over(read_recipe(path.parent / base, above), tables)
 
 
-def zoo_output() -> Path:
-    """Return the folder for trained zoo models: `ZOO` in a checkout, else ``results/zoo``."""
-    in_checkout = (ZOO.parent / "pyproject.toml").is_file()
-    return ZOO if in_checkout else Path("results") / "zoo"
-
-
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Merge tables recursively; values of `over` win over those of `under`.
 

@@ -84,13 +84,14 @@ class TrainingOptions(TypedDict, total=False):
     """Options of every training run.
 
     `resume` False (default: True) starts over but keeps sampled text. `progress` is ``auto``
-    (default), ``rich``, ``plain`` or ``none``. A `device` other than ``cpu`` uses one worker. After
-    `stop_after_s` seconds a run writes a checkpoint and stops. `locate` is a `Locate`.
+    (default), ``rich``, ``plain`` or ``none``. A `device` of None is CUDA if available; a device
+    other than ``cpu`` uses one worker. After `stop_after_s` seconds a run writes a checkpoint and
+    stops. `locate` is a `Locate`.
     """
 
     resume: bool
     progress: str
-    device: str
+    device: str | None
     stop_after_s: float | None
     locate: Locate
 
@@ -120,7 +121,7 @@ def train_jobs(
     """
     state = output / ".training"
     state.mkdir(parents=True, exist_ok=True)
-    single = options.get("device", "cpu") != "cpu"
+    single = _device_of(options.get("device")).type != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
     stop_after_s = options.get("stop_after_s")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
@@ -144,7 +145,7 @@ def _train(
     for name, build in builds.items():
         log, unit = state / f"{name}.jsonl", "slots" if name == "adapter" else "tokens"
         with Reporter(progress, name, log if first else None, unit) as reporter:
-            device = _device_of(options.get("device", "cpu"))
+            device = _device_of(options.get("device"))
             job = build(recipe, output, device, reporter, options.get("locate", str))
             if not options.get("resume", True):  # after `build`: a bad recipe deletes nothing
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
@@ -165,9 +166,10 @@ def _keep_log(output: Path, trained: Iterable[str]) -> None:
             shutil.copyfile(log, output / "training_log.jsonl")
 
 
-def _device_of(name: str) -> torch.device:
+def _device_of(name: str | None) -> torch.device:
+    """Return the named device; None means CUDA if there is a GPU, as in `bench run`."""
     try:
-        return torch.device(name)
+        return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
         raise ValueError(f"{name!r} is not a device; use cpu or cuda") from error
 

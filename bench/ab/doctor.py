@@ -230,8 +230,8 @@ def supported_margin(ratios: Sequence[float], num_prompts: int, num_repeats: int
 def measure_noise() -> Noise:
     """Measure `ar` against itself on the zoo (exit 5 without a zoo)."""
     from bench.measure.timing import Runner
+    from bench.plan.checks import check_first
     from bench.plan.make import make_plan
-    from bench.plan.select import choose_decoders
     from bench.plan.setup import open_setup
     from bench.progress import Progress
     from bench.records.files import SampleWriter
@@ -242,7 +242,7 @@ def measure_noise() -> Noise:
     values = {"decoders": "ar", "limit": AA_PROMPTS, "repeats": AA_REPEATS, "quality_limit": 0}
     config = load_config(None, {**values, "max_new_tokens": AA_TOKENS})
     shown = Progress()
-    setup = open_setup(choose_decoders(config, shown.note))
+    setup = open_setup(check_first(config, shown.note))
     plan, prompts = make_plan(setup, "aa", shown)
     watch = LoadWatch(setup.device)
     with TemporaryDirectory(prefix="bench-aa-") as scratch:

@@ -14,8 +14,7 @@ from typing import Any
 
 from bench.ab.checkout import Tree
 from bench.errors import UnavailableError, UsageError
-from bench.plan.adapters import is_shelf
-from bench.plan.named_models import named
+from bench.plan.named_models import is_shelf, named
 from bench.records.plan import BASELINE
 from bench.settings.config import Options, RunConfig
 from decoders.core.hf.checkpoint import is_local

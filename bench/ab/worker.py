@@ -21,10 +21,10 @@ from typing import Any
 from bench.ab.checkout import PROTOCOL
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
+from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
-from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
 from bench.progress import Progress
 from bench.records.files import LineCollector
@@ -47,7 +47,7 @@ class Worker(Measuring):
     def open(self, config: Mapping[str, Any]) -> Answer:
         """Open a configuration, uncompiled by default; return its values, cells and environment."""
         progress = Progress()
-        run = choose_decoders(load_config(None, {"compile": False, **config}), progress.note)
+        run = check_first(load_config(None, {"compile": False, **config}), progress.note)
         self._setup = setup = open_with_graphs(run, open_setup, progress)
         return {
             "protocol": PROTOCOL,

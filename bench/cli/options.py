@@ -80,7 +80,8 @@ _BY_PANEL: Mapping[str, dict[str, Any]] = {
         "adapter": option(list[str], "NAME=PATH; repeatable."),
         "tasks": option(
             str,
-            "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.",
+            "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID. "
+            "[default: zoo]",
             *("--tasks", "-t"),
         ),
         "config": option(Path, "TOML file; options given here override it.", "--config", "-c"),

@@ -130,7 +130,7 @@ def _machine() -> Machine:
         load_average=os.getloadavg(),
         memory_bytes=psutil.virtual_memory().total,
         cgroup_cpus=_cgroup_cpus(),
-        cgroup_memory_bytes=_number(_first_line("/sys/fs/cgroup/memory.max")),
+        cgroup_memory_bytes=cgroup_memory_bytes(),
     )
 
 
@@ -150,6 +150,11 @@ def has_bfloat16() -> bool:
     lines = _lines("/proc/cpuinfo") or ()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(flags.split())
+
+
+def cgroup_memory_bytes() -> int | None:
+    """Return the memory limit of the cgroup; None without a limit."""
+    return _number(_first_line("/sys/fs/cgroup/memory.max"))
 
 
 def _cgroup_cpus() -> float | None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import psutil
+
+from bench.machine.env import cgroup_memory_bytes
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
@@ -49,6 +52,17 @@ class PeakMemory:
             _bytes(each, each.adapters, cache=True) for each in loaded if each is not None
         )
         return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
+
+
+def available_bytes(device: str) -> int:
+    """Return the free memory of a device, ``cpu`` or ``cuda:N``, in bytes."""
+    if device.startswith("cuda"):
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    free, limit = int(psutil.virtual_memory().available), cgroup_memory_bytes()
+    return free if limit is None else min(free, limit)
 
 
 def _bytes(model: Model, adapters: Iterable[str], *, cache: bool) -> int:

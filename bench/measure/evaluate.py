@@ -90,11 +90,13 @@ def evaluate(
     cell = cells[0]
     tasks = _known_tasks(request)
     from bench.measure.lm_eval_model import DecoderLM
+    from bench.plan.checks import check_first
     from bench.plan.make import batch_size
-    from bench.plan.select import choose_decoders
     from bench.plan.setup import open_setup
 
-    setup = (opener or open_setup)(choose_decoders(config, progress.note))
+    own = {"brings_models": opener is not None, "reads_tasks": False}
+    run = check_first(config, progress.note, **own)
+    setup = (opener or open_setup)(run)
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})

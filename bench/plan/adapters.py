@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import UnavailableError
+from bench.errors import UnavailableError, UsageError
 from bench.machine.env import ROOT
-from bench.plan.named_models import named
+from bench.plan.named_models import is_shelf, named
 from bench.settings.config import ZOO
 
 if TYPE_CHECKING:
@@ -36,12 +36,6 @@ def shelf_of(model: str) -> str | None:
     if model == ZOO:
         return ZOO
     return None if named(model) is None else f"{ZOO}/{model}"
-
-
-def is_shelf(source: str) -> bool:
-    """Return whether a source is the `shelf_of` a model."""
-    prefix, _, model = source.partition("/")
-    return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
 
 
 def embedded_adapters(shelf: str) -> tuple[str, ...]:
@@ -84,6 +78,33 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
     except (ValueError, OSError) as error:
         reason = str(error).removeprefix("adapter ")
         raise UnavailableError(f"adapter {name!r}: {reason}") from error
+
+
+def check_adapters(sources: Mapping[str, str], decoders: Iterable[Decoder]) -> None:
+    """Refuse an adapter that is missing, or of a variant that its decoder cannot run, unopened.
+
+    Raises:
+        UnavailableError: there is no such folder, or it has no readable configuration.
+        UsageError: the variant is another one.
+    """
+    from decoders.core.adapter.config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
+
+    parts = [part for decoder in decoders for part in decoder.parts]
+    for name, source in sources.items():
+        folder = adapter_folder(name, source)
+        try:
+            text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
+            variant = AdapterConfig.from_json(text).variant
+            (folder / WEIGHTS_FILE).stat()
+        except (OSError, ValueError, TypeError):
+            load_adapter(name, folder)  # raises an error that says what is wrong
+            raise
+        for part in parts:
+            if part.adapter_name == name and part.variants and variant not in part.variants:
+                raise UsageError(
+                    f"adapter {name!r} is of variant {variant}; decoder {part.name!r} needs "
+                    f"{' or '.join(part.variants)}"
+                )
 
 
 def adapter_facts(

@@ -82,7 +82,7 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
     if not setup.config.compile:
         return setup
     arms = {c: arm for c, arm in setup.arms.items() if not isinstance(arm.decoder, SelfDriven)}
-    progress.start("compiling", len(arms))
+    progress.start("compiling", len(arms), even=False)
     graphs, begun, seconds = Counter[str](), Counter[str](), dict.fromkeys(arms, 0.0)
 
     def answer(cell: str) -> None:
@@ -98,6 +98,9 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
             before = len(children)
             answer(cell)
             begun[cell] = len(children) - before
+        if num := begun.total():
+            line = "once on this machine; how long it takes is not known"
+            progress.note(f"compiling {counted(num, 'graph')}, {line}")
         with Stopwatch(setup.clock) as watch:
             children.wait()
     for cell in arms:

@@ -11,20 +11,22 @@ from datetime import UTC, datetime
 from bench.errors import UsageError, room_for
 from bench.machine.clock import Stopwatch
 from bench.machine.env import models_of
+from bench.plan.checks import check_first
+from bench.plan.compiling import open_compiled
 from bench.plan.devices import computed_in
 from bench.plan.identity import identity_of
-from bench.plan.select import choose_decoders
 from bench.plan.setup import Opener, Setup, open_setup
-from bench.plan.tokenise import PromptEncoder, count_lines, tasks_of, to_length
+from bench.plan.tokenise import PromptEncoder, count_lines, longest_prompt, tasks_of, to_length
 from bench.progress import Progress, duration
 from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.config import RunConfig
 from bench.settings.protocol import vicuna
-from bench.stats.adapter_fit import training_warnings
+from bench.stats.adapter_fit import context_warnings, training_warnings
 from bench.text import counted, printable
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.graph_children import stored_only
 from decoders.core.types import Generation
 from specbench_tasks.task import OTHER, Conversation
 
@@ -50,7 +52,13 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     tasks = tasks_of(config)
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
     models = models_of(setup.facts)
-    notes = (*tasks.notes, *models.notes, *training_warnings(config.model_dump(), models))
+    values = config.model_dump()
+    notes = (
+        *tasks.notes,
+        *models.notes,
+        *training_warnings(values, models),
+        *context_warnings(values, models, (len(prompt.ids) for prompt in prompts)),
+    )
     for line in (*notes, *count_lines(prompts, skipped), *_unscored(prompts)):
         progress.note(line)
     timed = {conversation.id for conversation in tasks.timing}
@@ -83,23 +91,13 @@ def tokenise(
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
     """Tokenise every turn once, later turns with the baseline's answers (raises as `make_plan`)."""
     config, context = setup.config, setup.models.target.max_length
-    if config.max_new_tokens >= context:
-        raise UsageError(
-            f"the model's context is {context} tokens, so answers of {config.max_new_tokens} "
-            f"leave none for a prompt: lower --max-new-tokens to {context - 1} or less",
-        )
+    longest = longest_prompt(config, context)
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
 
     def answer(prompts: Sequence[Prompt]) -> list[str | None]:
         with room_for("the baseline's first turns, answered in batches"):
             return baseline_answers(setup, prompts)
 
-    longest = context - config.max_new_tokens
-    if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= longest:
-        raise UsageError(
-            f"--prompt-tokens {config.prompt_tokens}: with answers of {config.max_new_tokens} "
-            f"tokens the model's context of {context} has room for 2 to {longest}",
-        )
     try:
         prompts, skipped = PromptEncoder(
             setup.tokenizer,
@@ -228,14 +226,26 @@ def dry_run(
     """Return lines about the plan and its estimate; write nothing (raises as `bench.runs.run`)."""
     if part is not None:
         parse_part(part)
-    setup = opener(choose_decoders(config, progress.note))
-    plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
-    if part is not None:
-        plan = part_of(plan, part)
-    timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
-    seconds, basis = estimate(setup, plan, timed)
-    line = f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"
-    return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), line]
+    run = check_first(config, progress.note, brings_models=opener is not open_setup)
+    with stored_only() as missing:  # compiling takes longer than the question may
+        setup = open_compiled(run, opener, progress.note)
+        plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
+        if part is not None:
+            plan = part_of(plan, part)
+        timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
+        seconds, basis = estimate(setup, plan, timed)
+    lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
+    if setup.config.compile:
+        lines += _on_compiling(bool(missing))
+    return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), *lines]
+
+
+def _on_compiling(is_missing: bool) -> list[str]:
+    """Say what the estimate leaves out, and whether ar's calls ran as they will in the run."""
+    line = "compiling is not in this time: graphs that are not on disk yet take minutes, once"
+    if is_missing:
+        return [f"{line}; ar ran eagerly here, and compiled it may be several times as fast"]
+    return [line]
 
 
 def describe(plan: Plan) -> list[str]:

@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
+from bench.machine.env import ROOT
 from bench.progress import Progress
-from decoders.core.hf.checkpoint import CONVERTED, cache_folder
+from bench.settings.config import ZOO
+from decoders.core.hf.checkpoint import (
+    CONVERTED,
+    cache_folder,
+    cached,
+    find_checkpoint,
+    hub_answers,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +67,78 @@ def named(name: str) -> _NamedModel | None:
     return next((model for model in MODELS if model.name == name), None)
 
 
+def locate(source: str, role: str = "target") -> str | None:
+    """Return the folder or hub id that `--model` names; None for a GGUF file to be converted.
+
+    Nothing is read but names and, of a GGUF file, its beginning. A named model whose package is
+    missing is its hub id.
+
+    Raises:
+        UnavailableError: there is no such model: no embedded one, no folder, no file, and neither
+            the hub nor a copy of the hub's model.
+    """
+    if is_shelf(source):
+        return _on_shelf(source, role)
+    if model := named(source):
+        if folder_of(model).is_dir():
+            return str(folder_of(model))
+        if package_file(model) is not None:
+            return None
+        return _on_hub(model.hub_id, f"`{model.install}`, then `bench fetch {model.name}`")
+    if source.lower().endswith(".gguf"):
+        from decoders.core.hf import gguf
+
+        file = _existing(Path(source).expanduser())
+        try:
+            gguf.check(file)
+        except ValueError as error:
+            raise UnavailableError(f"model {source!r}: {error}") from error
+        return None
+    try:
+        found = find_checkpoint(source, "model", "config.json")
+    except ValueError as error:
+        raise UnavailableError(str(error)) from error
+    return found if Path(found).is_dir() else _on_hub(found, "give the folder of a local copy")
+
+
+def is_shelf(source: str) -> bool:
+    """Return whether a source is the `shelf_of` a model."""
+    prefix, _, model = source.partition("/")
+    return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
+
+
+def _on_shelf(source: str, role: str) -> str:
+    folder = ROOT / source / role
+    if not folder.is_dir():
+        raise UnavailableError(
+            f"the embedded {role} is missing ({source}/{role}); train it with `bench train zoo`, "
+            "or pass --model",
+        )
+    return str(folder)
+
+
+def _on_hub(hub_id: str, advice: str) -> str:
+    """Return the hub id if the model can come from there; one request tells, without retries."""
+    if hub_answers():
+        return hub_id
+    if (copy := cached(hub_id)) is not None:
+        return str(copy)
+    known = (ZOO, *(model.name for model in MODELS))
+    raise UnavailableError(
+        f"model {hub_id!r} is neither a folder nor in the hub's cache here, and the hub cannot be "
+        f"reached: {advice}; {did_you_mean(hub_id, known)}"
+    )
+
+
 def resolve(source: str) -> str:
     """Return the folder or hub id that `--model` names (`UnavailableError`).
 
     A name in `MODELS` or a ``.gguf`` file becomes a folder of the cache, converted on first use. A
     name whose package is missing becomes its hub id. Anything else stays as it is.
     """
-    if model := named(source):
-        here = folder_of(model).is_dir() or package_file(model) is not None
-        return str(fetch(source)) if here else model.hub_id
+    if named(source):
+        found = locate(source)
+        return str(fetch(source)) if found is None else found
     if source.lower().endswith(".gguf"):
         return str(_converted(Path(source).expanduser()))
     return source
@@ -96,8 +167,7 @@ def _converted(
 ) -> Path:
     from decoders.core.hf import gguf
 
-    if not file.is_file():
-        raise UnavailableError(f"model {str(file)!r}: there is no such file")
+    _existing(file)
     progress = progress or Progress()
     progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
     sha256 = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
@@ -115,6 +185,12 @@ def _converted(
         except ValueError as error:
             raise UnavailableError(f"model {str(file)!r}: {error}") from error
     return folder
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise UnavailableError(f"model {str(file)!r}: there is no such file")
+    return file
 
 
 def folder_of(model: _NamedModel) -> Path:

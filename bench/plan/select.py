@@ -64,9 +64,9 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     that no decoder uses are left out, so that the stored configuration says what ran.
 
     Raises:
-        UsageError: an unknown decoder or option, an unmet need of a named decoder, a given adapter
-            that no decoder uses, a primary decoder that is not in the run, or ``auto`` without a
-            cost folder that has the number.
+        UsageError: an unknown decoder, option or label, an unmet need of a named decoder, a given
+            adapter that no decoder uses, a primary decoder that is not in the run, or ``auto``
+            without a cost folder that has the number.
         InvalidRunError: the cost folder is damaged.
     """
     shelf = shelf_of(config.model)

@@ -16,18 +16,20 @@ import torch
 from bench.errors import UnavailableError, UsageError, room_for
 from bench.machine.clock import Clock
 from bench.machine.deadline import TimeLimit, default_limit_s
-from bench.machine.env import ROOT, capture
-from bench.plan.adapters import adapter_facts, adapter_folder, is_shelf, load_adapter
+from bench.machine.env import capture
+from bench.plan.adapters import adapter_facts, adapter_folder, load_adapter
+from bench.plan.checks import check_memory, check_options
 from bench.plan.code import code_hash, repository_of
-from bench.plan.devices import check_devices, device_map, open_device, usual_dtype
-from bench.plan.named_models import resolve
-from bench.plan.numerics import check_tiles, in_tiles, uses_tiles
+from bench.plan.devices import device_map, open_device, usual_dtype
+from bench.plan.named_models import locate, resolve
+from bench.plan.numerics import in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
 from bench.plan.template import ChatTemplate, notes_of, template_of, today
+from bench.plan.tokenizers import Reading, read_models
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.settings.config import FAST, RunConfig, spec_of
-from decoders.core.decoder import Decoder, SelfDriven
+from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import refusing_panics, weights_sha256
 from decoders.core.types import Sampling
@@ -132,7 +134,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     from decoders.core.hf import model as hf
 
     config = run.config
-    check_devices(config)
+    check_options(run)
     tiles_asked = uses_tiles(run)
     device = open_device(config.device)
     sources = {"target": checkpoint(config.model, "target")}
@@ -141,12 +143,15 @@ def open_setup(run: ResolvedRun) -> Setup:
         torch.set_num_threads(config.threads)
     if any("draft" in decoder.needs for decoder in run.decoders.values()):
         sources["draft"] = checkpoint(config.draft, "draft")
+    readings = read_models(sources)
+    check_memory(run, sources, str(device))
+    tokenizer = readings["target"].tokenizer
+    assert tokenizer is not None, "only a draft model may lack a tokenizer"
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     try:
         target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
             device = target.device  # put the draft model where tokens and logits are
-        tokenizer = hf.load_tokenizer(sources["target"])
         drafts = "draft" in sources
         draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
     except ValueError as error:
@@ -160,6 +165,8 @@ def open_setup(run: ResolvedRun) -> Setup:
         notes = [*model.notes, *_self_check(config, model, role)]
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
+    if draft is not None:
+        _share_vocabulary(models, readings)
     facts["adapters"] = _attach(run, folders, models)
     stop_ids = hf.stop_ids(target, tokenizer)
     template = template_of(tokenizer, config.template_args, config.date or today())
@@ -224,6 +231,16 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
         raise UnavailableError(line) from error
 
 
+def _share_vocabulary(models: Mapping[str, Models], readings: Mapping[str, Reading]) -> None:
+    """Let a draft model of the same tokenizer, but of another size, draft for the target."""
+    if readings["draft"].tokenizer is None:
+        return  # nothing says that its ids are the target's, if their numbers differ
+    for each in models.values():
+        target: Any = each.target
+        draft: Any = each.draft
+        draft.share_vocabulary(target.vocab_size)
+
+
 def _attach(
     run: ResolvedRun, folders: Mapping[str, Path], models: Mapping[str, Models]
 ) -> dict[str, Any]:
@@ -271,9 +288,7 @@ def assemble(
         stop_ids=frozenset() if config.fixed_length else stop_ids,
         seed=config.seed,
     )
-    if config.reuse_prefix and config.batch_size > 1:
-        line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
-        raise UsageError(line)
+    check_options(run)
     by_numerics = {"fast": models, "invariant": invariant or models}
     return Setup(
         config=config,
@@ -290,14 +305,7 @@ def assemble(
 
 def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], sampling: Sampling) -> Arm:
     config, decoder, options = run.config, run.decoders[cell], run.given(cell)
-    if config.reuse_prefix and isinstance(decoder, SelfDriven):
-        raise UsageError(
-            f"decoder {cell!r} runs its own loop and cache, which keep nothing of the turn before; "
-            "leave out the decoder or --reuse-prefix"
-        )
-    numerics = run.numerics(cell)
-    check_tiles(cell, decoder, numerics)
-    models = by_numerics[numerics]
+    models = by_numerics[run.numerics(cell)]
     used = models if "draft" in decoder.needs else Models(target=models.target)
     try:
         check_models(decoder, used, cell)
@@ -322,14 +330,6 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
 
 
 def checkpoint(source: str | None, role: str) -> str:
-    """Return a model's path, on its shelf or from `resolve` (`UnavailableError` if missing)."""
+    """Return a model's folder or hub id; convert a GGUF file first (`UnavailableError`)."""
     assert source is not None, f"no {role} was chosen"
-    if not is_shelf(source):
-        return resolve(source)
-    folder = ROOT / source / role
-    if not folder.is_dir():
-        raise UnavailableError(
-            f"the embedded {role} is missing ({source}/{role}); train it with `bench train zoo`, "
-            "or pass --model",
-        )
-    return str(folder)
+    return locate(source, role) or resolve(source)

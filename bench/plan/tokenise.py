@@ -228,6 +228,22 @@ def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> li
     return lines
 
 
+def longest_prompt(config: RunConfig, context: int) -> int:
+    """Return the most tokens of a prompt beside an answer; `UsageError` if there is no room."""
+    longest = context - config.max_new_tokens
+    if longest < 1:
+        raise UsageError(
+            f"the model's context is {context} tokens, so answers of {config.max_new_tokens} "
+            f"leave none for a prompt: lower --max-new-tokens to {context - 1} or less",
+        )
+    if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= longest:
+        raise UsageError(
+            f"--prompt-tokens {config.prompt_tokens}: with answers of {config.max_new_tokens} "
+            f"tokens the model's context of {context} has room for 2 to {longest}",
+        )
+    return longest
+
+
 def tasks_of(config: RunConfig) -> TaskSet:
     """Return a run's tasks (`UsageError`: unknown, unreadable; `UnavailableError`: no data)."""
     try:

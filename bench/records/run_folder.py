@@ -221,8 +221,11 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
     raise BenchError(f"{parent} has a thousand runs called {stem}; remove some")
 
 
-def point_latest(run_dir: Path) -> None:
-    """Point ``results/latest`` to this run: a symlink, or a text file if links are refused."""
+def point_latest(run_dir: Path) -> bool:
+    """Point ``results/latest`` to this run: a symlink, or a text file if links are refused.
+
+    Return False if a user's folder of that name stays in its place.
+    """
     latest = run_dir.parent / "latest"
     scratch = run_dir.parent / f".latest-{os.getpid()}"
     try:
@@ -231,11 +234,13 @@ def point_latest(run_dir: Path) -> None:
     except OSError:
         with contextlib.suppress(BenchError):  # a convenience: never a reason to fail
             write_text(latest, run_dir.name + "\n")
-        return
+        return not latest.is_dir()
     try:
         scratch.replace(latest)
     except OSError:  # `latest` is a folder made by a user: keep it
         scratch.unlink()
+        return False
+    return True
 
 
 def find_run(name: str, parent: Path) -> Path:
@@ -244,5 +249,28 @@ def find_run(name: str, parent: Path) -> Path:
         if path.is_file() and path.name == "latest":
             path = path.parent / path.read_text(encoding="utf-8").strip()
         if (path / MANIFEST).is_file() or (path / STATUS).is_file():
+            if path.name == "latest" and not path.is_symlink():
+                _refuse_old_copy(path)
             return path.resolve() if path.is_symlink() else path
     raise UsageError(f"no run folder {name!r} (neither as a path nor in {parent})")
+
+
+def _refuse_old_copy(latest: Path) -> None:
+    """Refuse a ``latest`` that is a folder, hence a copy, if there are newer runs beside it.
+
+    A new run cannot replace the folder, so every command would go on reading the old one.
+    """
+    begun = {path: _begun(path) for path in latest.parent.iterdir() if (path / STATUS).is_file()}
+    newest = max(begun, key=lambda path: begun[path], default=latest)
+    if _begun(newest) > _begun(latest):
+        raise UsageError(
+            f"{latest} is a copy of a run and not a link to the newest, {newest.name}: name that "
+            "run, or move the copy away"
+        )
+
+
+def _begun(path: Path) -> str:
+    try:
+        return read_status(path).started_utc or ""
+    except BenchError:  # a damaged run beside it
+        return ""

@@ -1,9 +1,9 @@
-"""Warnings about adapters used outside their training: only their proposals get worse."""
+"""Warnings about adapters and draft models that do not fit: only their proposals get worse."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.records.environment import AdapterFacts, Models
@@ -23,6 +23,20 @@ def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, .
                 "its proposals may be worse"
             )
     return tuple(lines)
+
+
+def context_warnings(
+    config: Mapping[str, Any], models: Models, prompt_lengths: Iterable[int]
+) -> tuple[str, ...]:
+    """Return a line if texts of the run go beyond the draft model's context."""
+    contexts = [(facts or {}).get("max_length") for facts in (models.target, models.draft)]
+    longest = max(prompt_lengths, default=0) + config.get("max_new_tokens", 0)
+    if None in contexts or longest <= contexts[1]:
+        return ()
+    return (
+        f"the draft model's context is {contexts[1]:,} tokens, the target's {contexts[0]:,}: texts "
+        f"of this run have up to {longest:,}, and drafts beyond the draft's context are poor",
+    )
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:

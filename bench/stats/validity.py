@@ -35,7 +35,7 @@ from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
 from bench.records.status import Difference, Floor, RunStatus
 from bench.settings.config import INVARIANT
-from bench.stats.adapter_fit import training_warnings
+from bench.stats.adapter_fit import context_warnings, training_warnings
 from bench.stats.carried import carried
 from bench.stats.clusters import repeated_texts
 from bench.stats.drafted import draft_warnings
@@ -109,6 +109,7 @@ def judge(run: Run) -> RunStatus:
             *repeated_texts(run.plan.prompts),
             *run.env.models.notes,
             *training_warnings(run.config, run.env.models),
+            *context_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
         ),
         num_errors=len(errors),
         num_blocks=len(attempts),

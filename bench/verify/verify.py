@@ -16,9 +16,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from bench.errors import UsageError
+from bench.plan.checks import check_first
 from bench.plan.devices import computed_in, open_device, usual_dtype
 from bench.plan.make import batch_size, tokenise
-from bench.plan.select import ResolvedRun, choose_decoders
+from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener, Setup, checkpoint, open_setup
 from bench.plan.tokenise import count_lines, tasks_of
 from bench.progress import Progress
@@ -64,7 +65,9 @@ def verify(
     model itself are tested too, with `num_draws` draws per test. Errors are raised as in a run.
     """
     check(num_draws, NumDraws, "--draws")
-    setup = opener(exact_by_default(choose_decoders(config, progress.note)))
+    brings = opener is not open_setup
+    run = check_first(config, progress.note, brings_models=brings)
+    setup = opener(exact_by_default(run, brings_models=brings))
     progress.note(computed_in(config, setup.config))
     tasks = tasks_of(config)
     prompts, skipped = tokenise(setup, tasks.timing)
@@ -89,13 +92,14 @@ def verify(
     return work.report(interrupted)
 
 
-def exact_by_default(run: ResolvedRun) -> ResolvedRun:
+def exact_by_default(run: ResolvedRun, *, brings_models: bool = False) -> ResolvedRun:
     """Choose row-invariant numerics in half precision, unless set or a decoder is self-driven."""
     config, decoders = run.config, run.decoders.values()
     if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):
         return run
     device = open_device(config.device).type
-    dtype = config.dtype or usual_dtype(config, device, checkpoint(config.model, "target"))
+    source = config.model if brings_models else checkpoint(config.model, "target")
+    dtype = config.dtype or usual_dtype(config, device, source)
     return run if dtype == "float32" else run.with_values(numerics="invariant")
 
 

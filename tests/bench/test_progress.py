@@ -37,6 +37,40 @@ def test_plain_progress_is_about_ten_lines_on_stderr(capsys: pytest.CaptureFixtu
     assert lines[-1] == "timing 200/200  0 s left  ar 100 tok/s"
 
 
+def test_uneven_steps_show_the_time_that_passed_and_no_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 270.0, 271.0])
+    monkeypatch.setattr("bench.progress.time.monotonic", lambda: next(now))
+    shown = Plain()
+    shown.start("compiling", 8, even=False)
+    shown.step("ar: 2 graphs")
+    shown.step("spec: 4 graphs")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "compiling 1/8  after 4 min 30 s  ar: 2 graphs",
+        "compiling 2/8  after 4 min 31 s  spec: 4 graphs",
+    ]
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_the_bar_shows_a_time_left_only_of_even_steps(even: bool) -> None:
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=200)
+    shown = Live()
+    shown.start("compiling", 8, even=even)
+    shown.step("ar: 2 graphs")
+    console.print(shown._bar.get_renderable())
+    shown.close()
+    assert isinstance(console.file, io.StringIO)
+    written = console.file.getvalue()
+    assert ("left" in written) is even
+    assert "compiling" in written
+
+
 def test_a_resumed_phase_counts_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
     shown = Plain()
     shown.start("timing", 10, 8)

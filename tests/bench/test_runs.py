@@ -578,6 +578,27 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_dry_run_of_compiled_calls_says_what_its_estimate_leaves_out(
+    is_stored: bool, small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.plan import make
+    from decoders.core.hf import graph_children
+
+    timed = make.estimate
+
+    def estimate(*given: Any) -> tuple[float, str]:
+        path = Path(__file__) if is_stored else Path("no-such-graph.pt2")
+        assert graph_children.current.have(path, lambda: None) is not is_stored
+        return timed(*given)
+
+    monkeypatch.setattr(make, "estimate", estimate)
+    *_, about, line = dry_run(small(compile=True), progress(), opener)
+    assert about.startswith("about ")
+    assert line.startswith("compiling is not in this time")
+    assert ("ar ran eagerly here" in line) is not is_stored
+
+
 def test_a_dry_run_of_a_file_says_how_it_is_read_and_shows_its_first_prompt(
     small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:

@@ -225,7 +225,7 @@ def test_prompt_length_is_an_axis_with_a_figure(tmp_path: Path) -> None:
 
 
 def test_the_plan_of_a_sweep_lists_its_points_and_writes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(GRID, encoding="utf-8")
+    (tmp_path / "s.toml").write_text(GRID.replace('"tables"', '"zoo"'), encoding="utf-8")
     ended = bench("sweep", tmp_path / "s.toml", "--dry-run", "--folder", tmp_path / "out")
     assert ended.out.splitlines() == [
         "sweep of 4 points: batch_size (2), spec.k (2)",
@@ -234,6 +234,21 @@ def test_the_plan_of_a_sweep_lists_its_points_and_writes_nothing(tmp_path: Path)
         "point 3: batch_size 2, spec.k 2",
         "point 4: batch_size 2, spec.k 4",
     ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_a_later_point_lacks_is_told_of_before_the_first_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a point was measured")
+
+    monkeypatch.setattr("bench.sweeps._measure", never)
+    text = GRID.replace('"tables"', '"zoo"').replace("batch_size = [1, 2]", 'tasks = ["qa", "qq"]')
+    (tmp_path / "s.toml").write_text(text.replace("spec.k = [2, 4]", ""), encoding="utf-8")
+    for more in ((), ("--dry-run",)):
+        ended = bench("sweep", tmp_path / "s.toml", "--folder", tmp_path / "out", *more)
+        assert (ended.code, "unknown task 'qq'" in ended.err) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

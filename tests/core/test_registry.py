@@ -120,3 +120,86 @@ def test_a_package_of_another_place_with_the_same_name_is_not_taken(tmp_path: Pa
     (package / "__init__.py").write_text("")
     (package / "mine.py").write_text("from decoders.spec import Speculative as Mine\n")
     assert build(parse_spec(f"{package}/mine.py:Mine")).name == "spec"
+
+
+UNDECORATED = """
+from dataclasses import dataclass
+from typing import ClassVar
+from decoders.core.decoder import Decoder
+from decoders.spec import Speculative
+
+class Bare(Decoder):
+    lossless = False
+    some: ClassVar[int] = 3
+
+class Meant(Decoder):
+    k: int = 4
+
+class Other(Speculative):
+    k = 8
+
+@dataclass(frozen=True, kw_only=True)
+class Untyped(Speculative):
+    k = 8
+
+@dataclass(frozen=True, kw_only=True)
+class Right(Speculative):
+    k: int = 8
+
+@dataclass(frozen=True, kw_only=True)
+class Two(Decoder):
+    needs = ("draft", "draft2")
+
+@dataclass(frozen=True, kw_only=True)
+class Word(Decoder):
+    needs = ("draft")
+
+@dataclass(frozen=True, kw_only=True)
+class Nameless(Decoder):
+    needs = ("adapter",)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Meant", r"class Meant: 'k' is no option.* lacks @dataclass"),
+        ("Meant:k=2", r"class Meant: 'k' is no option.* lacks @dataclass"),
+        ("Other", r"class Other: 'k' is no option.* lacks @dataclass"),
+        ("Untyped", r"class Untyped: 'k' is no option.* lacks its type"),
+        ("Two", r"needs \('draft', 'draft2'\); allowed: a tuple of draft, adapter"),
+        ("Word", r"needs 'draft'; allowed: a tuple"),
+        ("Nameless", r"add `adapter: str = "),
+    ],
+)
+def test_a_class_whose_options_or_needs_nobody_reads_is_refused(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(UNDECORATED)
+    with pytest.raises(ValueError, match=message):
+        build(parse_spec(f"{file}:{name}"))
+
+
+def test_a_class_without_options_needs_no_decorator(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(UNDECORATED)
+    build(parse_spec(f"{file}:Bare"))
+    assert build(parse_spec(f"{file}:Right")).k == 8  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("broken", ["raise RuntimeError('no luck')", "import nowhere", "exit()"])
+def test_a_broken_package_is_named_and_harms_only_its_own_decoder(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.cli.listing import facts_of
+
+    (tmp_path / "broken_package.py").write_text(broken)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("borked", "broken_package:Mine", registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "_plugins", lambda: (point,))
+    with pytest.raises(ValueError, match=r"'borked' of the installed package 'broken_package'"):
+        build(parse_spec("borked"))
+    listed = {str(facts["decoder"]): facts for facts in facts_of("decoders", tmp_path)}
+    assert "cannot be imported" in listed["borked"]["error"]
+    assert "error" not in listed["ar"]

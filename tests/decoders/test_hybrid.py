@@ -19,6 +19,7 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request
 from decoders.core.drafting.drafter import Drafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, parse_spec
@@ -79,6 +80,28 @@ def test_the_first_that_has_enough_drafts_is_taken_and_the_others_are_not_asked(
     assert short.asked == long.asked == len(answer.steps) - 1
     assert never.asked <= 2
     assert {name for step in answer.steps for name in step.sources} <= {"b", "c"}
+
+
+class Bush(Drafter):
+    """Always proposes three tokens, each in a branch of its own."""
+
+    branches = True
+
+    def propose(self, text: Text, most: int) -> DraftTree:
+        tree = DraftTree(text.last)
+        for token in (1, 2, 3) if most else ():
+            tree.draft(token, 0)
+        return tree
+
+
+@pytest.mark.parametrize(("least", "taken"), [(1, "a"), (2, "b"), (3, "b")])
+def test_drafts_count_as_enough_in_a_row_and_not_side_by_side(least: int, taken: str) -> None:
+    model = Recording()
+    first = FirstMatch({"a": Bush(), "b": Fixed(4, 5, 6), "c": Fixed(6)}, least=least)
+    answer = generate(scripted(first), PROMPT, GREEDY, Models(target=model))
+    asked = (1, 2, 3) if taken == "a" else (4, 5, 6)
+    assert {call.tokens[1:] for call in model.seen[1:4]} == {asked}
+    assert answer.steps[1].depth == (1 if taken == "a" else 3)
 
 
 def test_what_drafters_agree_on_is_one_row_and_the_first_ones() -> None:

@@ -27,7 +27,7 @@ from decoders.core.model import Model
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import NO_UNIFORM, Call, Generation, Sampling
+from decoders.core.types import MOST_DRAFTS, NO_UNIFORM, Call, Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction
 from tests import recording
 
@@ -300,6 +300,31 @@ def test_no_slot_predicts_a_token_that_is_never_verified(mode: str, variant: str
         for _, call, places in model.seen:
             predicted = [place + 1 - len(PROMPTS[0]) for place in places[len(call.tokens) :]]
             assert max(predicted, default=0) < max(1, length - 1)
+
+
+@both_variants
+def test_no_draft_is_verified_that_the_budget_has_no_room_for(variant: str) -> None:
+    """A proposal may hold more tokens than are left, once its own call has given one."""
+    for length in range(1, 16):
+        short = dataclasses.replace(SAMPLING, max_new_tokens=length)
+        answer = answer_of(Recording(0.0, variant), "sequential", short, row_cost=0.0)
+        left = length
+        for step in answer.steps:
+            assert step.drafted <= max(0, left - step.num_leading - 1)
+            left -= len(step.tokens)
+
+
+@both_variants
+def test_a_round_has_no_more_rows_than_the_cache_has_room_for(variant: str) -> None:
+    """Sixty branches of up to sixty slots, at the end of an answer: far more than there is room."""
+    model = Recording(0.0, variant)
+    model.configure(num_slots=64)
+    sampling = dataclasses.replace(SAMPLING, max_new_tokens=140)
+    answer = answer_of(model, "pqd", sampling, slots=64, row_cost=0.0, budget=4000)
+    assert answer.tokens == tokens_of_ar(model, PROMPTS[0], sampling)
+    room = len(PROMPTS[0]) + 140 + MOST_DRAFTS + 8
+    ends = [start + len(places) for start, _, places in model.seen]
+    assert max(ends) in (room - 1, room)  # and all of the room is used
 
 
 @both_variants

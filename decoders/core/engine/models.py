@@ -72,7 +72,9 @@ def check_draft(name: str, models: Models) -> None:
     if models.draft.vocab_size != models.target.vocab_size:
         raise ValueError(
             f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "
-            f"{models.target.vocab_size}; decoder {name!r} needs a draft of the same vocabulary"
+            f"{models.target.vocab_size}, and the draft has no tokenizer that shows which of them "
+            f"are the same; decoder {name!r} needs a draft of the same vocabulary: add the "
+            "tokenizer to its folder"
         )
 
 

@@ -69,8 +69,8 @@ class Architecture:
         """Study a module with an empty transformers cache; `ValueError` if it cannot run here."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
-        length = getattr(config, "max_position_embeddings", None)
-        if not isinstance(length, int):
+        length = longest_sequence(config)
+        if length is None:
             raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
         local = is_local(module)
         windows = {"global": None, "local": config.window_size} if local else _windows(config)
@@ -83,7 +83,7 @@ class Architecture:
             dtype=module.dtype,
             windows=windows,
             vocab_size=vocab_size,
-            max_length=min(length, changed_frequencies(config) or length),
+            max_length=length,
             reads_hidden=reads_hidden,
             sdpa=config._attn_implementation in ("sdpa", NAME),
         )
@@ -122,6 +122,14 @@ def _refuse_other_memories(module: Any) -> None:
     else:
         return
     raise ValueError(f"{name} {why}; {_ADVICE}")
+
+
+def longest_sequence(config: Any) -> int | None:
+    """Return the longest sequence that a text config allows; None if it names none."""
+    length = getattr(config, "max_position_embeddings", None)
+    if not isinstance(length, int):
+        return None
+    return min(length, changed_frequencies(config) or length)
 
 
 def changed_frequencies(config: Any) -> int | None:

@@ -66,7 +66,8 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
     return folder
 
 
-def _metadata(file: Path) -> dict[str, Any]:
+def check(file: Path) -> None:
+    """Look at a file's first bytes; `ValueError` if it is not GGUF, or a package is missing."""
     try:
         with file.open("rb") as stream:
             magic = stream.read(len(_MAGIC))
@@ -77,6 +78,10 @@ def _metadata(file: Path) -> dict[str, Any]:
     for package in ("gguf", "accelerate"):
         if find_spec(package) is None:
             raise ValueError(f"reading {file.name} needs the package {package!r}: {_INSTALL}")
+
+
+def _metadata(file: Path) -> dict[str, Any]:
+    check(file)
     from gguf import GGUFReader
 
     try:

@@ -75,6 +75,32 @@ def side_by_side() -> Iterator[Children]:
         current = before
 
 
+class _Stored(Children):
+    """Compiles nothing; keeps the paths of the missing graphs, whose calls run uncompiled."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.missing: list[Path] = []
+
+    def have(self, path: Path, make: Callable[[], object]) -> bool:
+        if path.exists():
+            return False
+        self.missing.append(path)
+        return True
+
+
+@contextmanager
+def stored_only() -> Iterator[list[Path]]:
+    """Compile nothing inside the context: use graphs on disk; yield the list of missing ones."""
+    global current
+    before, stored = current, _Stored()
+    current = stored
+    try:
+        yield stored.missing
+    finally:
+        current = before
+
+
 def _compile_alone(make: Callable[[], object], num_threads: int) -> None:
     """Make code for `num_threads` threads on one thread: a child lacks its parent's threads."""
     torch.set_num_threads(1)

@@ -11,10 +11,16 @@ from typing import Any, Literal
 
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from decoders.core.adapter.gating import decoder_layers
+from decoders.core.hf.architecture import longest_sequence
 from decoders.core.hf.checkpoint import (
     MERGE_IT,
     find_checkpoint,
@@ -25,6 +31,7 @@ from decoders.core.hf.checkpoint import (
 
 Attention = Literal["sdpa", "eager"]
 DeviceMap = str | Mapping[str, str | int]
+_TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
 
 
 def load_module(
@@ -91,7 +98,7 @@ def _unread(names: Collection[str]) -> tuple[str, ...]:
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a checkpoint folder or hub model; `ValueError` if it has none."""
-    source = find_checkpoint(path_or_id, "tokenizer", "tokenizer_config.json", "tokenizer.json")
+    source = find_checkpoint(path_or_id, "tokenizer", *_TOKENIZER)
     try:
         with refusing_panics():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -100,6 +107,26 @@ def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
     except Exception as error:  # the library raises a bare Exception if it is damaged
         raise unavailable(path_or_id, "tokenizer", error) from error
     return tokenizer
+
+
+def has_tokenizer(path_or_id: str | Path) -> bool:
+    """Tell whether a checkpoint has a tokenizer of its own; a hub model always counts as so."""
+    folder = Path(path_or_id).expanduser()
+    return not folder.is_dir() or any((folder / name).is_file() for name in _TOKENIZER)
+
+
+def context_of(path_or_id: str | Path) -> int | None:
+    """Return a checkpoint's longest sequence without loading it; None if its config names none.
+
+    Raises:
+        ValueError: there is no such checkpoint, or its configuration cannot be read.
+    """
+    source = find_checkpoint(path_or_id, "model", "config.json")
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
+    except Exception as error:  # the library may raise anything on a damaged folder
+        raise unavailable(path_or_id, "model", error) from error
+    return longest_sequence(config)
 
 
 def placement(module: Any) -> str:

@@ -8,6 +8,7 @@ Letters: R rows read, D hidden width, V vocabulary.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,6 +17,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
@@ -166,6 +168,14 @@ class HFModel(Model):
         twin._runner = self._runner.in_tiles(rows)
         twin._reset()
         return twin
+
+    def share_vocabulary(self, size: int) -> None:
+        """Draft for a target of `size` ids and the same tokenizer; never draft an id of only one.
+
+        Logits of ids that the target lacks are dropped, those of ids that this model lacks are
+        -inf. Text with such an id is fed as this model's last id.
+        """
+        self.vocab_size = size
 
     @property
     def tile(self) -> int | None:
@@ -371,7 +381,12 @@ class HFModel(Model):
         layout = self._layout
         assert layout is not None
         assert all(self._owns(call.session) for call in calls), "a session is not open here"
-        logits, hidden = self._runner.run(layout, calls)
+        known = self.architecture.vocab_size
+        fed = calls if self.vocab_size <= known else [_known(call, known) for call in calls]
+        logits, hidden = self._runner.run(layout, fed)
+        if self.vocab_size != known:
+            missing = max(0, self.vocab_size - known)
+            logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))
         first = 0
         for call in calls:
             states = None
@@ -389,6 +404,11 @@ class HFModel(Model):
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         assert self._layout is not None
         return self._runner.replay(self._layout, calls)
+
+
+def _known(call: Call, size: int) -> Call:
+    """Return a call whose tokens a model of `size` ids has."""
+    return dataclasses.replace(call, tokens=tuple(min(token, size - 1) for token in call.tokens))
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

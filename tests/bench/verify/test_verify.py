@@ -297,7 +297,9 @@ def test_half_precision_is_examined_without_margins_unless_told(
     small: Make, opener: Any, values: dict[str, Any], precision: str
 ) -> None:
     """What is opened then; tables are of float32, whatever is asked of them."""
-    setup = opener(verifying.exact_by_default(choose_decoders(small(**values), print)))
+    setup = opener(
+        verifying.exact_by_default(choose_decoders(small(**values), print), brings_models=True)
+    )
     assert setup.precision("ar") == precision
     work = verifying._Work(setup, [], RecordedProgress(), NUM_DRAWS)
     assert work.report(interrupted=False).facts["margin_logits"] == MARGINS[precision]

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import Call, CallResult, Generation, Sampling
 from tests.recording import Recording
 
 PROMPT = [1, 2, 3]
@@ -113,6 +113,54 @@ def test_the_rows_of_the_branch_that_stands_are_kept(sampling: Sampling) -> None
     assert answer.tokens == truth
     for step in answer.steps[1:-1]:
         assert (step.drafted, step.accepted, step.depth) == (4, 2, 2)
+
+
+class Ahead(Drafter):
+    """Has the target give a token in a call of its own, and drafts nothing after it."""
+
+    def __init__(self, request: Request) -> None:
+        self.target = request.target
+
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
+        result = yield self.target.call((text.last,))
+        text.tokens += result.picks
+        tree = DraftTree(text.last)
+        tree.first = result.picks
+        return tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eager(DraftAndVerify):
+    def drafter(self, request: Request) -> Drafter:
+        return Ahead(request)
+
+
+def test_nothing_is_verified_after_a_drafts_call_gave_the_last_token() -> None:
+    truth = answer_of(Autoregressive(), GREEDY).tokens
+    for place, token in enumerate(truth):
+        short = Sampling(max_new_tokens=place + 1)
+        stopped = Sampling(max_new_tokens=20, stop_ids=frozenset({token}))
+        for sampling, length in ((short, place + 1), (stopped, truth.index(token) + 1)):
+            model = Recording()
+            answer = generate(Eager(), PROMPT, sampling, Models(target=model))
+            assert answer.tokens == truth[:length]
+            assert len(model.seen) == length  # every call gives one token
+
+
+@pytest.mark.parametrize(
+    ("carried", "named"),
+    [({"output": "probs"}, "output"), ({"output": "logits"}, "output"), ({"read": [0]}, "read")],
+)
+def test_a_drafter_cannot_change_how_its_drafts_are_verified(
+    carried: dict[str, Any], named: str
+) -> None:
+    class Meddling(Told):
+        def carry(self, text: Text, tree: DraftTree) -> dict[str, Any]:
+            return carried
+
+    message = rf"Meddling.carry returned '{named}'.*allowed: slots, positions, mask, hidden"
+    with pytest.raises(ValueError, match=message):
+        answer_of(scripted(Meddling([1, 2, 3])), WARM)
 
 
 def test_a_drafter_without_a_proposal_decodes_as_ar_does() -> None:

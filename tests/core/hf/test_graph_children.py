@@ -42,6 +42,22 @@ def test_children_write_each_file_once_and_the_parent_need_not_wait(
     assert str(os.getpid()) not in {pid for pid, _ in written}
 
 
+def test_where_only_stored_graphs_are_used_nothing_is_compiled_and_missing_ones_are_listed(
+    tmp_path: Path,
+) -> None:
+    there, missing = tmp_path / "there", tmp_path / "missing"
+    there.touch()
+
+    def never() -> None:
+        raise AssertionError("it was compiled")
+
+    with graph_children.stored_only() as found:
+        assert not graph_children.current.have(there, never)  # load it
+        assert graph_children.current.have(missing, never)  # run the call without it
+        assert found == [missing]
+    assert not graph_children.current.have(missing, never)  # as before: compile it here
+
+
 def test_a_file_that_fails_is_missing_and_left_to_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ from training.adapter.windows import WindowSampling
 from training.adapters import train_adapter
 from training.cli import train_kind
 from training.loop import Loop, TrainingProgress
-from training.recipe import RECIPES, ZOO, read_recipe
+from training.recipe import RECIPES, read_recipe
 from training.text.data import Row
 
 STOP = 9
@@ -317,7 +317,7 @@ def test_every_kind_has_its_recipes_and_folders(
         lambda tables, out, **_: called.append((tables, out)),
     )
     for kind in ("refine", "isd"):
-        assert train_kind(kind) == ZOO / kind
+        assert train_kind(kind) == Path("results") / "adapters" / f"zoo-{kind}"
         folder = Path("results") / "adapters" / f"model-{kind}"
         assert train_kind(kind, model="some/model") == folder
     kinds = [tables["data"]["kind"] for tables, _ in called]

@@ -30,7 +30,7 @@ from training.adapter.windows import WindowSampling
 from training.adapters import build_job, train_adapter
 from training.cli import train_kind
 from training.loop import Loop, TrainingProgress, update
-from training.recipe import RECIPES, ZOO, customised, read_recipe, with_settings
+from training.recipe import RECIPES, customised, read_recipe, with_settings
 from training.run import Reporter
 from training.text.data import Row, groups
 
@@ -543,7 +543,7 @@ def test_another_model_has_its_own_recipe_and_folder(
     )
     given = str(home / "letters")
     assert train_kind("ptp", model=given) == Path("results") / "adapters" / "letters"
-    assert train_kind("ptp") == ZOO / "ptp"
+    assert train_kind("ptp") == Path("results") / "adapters" / "zoo"  # never the shipped one
     assert train_kind("ptp", output=tmp_path, num_steps=4) == tmp_path
     assert [tables["data"]["kind"] for tables, _ in called] == ["on-policy", "zoo", "zoo"]
     assert called[0][0]["model"]["path"] == given

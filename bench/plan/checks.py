@@ -1,0 +1,137 @@
+"""Everything cheap is checked before anything expensive: `check_first` is the list, in its order.
+
+A mistake is told within seconds, not after minutes of loading and compiling. What follows is
+expensive: GGUF files are converted, then weights are opened (`bench.plan.setup`), then graphs are
+compiled (`bench.plan.compiling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bench.errors import BenchError, UnavailableError, UsageError
+from bench.machine.memory import available_bytes
+from bench.plan.adapters import check_adapters, shelf_of
+from bench.plan.devices import check_devices, open_device, usual_dtype
+from bench.plan.labels import Note
+from bench.plan.named_models import locate
+from bench.plan.numerics import check_tiles, uses_tiles
+from bench.plan.select import ResolvedRun, choose_decoders
+from bench.plan.tokenise import tasks_of
+from bench.plan.tokenizers import check_prompts, read_models
+from bench.settings.config import ZOO, RunConfig
+from decoders.core.decoder import SelfDriven
+from decoders.core.hf.checkpoint import count_weights
+from decoders.core.hf.graph_files import missing_compiler
+from specbench_tasks.registry import TaskSet
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+Sources = Mapping[str, str | None]
+"""Folder or hub id of each model by its role; None for a GGUF file that is not converted yet."""
+
+
+def check_first(
+    config: RunConfig, note: Note, *, brings_models: bool = False, reads_tasks: bool = True
+) -> ResolvedRun:
+    """Check a job before anything expensive, and return it with its decoders chosen.
+
+    A caller whose opener `brings_models` of its own has only its options checked; one that has
+    tasks of its own does not read the configuration's (`reads_tasks`).
+
+    Raises:
+        UsageError: an option, a file or a task is wrong, or no prompt fits the model.
+        UnavailableError: a model, an adapter, data, a device or a tokenizer is missing.
+        BenchError: the weights do not fit into the free memory.
+    """
+    run = choose_decoders(config, note)
+    check_options(run)
+    if brings_models:
+        return run
+    sources = check_files(run)
+    tasks = check_tasks(run, note) if reads_tasks else None
+    device = check_device(run)
+    check_tokenizers(run, sources, tasks)
+    check_memory(run, sources, device)
+    return run
+
+
+def check_options(run: ResolvedRun) -> None:
+    """Refuse options that contradict each other (`UsageError`)."""
+    config = run.config
+    check_devices(config)
+    uses_tiles(run)
+    if config.reuse_prefix and config.batch_size > 1:
+        line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
+        raise UsageError(line)
+    for cell, decoder in run.decoders.items():
+        check_tiles(cell, decoder, run.numerics(cell))
+        if config.reuse_prefix and isinstance(decoder, SelfDriven):
+            raise UsageError(
+                f"decoder {cell!r} runs its own loop and cache, which keep nothing of the turn "
+                "before; leave out the decoder or --reuse-prefix"
+            )
+
+
+def check_files(run: ResolvedRun) -> Sources:
+    """Find the models and adapters that the options name; return where the models are.
+
+    A draft model that no decoder uses is refused, unless it is the target's embedded one.
+    """
+    config = run.config
+    drafts = any("draft" in decoder.needs for decoder in run.decoders.values())
+    if config.draft not in (None, shelf_of(config.model)) and not drafts:
+        line = f"none of {', '.join(run.decoders)} uses a draft model; leave it out, or add spec"
+        raise UsageError(f"--draft {config.draft}: {line}")
+    sources: dict[str, str | None] = {"target": locate(config.model, "target")}
+    if drafts:
+        assert config.draft is not None
+        sources["draft"] = locate(config.draft, "draft")
+    check_adapters(config.adapters, run.decoders.values())
+    return sources
+
+
+def check_tasks(run: ResolvedRun, note: Note) -> TaskSet:
+    """Read the tasks; say so if a model of the user's gets the embedded model's."""
+    if run.config.model != ZOO and "tasks" not in run.config.model_fields_set:
+        note(
+            f"--tasks is not given: {run.config.model} answers the generated tasks of the embedded "
+            "model (--tasks zoo); `bench ls tasks` lists others"
+        )
+    return tasks_of(run.config)
+
+
+def check_device(run: ResolvedRun) -> str:
+    """Return the type of the run's device; refuse what it cannot do (`UnavailableError`)."""
+    config, device = run.config, open_device(run.config.device)
+    if config.quantize is not None and device.type != "cpu":
+        line = f"--quantize {config.quantize} runs only on a CPU (torch's packed kernels)"
+        raise UsageError(f"{line}; leave it out, or use --device cpu")
+    if config.compile and device.type == "cpu" and (missing := missing_compiler()):
+        raise UnavailableError(f"{missing}; or use --no-compile")
+    return str(device)
+
+
+def check_tokenizers(run: ResolvedRun, sources: Sources, tasks: TaskSet | None) -> None:
+    """Compare tokenizers and contexts of the models, and look for a prompt that fits."""
+    readings = read_models({role: path for role, path in sources.items() if path is not None})
+    if (target := readings.get("target")) is not None and tasks is not None:
+        check_prompts(run.config, target, tasks)
+
+
+def check_memory(run: ResolvedRun, sources: Sources, device: str) -> None:
+    """Refuse models whose weights alone are larger than the free memory (`BenchError`)."""
+    config = run.config
+    if config.quantize or config.device_map:
+        return  # their sizes are known only once they are packed or placed
+    known = {role: path for role, path in sources.items() if path is not None}
+    if "target" not in known:
+        return
+    dtype = config.dtype or usual_dtype(config, device.partition(":")[0], known["target"])
+    counts = {role: count_weights(path) or 0 for role, path in known.items()}
+    needed, free = _BYTES[dtype] * sum(counts.values()), available_bytes(device)
+    if needed > free:
+        raise BenchError(
+            f"out of memory: the weights of {config.model} take {needed / 1e9:.1f} GB in {dtype}, "
+            f"and {free / 1e9:.1f} GB are free on {device}; use a smaller --dtype (bfloat16) or "
+            "model, or another --device"
+        )

@@ -1,0 +1,88 @@
+"""What a decoder's label means: a variant that the tables show, or nothing at all."""
+
+import pytest
+
+from bench.errors import BenchError
+from bench.plan.select import choose_decoders, stored_decoders
+from bench.settings.config import RunConfig, load_config
+
+
+def chosen(decoders: str) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """The cells of a run with their options, and its notes."""
+    notes: list[str] = []
+    run = choose_decoders(load_config(None, {"decoders": decoders}), notes.append)
+    return dict(run.config.decoders or {}), notes
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        ("idlm@isd", {"mode": "isd", "stride": "8"}, "idlm@isd is idlm:mode=isd:stride=8"),
+        ("idlm@isd:stride=4", {"mode": "isd", "stride": "4"}, "is idlm:mode=isd:stride=4"),
+        ("idlm@refine", {"mode": "refine"}, "idlm@refine is idlm:mode=refine"),
+        ("ptp@pqd", {"mode": "pqd"}, "ptp@pqd is ptp:mode=pqd"),
+        ("isd@refine", {"mode": "refine"}, "isd@refine is isd:mode=refine"),
+        ("isd", {"stride": "4"}, "isd:stride=4; the tables' row idlm@isd is isd:stride=8"),
+        ("idlm@isd:mode=isd", {"stride": "4"}, "is not the idlm@isd of the tables"),
+    ],
+)
+def test_a_label_of_a_variant_is_that_variant_and_a_line_says_so(
+    given: str, options: dict[str, str], said: str
+) -> None:
+    cells, notes = chosen(given)
+    cell = given.partition(":")[0]
+    assert cells[cell].items() >= options.items()
+    (note,) = notes
+    assert said in note
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("hf@lookup", "write hf@lookup:kind=lookup"),
+        ("spec@coupled", "write spec@coupled:verify=coupled"),
+        ("spec@k2", "write spec@k2:k=2"),
+        ("jacobi@b8", "write jacobi@b8:block=8"),
+        ("lookup@k=8", "write lookup:k=8, or lookup@LABEL:k=8"),
+        ("lookup@k=8:n=4", "write lookup:k=8, or lookup@LABEL:k=8"),
+        ("ptp@spec", "write ptp,spec for both, or choose another label"),
+        ("ar@rows5", "write ar@rows5:rows=5"),
+        ("ar@nocache", "write ar@nocache:cache=false"),
+        ("ptp@fast", "write ptp@fast:numerics=fast"),
+        ("spec@stop", "write spec@stop:stop=…"),
+        ("idlm@isd:mode=refine", "has the name of mode=isd; choose another label"),
+    ],
+)
+def test_a_label_that_reads_as_something_else_is_refused_with_what_to_type(
+    given: str, advice: str
+) -> None:
+    with pytest.raises(BenchError) as refused:
+        chosen(given)
+    assert refused.value.message.endswith(advice)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("spec@a,spec@b", "spec@mine", "spec@k2:k=2", "hf@lookup:kind=lookup", "ptp@p2"),
+        *("idlm@isd:mode=isd:stride=8", "isd:stride=8", "ar@rows5:rows=5", "spec@v2"),
+    ],
+)
+def test_any_other_label_is_only_a_name(given: str) -> None:
+    cells, notes = chosen(given)
+    assert notes == []
+    assert list(cells)[1:] == [each.partition(":")[0] for each in given.split(",")]
+
+
+def test_a_run_that_names_no_decoder_is_as_before() -> None:
+    notes: list[str] = []
+    run = choose_decoders(RunConfig(), notes.append)
+    assert (run.config.decoders or {})["idlm@isd"]["stride"] == "8"
+    assert not [note for note in notes if "idlm@isd" in note]
+
+
+def test_a_stored_run_keeps_what_it_measured_under_any_label() -> None:
+    stored = RunConfig.model_validate({"decoders": {"spec@k2": {"k": "4"}, "idlm@isd": {}}})
+    run = stored_decoders(stored)
+    assert [type(each).__name__ for each in run.decoders.values()] == ["Speculative", "Refinement"]

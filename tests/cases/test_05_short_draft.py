@@ -1,0 +1,25 @@
+"""A draft model of a shorter context: its positions run out, and its drafts become poor."""
+
+import json
+
+from tests.cases.conftest import Case
+
+LINE = "the draft model's context is 48 tokens, the target's 512: texts of this run have up to "
+
+
+def test_texts_beyond_the_drafts_context_are_told_of_in_the_run_and_in_its_report(
+    case: Case, stories, variant
+):
+    given = ("--draft", variant("short"), "--max-new-tokens", 40)
+    done = case.run(stories, *given, decoders="spec")
+    assert done.code == 0, done.err
+    assert LINE in done.err
+    assert LINE in case.report()
+    warnings = json.loads((case.latest() / "run.json").read_text())["warnings"]
+    assert [line for line in warnings if LINE in line]
+
+
+def test_texts_within_it_are_not(case: Case, stories, variant):
+    done = case.run(stories, "--draft", variant("short"), decoders="spec")
+    assert LINE not in done.err
+    assert LINE not in case.report()

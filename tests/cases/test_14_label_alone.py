@@ -1,0 +1,25 @@
+"""A label without options, as copied from a table: it means its row there, or is refused."""
+
+import pytest
+
+from tests.command_line import bench
+
+DRY = ("run", "--dry-run", "--no-compile", "--limit", 1, "--quality-limit", 0, "-d")
+
+
+@pytest.mark.parametrize("decoders", ["hf@lookup", "spec@k2", "lookup@k=8", "ptp@spec", "ar@rows5"])
+def test_a_label_that_says_what_no_option_does_is_refused(decoders: str) -> None:
+    done = bench(*DRY, decoders)
+    assert done.code == 2
+    assert "write" in done.err
+
+
+def test_the_label_of_a_row_of_the_tables_is_that_row() -> None:
+    done = bench(*DRY, "idlm@isd")
+    assert done.code == 0
+    assert "idlm@isd: mode=isd, stride=8" in done.out
+    assert "idlm@isd is idlm:mode=isd:stride=8" in done.err
+
+
+def test_isd_alone_says_how_it_differs_from_the_row_of_the_tables() -> None:
+    assert "the tables' row idlm@isd is isd:stride=8" in bench(*DRY, "isd").err

@@ -501,9 +501,9 @@ def test_a_run_that_is_not_there_is_a_usage_error(arguments: tuple[str, ...]) ->
 def test_the_missing_embedded_model_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.plan import adapters, setup
+    from bench.plan import adapters, named_models
 
-    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    monkeypatch.setattr(named_models, "ROOT", tmp_path)
     monkeypatch.setattr(adapters, "ROOT", tmp_path)
     ended = bench("run", "-o", tmp_path / "r", "--progress", "none")
     assert ended.code == 5

@@ -17,7 +17,7 @@ VERBS = (
     ("ptp",),
     ("idlm", "--objective", "isd"),
     ("idlm", "--objective", "refine"),
-    *((name,) for name in ("medusa", "eagle", "drafter", "exit", "zoo")),
+    *((name,) for name in ("medusa", "eagle", "drafter", "zoo")),
 )
 
 

@@ -120,7 +120,7 @@ def test_an_unknown_name_gets_the_nearest_one():
 
 def test_a_run_of_a_named_model_opens_what_is_embedded_for_it(packaged, tmp_path, monkeypatch):
     root = tmp_path / "tree"
-    for module in ("bench.plan.adapters", "bench.plan.setup"):
+    for module in ("bench.plan.adapters", "bench.plan.named_models"):
         monkeypatch.setattr(f"{module}.ROOT", root)
     folder = fetch("tiny")
     base = HFModel.load(folder, dtype=torch.float32, device="cpu")

@@ -14,7 +14,6 @@ import pytest
 from bench.ab.checkout import Process, Tree, checkout, repository_of
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
-from tests.tiny_checkpoint import save_checkpoint
 from tests.toy_package import DECODER, Toy
 
 
@@ -91,20 +90,14 @@ def test_the_worker_of_the_benchmark_works_in_the_sides_folder_with_its_imports(
         assert asked == {"imports": list(base.imports), "folder": str(base.folder)}
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_checkpoint(tmp_path_factory.mktemp("model"))
-
-
 def gate(
-    toy: Toy, checkpoint: Path, *arguments: object, decoder: str = DECODER, path: str = str(ROOT)
+    toy: Toy, *arguments: object, decoder: str = DECODER, path: str = str(ROOT)
 ) -> tuple[int, dict[str, Any], str]:
-    """The exit code, the comparison and the annotations of `bench gate` on a tiny model."""
+    """The exit code, the comparison and the annotations of `bench gate` on the zoo, whose answers repeat themselves."""
     files = toy.root.parent / "gate.json", toy.root.parent / "gate.xml"
     done = subprocess.run(
         [
-            sys.executable, ROOT / "cli.py", "gate", "-d", decoder, "-m",
-            checkpoint, "--tasks", "qa,rag", "--limit", "6", "--threads", "1", "--json", files[0],
+            sys.executable, ROOT / "cli.py", "gate", "-d", decoder, "--threads", "1", "--json", files[0],
             "--junit", files[1], "--github", "-o", toy.root.parent / "r", "--progress", "none",
             *map(str, arguments or ("--base", "HEAD")),
         ],
@@ -133,10 +126,10 @@ def gate(
     ids=["shorter drafts", "another match", "half a millisecond"],
 )
 def test_the_gate_catches_a_change_of_ones_own_decoder(
-    toy: Toy, checkpoint: Path, file: str, old: str, new: str, regressed: str
+    toy: Toy, file: str, old: str, new: str, regressed: str
 ) -> None:
     toy.change(old, new, file)
-    code, found, noted = gate(toy, checkpoint)
+    code, found, noted = gate(toy)
     assert code == Exit.REGRESSION
     (mine,) = [cell for cell in found["cells"] if cell["cell"] == DECODER]
     verdicts = {m["name"]: m["verdict"] for m in mine["measures"]}
@@ -148,10 +141,10 @@ def test_the_gate_catches_a_change_of_ones_own_decoder(
 
 
 @pytest.mark.slow
-def test_the_gate_raises_no_alarm_where_nothing_changed(toy: Toy, checkpoint: Path) -> None:
+def test_the_gate_raises_no_alarm_where_nothing_changed(toy: Toy) -> None:
     (toy.root / "README.md").write_text("words alone")
     toy.commit()
-    code, found, noted = gate(toy, checkpoint, "--base", "HEAD~1")
+    code, found, noted = gate(toy, "--base", "HEAD~1")
     assert code == Exit.DONE
     assert "::error" not in noted
     (mine,) = [cell for cell in found["cells"] if cell["cell"] == DECODER]
@@ -159,7 +152,7 @@ def test_the_gate_raises_no_alarm_where_nothing_changed(toy: Toy, checkpoint: Pa
 
 
 @pytest.mark.slow
-def test_an_installed_package_is_each_sides_own(toy: Toy, checkpoint: Path) -> None:
+def test_an_installed_package_is_each_sides_own(toy: Toy) -> None:
     """Its entry point is found where it is installed, its code in the commit."""
     info = toy.root.parent / "site" / "toydec-1.dist-info"
     info.mkdir(parents=True)
@@ -167,7 +160,7 @@ def test_an_installed_package_is_each_sides_own(toy: Toy, checkpoint: Path) -> N
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toydec\nVersion: 1\n")
     toy.change("k: int = 5", "k: int = 2")
     path = os.pathsep.join(map(str, (ROOT, info.parent)))
-    code, found, noted = gate(toy, checkpoint, decoder="toy", path=path)
+    code, found, noted = gate(toy, decoder="toy", path=path)
     assert code == Exit.REGRESSION
     assert {cell["cell"] for cell in found["cells"]} == {"ar", "toy"}
     assert "::error file=src/toydec/toy.py,line=" in noted

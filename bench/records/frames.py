@@ -10,6 +10,8 @@ import base64
 import dataclasses
 import io
 import json
+import re
+import typing
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,18 +22,43 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import InvalidRunError
-from bench.records.record import NESTED_COLUMNS, REAL_COLUMNS, SampleRecord, StepColumns, fields_of
+from bench.records.record import (
+    NESTED_COLUMNS,
+    REAL_COLUMNS,
+    Kind,
+    SampleRecord,
+    StepColumns,
+    fields_of,
+)
 
 _GROUP = 1024
 """Records per Parquet row group."""
 _EVENTS = b"events"
 """Metadata key of the events."""
-_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "Kind": pa.string()}
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", *"\uff1d\uff0b\uff0d\uff20")
+"""Beginnings of a cell that spreadsheets evaluate, also in full width."""
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), Kind: pa.string()}
 
 
 def csv_bytes(frame: pd.DataFrame, float_format: str | None = "%.6g") -> bytes:
-    """Return CSV with six significant digits, or all (None); unknown values are empty."""
-    return frame.to_csv(index=False, float_format=float_format, lineterminator="\n").encode()
+    """Return CSV with six significant digits, or all (None); unknown values are empty.
+
+    Text that a spreadsheet would take for a formula gets a `'` in front, and its lines end with a
+    newline alone; numbers stay as they are.
+    """
+    safe = frame.rename(columns=_no_formula)
+    for place, kind in enumerate(safe.dtypes):
+        if not pd.api.types.is_numeric_dtype(kind):
+            safe.isetitem(place, [_no_formula(cell) for cell in safe.iloc[:, place]])
+    return safe.to_csv(index=False, float_format=float_format, lineterminator="\n").encode()
+
+
+def _no_formula(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r\n", "\n").replace("\r", "\n")  # a writer does not quote these
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def parquet_bytes(frame: pd.DataFrame) -> bytes:
@@ -88,18 +115,23 @@ def num_samples(path: Path) -> int:
 def _schema(scores: Sequence[str]) -> Any:
     """Return every column with its type, also for row groups with only unknown values."""
     columns = []
+    kinds = typing.get_type_hints(SampleRecord)
     for field in dataclasses.fields(SampleRecord):
         if field.name == "tokens":
             columns.append((field.name, pa.list_(pa.int64())))
         elif field.name == "drafters":
             columns.append((field.name, pa.list_(pa.string())))
         elif field.name not in ("steps", "scores"):
-            columns.append((field.name, _TYPES[str(field.type).removesuffix(" | None")]))
+            columns.append((field.name, _type_of(kinds[field.name])))
     for field in dataclasses.fields(StepColumns):
         kind = pa.float64() if field.name in REAL_COLUMNS else pa.int64()
         nested = pa.list_(kind) if field.name in NESTED_COLUMNS else kind
         columns.append((f"steps_{field.name}", pa.list_(nested)))
     return pa.schema([*columns, *((f"score_{name}", pa.float64()) for name in scores)])
+
+
+def _type_of(kind: Any) -> Any:
+    return next(_TYPES[each] for each in (kind, *typing.get_args(kind)) if each in _TYPES)
 
 
 def _row(record: SampleRecord) -> dict[str, Any]:

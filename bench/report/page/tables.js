@@ -75,7 +75,9 @@ function csvOf(table) {
     const part = (which) => split.map((parts, j) => plain(parts ? parts[which] : which === 1 ? cells[j] : ""));
     return [[name, ...part(1)], [`${name} low`, ...part(2)], [`${name} high`, ...part(3)]];
   }).flat();
-  const quote = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const safe = (text) => (/^[=+\-@＝＋－＠\s]/.test(text) && !/^[-+]?\d+(\.\d+)?$/.test(text) ? `'${text}` : text);
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const quote = (text) => quoted(safe(text));  // no cell is a formula
   return columns[0].map((_, line) => columns.map((column) => quote(column[line])).join(",")).join("\n") + "\n";
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -146,3 +147,28 @@ def test_a_table_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) ->
     for file in claimed:
         with pytest.raises(InvalidRunError, match="is damaged"):
             list(frames.read_samples(file))
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\uff1d"])
+def test_no_text_of_a_csv_is_a_formula(start: str) -> None:
+    attack = f"{start}cmd|' /C calc'!A0"
+    frame = pd.DataFrame({"decoder": ["spec", attack], attack: [1, -2.5], "text": [None, "-5"]})
+    written = frames.csv_bytes(frame).decode()
+    (heading, *rows) = csv.reader(io.StringIO(written, newline=""))
+    assert heading == ["decoder", f"'{attack}", "text"]
+    assert rows == [["spec", "1", ""], [f"'{attack}", "-2.5", "-5"]]
+
+
+def test_a_text_of_several_lines_is_one_cell() -> None:
+    frame = pd.DataFrame({"text": ["a\r=b", "\r\n@c", "d\ne"], "n": [1, 2, 3]})
+    written = frames.csv_bytes(frame).decode()
+    rows = list(csv.reader(io.StringIO(written, newline="")))[1:]
+    assert rows == [["a\n=b", "1"], ["'\n@c", "2"], ["d\ne", "3"]]
+
+
+def test_numbers_and_plain_text_of_a_csv_stay_as_they_are() -> None:
+    values = {"n": [-3, 4], "x": [-1.5e-7, 2.0], "ok": [True, False], "t": ["-1.5e-7", "+3"]}
+    frame = pd.DataFrame({**values, "plain": ["a=b", "'q"], "mixed": [-2, "1 - 1"]})
+    again = pd.read_csv(io.BytesIO(frames.csv_bytes(frame, None)), dtype={"t": str, "mixed": str})
+    wanted = frame.assign(mixed=["-2", "1 - 1"])
+    pd.testing.assert_frame_equal(again, wanted, check_dtype=False)

@@ -13,13 +13,14 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from bench.errors import BenchError, Exit, InvalidRunError, UsageError, room_for
 from bench.machine import env as environment
+from bench.machine.clock import Calendar
 from bench.machine.load import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
@@ -104,12 +105,13 @@ def run(
     asked = check_first(config, progress.note, brings_models=opener is not open_setup)
     team = Team(spread, opener, config.threads)
     resolved = team.shared_out(asked)
-    config, began = resolved.config, _utc()
+    config, calendar = resolved.config, Calendar()
+    began = calendar.utc()
     opening = RunStatus(status="opening", started_utc=began, split=config.split).to_json()
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(resolved)}-{config.hash}"
     run_dir = create_run_dir(parent, stem, begun)
-    session = _Session(run_dir=run_dir, progress=progress, team=team)
+    session = _Session(run_dir=run_dir, progress=progress, team=team, calendar=calendar)
     with only_writer(run_dir):
         try:
             planned = session.plan(resolved, part)
@@ -192,6 +194,7 @@ class _Session:
     run_dir: Path
     progress: Progress
     team: Team
+    calendar: Calendar = field(default_factory=Calendar)
 
     def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
         """Open the models and write the plan; the manifest, written last, marks a planned run."""
@@ -220,7 +223,7 @@ class _Session:
         """Measure what is missing, then judge and report all records, also after Ctrl-C."""
         status = RunStatus(
             status="started",
-            started_utc=began or _utc(),
+            started_utc=began or self.calendar.utc(),
             attempts=attempt + 1,
             split=setup.config.split,
         )
@@ -236,8 +239,8 @@ class _Session:
             status = self._judged(setup, prompts, replace(status, status=end))
         except BaseException:  # on a full disk the status may fail too: raise the first error
             with contextlib.suppress(BenchError):
-                ended = replace(status, status="error", verdict=INCOMPLETE, finished_utc=_utc())
-                write_status(self.run_dir, ended)
+                ended = replace(status, status="error", verdict=INCOMPLETE)
+                write_status(self.run_dir, self._finished(ended))
             self.progress.note(f"what was measured is kept. Go on: bench resume {self.run_dir}")
             raise
         finally:
@@ -311,9 +314,14 @@ class _Session:
         num = len(measured.records)
         status = replace(status, differences=unequal, floor=floor, num_records=num)
         judged = judge(replace(measured, status=status))
-        status = replace(judged, finished_utc=_utc(), reported=False)
+        status = self._finished(replace(judged, reported=False))
         write_status(self.run_dir, status)
         return status
+
+    def _finished(self, status: RunStatus) -> RunStatus:
+        """Add the end: unknown if the clock was set back between two attempts."""
+        finished = replace(status, finished_utc=self.calendar.utc())
+        return replace(finished, finished_utc=None) if finished.ends_early else finished
 
 
 def _report(run_dir: Path, status: RunStatus, measured: bool, progress: Progress) -> RunResult:
@@ -352,7 +360,3 @@ def _name(resolved: ResolvedRun) -> str:
     while len(name := "+".join(cells)) > _MOST_NAME:
         cells.pop()
     return name
-
-
-def _utc() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -17,18 +17,26 @@ from pathlib import Path
 
 import tomli_w
 
-from bench.errors import Exit, InvalidRunError, UsageError
+from bench.errors import Exit, UsageError
 from bench.plan.checks import check_first
 from bench.plan.template import today
 from bench.progress import Progress
 from bench.records.files import only_writer
+from bench.records.json_file import parse
 from bench.records.run_folder import CONFIG, create_run_dir
 from bench.records.status import STATUS, RunStatus, read_status
+from bench.settings.bounds import Minutes, Repeats, check
 from bench.settings.config import RunConfig, read_toml
 from bench.stats.pool import FEWEST
 from bench.workers.worker import python_path
 
 SESSIONS = "sessions.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    sessions: Repeats
+    every_minutes: Minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +65,8 @@ def check_sessions(config: RunConfig, num: int, every: float) -> None:
         given = f"--sessions {num}" + f" --every {every:g}" * (every != 0)
         advice = f"use {FEWEST} or more sessions, or neither --sessions nor --every"
         raise UsageError(f"{given} is not allowed; {advice}")
-    if not 0 <= every < float("inf"):
-        raise UsageError(f"--every {every:g} is not allowed; use 0 minutes or more")
+    check(num, Repeats, "--sessions")
+    check(every, Minutes, "--every")
 
 
 def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
@@ -76,11 +84,8 @@ def load_sessions(folder: Path) -> Sessions | None:
     """Return the plan of a folder; None if it is not a folder of sessions."""
     if not (folder / SESSIONS).is_file():
         return None
-    values = read_toml(folder / SESSIONS)
-    try:
-        return Sessions(folder=folder, num=values["sessions"], every=values["every_minutes"])
-    except KeyError as error:
-        raise InvalidRunError(f"{folder / SESSIONS} is damaged: it has no {error}") from error
+    values = parse(_Stored, read_toml(folder / SESSIONS), folder / SESSIONS)
+    return Sessions(folder=folder, num=values.sessions, every=values.every_minutes)
 
 
 def measure_sessions(
@@ -119,7 +124,9 @@ def _wait(plan: Sessions, progress: Progress) -> None:
     if not begun:
         return
     due = datetime.fromisoformat(max(begun)) + timedelta(minutes=plan.every)
-    if (left_s := (due - datetime.now(UTC)).total_seconds()) > 0:
+    left_s = (due - datetime.now(UTC)).total_seconds()
+    left_s = min(left_s, 60 * plan.every)  # more if the clock was set back
+    if left_s > 0:
         progress.note(f"the next session begins at {due:%Y-%m-%d %H:%M} UTC")
         time.sleep(left_s)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 from bench.records.files import write_json
 from bench.records.json_file import SCHEMA, parse, read_json
 from bench.records.plan import NOT_VERIFIED, WRONG
+from bench.settings.bounds import Gap, Moment, Num, Real, Time
 
 STATUS = "run.json"
 COMPLETE = "complete"
@@ -33,15 +35,15 @@ class Difference:
     """
 
     cell: str
-    num_answers: int | None = None
-    num_compared: int | None = None
-    num_wrong: int | None = None
+    num_answers: Num | None = None
+    num_compared: Num | None = None
+    num_wrong: Num | None = None
     example: str | None = None
-    num_tokens: int | None = None
-    num_equal: int | None = None
-    places: tuple[int, ...] = ()
-    gaps: tuple[int | float, ...] = ()
-    places_off: int | float | None = None
+    num_tokens: Num | None = None
+    num_equal: Num | None = None
+    places: tuple[Num, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    places_off: Gap | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +57,12 @@ class Floor:
     the last place of the dtype.
     """
 
-    rows: int
-    num_answers: int
-    num_same: int
-    num_tokens: int
-    num_flips: int
-    moved: int | float
+    rows: Num
+    num_answers: Num
+    num_same: Num
+    num_tokens: Num
+    num_flips: Num
+    moved: Gap
 
     @classmethod
     def pool(cls, floors: Sequence[Self]) -> Self | None:
@@ -82,22 +84,22 @@ class RunStatus:
     """
 
     status: str | None = None
-    started_utc: str | None = None
-    attempts: int | None = None
+    started_utc: Moment | None = None
+    attempts: Num | None = None
     verdict: str | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     differences: tuple[Difference, ...] | None = None
     floor: Floor | None = None
-    num_records: int | None = None
-    num_errors: int | None = None
-    num_blocks: int | None = None
-    num_loaded_blocks: int | None = None
-    max_other_cores: float | None = None
-    drift: float | None = None
-    num_graphs: int | None = None
-    compile_s: float | None = None
-    finished_utc: str | None = None
+    num_records: Num | None = None
+    num_errors: Num | None = None
+    num_blocks: Num | None = None
+    num_loaded_blocks: Num | None = None
+    max_other_cores: Real | None = None
+    drift: Real | None = None
+    num_graphs: Num | None = None
+    compile_s: Time | None = None
+    finished_utc: Moment | None = None
     reported: bool | None = None
     split: str | None = None
     ab: str | None = None
@@ -121,6 +123,19 @@ class RunStatus:
             for each in self.differences or ()
             if each.num_wrong != 0
         }
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the run ends before it begins, as a clock that is set back makes it."""
+        if self.started_utc is None or self.finished_utc is None:
+            return False
+        began, ended = map(datetime.fromisoformat, (self.started_utc, self.finished_utc))
+        return ended < began
+
+    @property
+    def ended_utc(self) -> str | None:
+        """The end of the run; its beginning if the end is unknown or cannot be."""
+        return self.started_utc if self.ends_early else self.finished_utc or self.started_utc
 
     def to_json(self) -> dict[str, Any]:
         """Return the known values as JSON data."""

@@ -73,8 +73,7 @@ class Session:
 
     def follows(self, before: Session) -> bool:
         """Tell whether this session began soon after another had ended, or when is unknown."""
-        begun, status = self.side.status.started_utc, before.side.status
-        ended = status.finished_utc or status.started_utc
+        begun, ended = self.side.status.started_utc, before.side.status.ended_utc
         if begun is None or ended is None:
             return True
         return datetime.fromisoformat(begun) - datetime.fromisoformat(ended) < _PAUSE

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
+from math import inf
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -80,6 +81,16 @@ def _file_name(name: str) -> str:
     return name
 
 
+def _moment(given: str) -> str:
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(f"{given[:40]!r} is no time with its zone, e.g. 2026-01-31T12:00:00+00:00")
+    return given
+
+
 Text = Annotated[str, AfterValidator(_given)]
 RunName = Annotated[str, AfterValidator(_given), AfterValidator(_file_name)]
 Day = Annotated[str, AfterValidator(_day)]
@@ -97,8 +108,28 @@ DeviceMap = Annotated[str, AfterValidator(_given), AfterValidator(_placement)]
 Temperature = Annotated[float, _FINITE, Field(ge=0, le=MAX_TEMPERATURE), AfterValidator(_warm)]
 TopP = Annotated[float, _FINITE, Field(gt=0, le=1)]
 Seconds = Annotated[float, _FINITE, Field(gt=0, le=10_000_000)]
+Minutes = Annotated[float, _FINITE, Field(ge=0, le=1_000_000)]
 Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
 """Relative difference to detect: 0.03 is 3 %."""
+Num = Annotated[int, Field(ge=0, le=MOST)]
+"""Number or index in a record."""
+TokenId = Annotated[int, Field(ge=0, le=2**53)]
+BlockNumber = Annotated[int, Field(ge=-1, le=MOST)]
+"""Number of a timing block; -1 in the quality pass."""
+RecordSeed = Annotated[int, Field(ge=0, le=2 * 10**18)]
+Bytes = Annotated[int, Field(ge=0, le=10**18)]
+Time = Annotated[float, _FINITE, Field(ge=0, le=10_000_000)]
+"""Measured seconds."""
+Real = Annotated[float, _FINITE, Field(ge=-1e15, le=1e15)]
+"""Any other measured number."""
+RealOrInt = Annotated[int, Field(ge=-(10**15), le=10**15)] | Real
+Gap = Annotated[int, Field(ge=-(10**15), le=10**300)] | Annotated[float, Field(ge=-1e15, le=inf)]
+"""Distance between two logits, infinite if a token is barred."""
+Rate = Annotated[float, _FINITE, Field(ge=0, le=1e21)]
+"""Bytes or operations per second, or another reading that is not negative."""
+Share = Annotated[float, _FINITE, Field(ge=0, le=1)]
+Moment = Annotated[str, AfterValidator(_moment)]
+"""Date and time in ISO format, with its zone."""
 NumDraws = Annotated[int, Field(ge=1, le=10_000_000)]
 
 

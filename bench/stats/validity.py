@@ -59,6 +59,9 @@ _RESHAPED = "ar@rows"
 """Prefix of cells in which the baseline decodes with calls of another shape."""
 FLOAT32 = "float32"
 UNKNOWN = "unknown"
+_SET_BACK = (
+    "the run ends before it begins: the computer's clock was set back, and its end is unknown"
+)
 _RESUME = "`bench resume {}`, in the folder that holds the run, measures the rest"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
 EXIT_CODES: Mapping[str, Exit] = {
@@ -87,7 +90,7 @@ def judge(run: Run) -> RunStatus:
         for event in run.events
         if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
     ]
-    cores = [load["other_cores"] for load in loads if load["other_cores"] is not None]
+    cores = [load["other_cores"] for load in loads if load.get("other_cores") is not None]
     parts = workers(run.records, [])
     drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
     if not parts:
@@ -102,6 +105,7 @@ def judge(run: Run) -> RunStatus:
             *_difference_lines(run.status, wrong=False),
             *draft_warnings(run.plan.cells, run.records),
             *_error_warnings(errors),
+            *([_SET_BACK] if run.status.ends_early else []),
             *_noise_warnings(loads, cores, None if parts else drift),
             *_worker_warnings(parts),
             *([] if parts else _unsteady("the machine", noise_floor(run.records))),

@@ -90,7 +90,13 @@ def _known(data: Any) -> Any:
     return [_known(value) for value in data] if isinstance(data, list) else data
 
 
-OPENING = {"schema": 1, "status": "opening", "started_utc": "t", "reasons": [], "warnings": []}
+OPENING = {
+    "schema": 1,
+    "status": "opening",
+    "started_utc": "2026-01-02T03:04:05+00:00",
+    "reasons": [],
+    "warnings": [],
+}
 JUDGED = {
     **OPENING,
     "status": "complete",
@@ -103,7 +109,7 @@ JUDGED = {
     "num_loaded_blocks": 0,
     "max_other_cores": None,
     "drift": None,
-    "finished_utc": "u",
+    "finished_utc": "2026-01-02T03:05:05+00:00",
     "reported": True,
     "ab": "x",
     "revision": "main",

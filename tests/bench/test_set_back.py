@@ -1,0 +1,89 @@
+"""A clock that is set back during a run, or between two attempts, ends no run before it begins."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.records.run_folder import load_run
+from bench.records.status import RunStatus, read_status
+from bench.sessions import Sessions, _wait
+from bench.stats.validity import judge
+from tests import unreported as bench_run
+from tests.bench.conftest import write_run
+from tests.conftest import RecordedProgress
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+def set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second reading on the computer's clock shows a day earlier."""
+
+    class Calendar(datetime):
+        readings = 0
+
+        @classmethod
+        def now(cls, zone: Any = None) -> Any:
+            cls.readings += 1
+            return datetime.now(zone) - timedelta(days=cls.readings - 1)
+
+    monkeypatch.setattr("bench.machine.clock.datetime", Calendar)
+
+
+def test_a_run_ends_after_it_began(
+    set_back: None, small: Any, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    ended = bench_run.run(small(repeats=1, limit=2, quality_limit=0), tmp_path, progress(), opener)
+    status = read_status(ended.run_dir)
+    assert status.started_utc is not None
+    assert status.finished_utc is not None
+    assert not status.ends_early
+    assert not any("set back" in line for line in status.warnings)
+
+
+def test_the_end_is_unknown_if_the_clock_was_set_back_between_attempts(
+    set_back: None, small: Any, opener: Any, progress: Any, tmp_path: Path
+) -> None:
+    config = small(repeats=1, limit=2, quality_limit=0)
+    ended = bench_run.run(config, tmp_path, progress(stop_at=3), opener)
+    bench_run.resume(ended.run_dir, progress(), opener)
+    status = read_status(ended.run_dir)
+    assert status.complete
+    assert status.finished_utc is None
+    assert status.ended_utc == status.started_utc
+
+
+def test_a_stored_run_that_ends_before_it_begins_is_told(tmp_path: Path) -> None:
+    moments = {"started_utc": "2026-01-02T03:00:00+00:00", "finished_utc": "2026-01-02T02:00:00Z"}
+    status = {"status": "complete", "verdict": "VALID", **moments}
+    run = load_run(write_run(tmp_path / "run", {"spec": 3.0}, conversations=1, status=status))
+    assert any("the computer's clock was set back" in line for line in judge(run).warnings)
+    assert run.status.ended_utc == moments["started_utc"]
+    assert RunStatus(finished_utc=moments["finished_utc"]).ended_utc == moments["finished_utc"]
+
+
+def test_a_session_waits_at_most_its_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("bench.sessions.time.sleep", slept.append)
+    (tmp_path / "s0").mkdir()
+    later = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+    (tmp_path / "s0" / "run.json").write_text(json.dumps({"started_utc": later}))
+    _wait(Sessions(folder=tmp_path, num=2, every=30), RecordedProgress())
+    assert slept == [1800]
+
+
+@pytest.mark.parametrize("text", ["sessions = 'x'", "sessions = 2\nevery_minutes = 1e308", ""])
+def test_a_damaged_plan_of_sessions_is_one_line(text: str, tmp_path: Path) -> None:
+    from tests.command_line import bench
+
+    (tmp_path / "sessions.toml").write_text(text)
+    (tmp_path / "config.toml").write_text("")
+    ended = bench("resume", tmp_path, "--progress", "none")
+    assert (ended.code, ended.err.count("\n")) == (4, 1), ended.err

@@ -18,11 +18,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from bench.records.environment import Environment
+from bench.records.environment import Environment, Facts
 from bench.records.files import lines_of, write_json
 from bench.records.json_file import SCHEMA, parse, read_json
+from bench.settings.bounds import Bytes, Num, Rate, Time
 
 MACHINE, CALLS, CURVE, CHOICES = "machine.json", "calls.jsonl", "cost.csv", "choices.json"
 
@@ -31,9 +32,9 @@ MACHINE, CALLS, CURVE, CHOICES = "machine.json", "calls.jsonl", "cost.csv", "cho
 class CostCell:
     """One kind of call: `sequences` sequences of `rows` rows each, with `context` cached tokens."""
 
-    sequences: int
-    context: int
-    rows: int
+    sequences: Num
+    context: Num
+    rows: Num
 
     @property
     def total_rows(self) -> int:
@@ -59,11 +60,11 @@ class Grid:
     A cell whose call takes longer than `longest_s` is left out, with all cells that contain it.
     """
 
-    rows: tuple[int, ...]
-    sequences: tuple[int, ...]
-    contexts: tuple[int, ...]
-    rounds: int
-    longest_s: float
+    rows: tuple[Num, ...]
+    sequences: tuple[Num, ...]
+    contexts: tuple[Num, ...]
+    rounds: Num
+    longest_s: Time
 
     @property
     def cells(self) -> list[CostCell]:
@@ -87,10 +88,10 @@ class Work:
         pair_flops: attention operations per pair of a row and a token that the row attends to.
     """
 
-    weight_bytes: int
-    token_bytes: int
-    row_flops: int
-    pair_flops: int
+    weight_bytes: Bytes
+    token_bytes: Bytes
+    row_flops: Bytes
+    pair_flops: Bytes
 
     def bytes_of(self, cell: CostCell) -> int:
         """Return the bytes that a call reads: the weights and every sequence's cache, each once."""
@@ -107,10 +108,10 @@ class Work:
 class Measured:
     """A median over `num` rounds with its 95 % interval (None: too few rounds)."""
 
-    value: float
-    low: float | None = None
-    high: float | None = None
-    num: int = 0
+    value: Rate
+    low: Rate | None = None
+    high: Rate | None = None
+    num: Num = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +134,9 @@ class CostFacts:
         complete: every planned measurement was made.
     """
 
-    schema: int = SCHEMA
+    schema: Num = SCHEMA
     name: str = ""
-    target: Mapping[str, Any] = field(default_factory=dict)
+    target: Facts = field(default_factory=dict)
     work: Work
     grid: Grid
     bandwidth: Measured | None = None
@@ -170,8 +171,8 @@ class Visit:
 
     event: ClassVar = "call"
     cell: CostCell
-    round: int
-    seconds: float
+    round: Num
+    seconds: Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +190,8 @@ class Reading:
 
     event: ClassVar = "reading"
     what: str
-    round: int
-    value: float
+    round: Num
+    value: Rate
 
 
 Event = Visit | LeftOut | Reading
@@ -261,4 +262,4 @@ def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:
 def read_choices(folder: Path) -> dict[str, int]:
     """Read choices.json; empty if the file is missing (`InvalidRunError` if damaged)."""
     data = read_json(folder / CHOICES) or {}
-    return parse(dict[str, int], data.get("drafts", {}), folder / CHOICES)
+    return parse(dict[str, Num], data.get("drafts", {}), folder / CHOICES)

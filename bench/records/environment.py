@@ -9,13 +9,40 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ValidationError
 
 from bench.records.files import write_json
-from bench.records.json_file import parse, read_json
+from bench.records.json_file import parse, read_json, validator
+from bench.settings.bounds import Bytes, Num, Real, RealOrInt, allowed
 
 ENV = "env.json"
-Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KnownFacts:
+    """The facts that readers compute with, of a model or a GPU; others are only shown."""
+
+    name: str | None = None
+    driver: str | None = None
+    parameters: Bytes | None = None
+    weights_sha256: str | None = None
+    quantized: str | None = None
+    compiled: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _facts(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        validator(_KnownFacts).validate_python(dict(given))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"its {first['loc'][0]}: {allowed(first)}") from error
+    return given
+
+
+Facts = Annotated[Mapping[str, Any], AfterValidator(_facts)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +53,22 @@ class Machine:
     release: str | None = None
     architecture: str | None = None
     cpu: str | None = None
-    physical_cores: int | None = None
-    logical_cores: int | None = None
-    affinity: int | None = None
+    physical_cores: Num | None = None
+    logical_cores: Num | None = None
+    affinity: Num | None = None
     governor: str | None = None
-    load_average: tuple[float, ...] | None = None
-    memory_bytes: int | None = None
-    cgroup_cpus: float | None = None
-    cgroup_memory_bytes: int | None = None
+    load_average: tuple[Real, ...] | None = None
+    memory_bytes: Bytes | None = None
+    cgroup_cpus: Real | None = None
+    cgroup_memory_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
     """Settings of torch; `attention` lists the SDPA kernels that are enabled on a GPU."""
 
-    threads: int | None = None
-    interop_threads: int | None = None
+    threads: Num | None = None
+    interop_threads: Num | None = None
     deterministic_algorithms: bool | None = None
     matmul_precision: str | None = None
     cuda: str | None = None
@@ -63,15 +90,15 @@ class AdapterFacts:
     """An adapter: its size, the roles of the `models` it is attached to, its training settings."""
 
     variant: str | None = None
-    rank: int | None = None
-    slots: int | None = None
-    parameters: int | None = None
+    rank: Num | None = None
+    slots: Num | None = None
+    parameters: Bytes | None = None
     code: str | None = None
     weights_sha256: str | None = None
     models: tuple[str, ...] = ()
-    temperatures: tuple[int | float, ...] | None = None
-    top_ps: tuple[int | float, ...] | None = None
-    top_k: int | None = None
+    temperatures: tuple[RealOrInt, ...] | None = None
+    top_ps: tuple[RealOrInt, ...] | None = None
+    top_k: Num | None = None
     greedy: bool | None = None
     masked: bool | None = None
     base_weights_sha256: str | None = None
@@ -103,7 +130,7 @@ class Models:
 class Process:
     """Resources of the measuring process."""
 
-    peak_rss_bytes: int | None = None
+    peak_rss_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +142,7 @@ class Environment:
     that of decoders from another repository. `process` is None until the run ends.
     """
 
-    schema: int | None = None
+    schema: Num | None = None
     device: str | None = None
     dtype: str | None = None
     machine: Machine = Machine()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.records.files import append_text, lines_of
 from bench.records.json_file import SCHEMA, check_schema, parse
+from bench.settings.bounds import Num, RealOrInt, Time, TokenId
 
 EXTERNAL = "external.jsonl"
 
@@ -43,24 +44,24 @@ class ExternalAnswer:
         schema: schema of this file.
     """
 
-    session: int
+    session: Num
     engine: str
     version: str
     mode: str
-    options: dict[str, str | int | float | bool | None]
+    options: dict[str, str | RealOrInt | bool | None]
     model: str
     prompt: str
     prompt_hash: str
-    threads: int | None = None
-    tokens: tuple[int, ...] | None = None
-    total_s: float | None = None
-    calls: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
-    num_tokens: int | None = None
-    num_steps: int | None = None
+    threads: Num | None = None
+    tokens: tuple[TokenId, ...] | None = None
+    total_s: Time | None = None
+    calls: Num | None = None
+    drafted: Num | None = None
+    accepted: Num | None = None
+    num_tokens: Num | None = None
+    num_steps: Num | None = None
     error: str | None = None
-    schema: int = SCHEMA
+    schema: Num = SCHEMA
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from bench.errors import InvalidRunError
 from bench.records.files import write_json
 from bench.records.json_file import SCHEMA, parse, read_json
+from bench.settings.bounds import Num, Time
 
 PHASES_FILE = "phases.json"
 PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
@@ -25,13 +26,13 @@ class PhasedAnswer:
 
     decoder: str
     prompts: tuple[str, ...]
-    seconds: Mapping[str, float]
-    emitted: int
-    later_emitted: int
-    later_steps: int
-    repeat: int
-    rows: int
-    padded_rows: int
+    seconds: Mapping[str, Time]
+    emitted: Num
+    later_emitted: Num
+    later_steps: Num
+    repeat: Num
+    rows: Num
+    padded_rows: Num
 
     @property
     def total_s(self) -> float:

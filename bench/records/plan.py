@@ -21,6 +21,7 @@ from bench.errors import InvalidRunError
 from bench.records.files import write_json
 from bench.records.json_file import SCHEMA, parse, read_json
 from bench.records.prompts import SkippedTurn
+from bench.settings.bounds import Moment, Num, RecordSeed
 
 MANIFEST = "manifest.json"
 BASELINE = "ar"
@@ -74,10 +75,10 @@ class PlannedPrompt:
 
     prompt: str
     conversation: str
-    turn: int
+    turn: Num
     family: str
     hash: str
-    num_tokens: int
+    num_tokens: Num
     passes: tuple[str, ...]
     reference: Mapping[str, Any] | None = None
 
@@ -86,8 +87,8 @@ class PlannedPrompt:
 class Block:
     """Prompts (by name) measured together under one repeat, and the order of the cells."""
 
-    block: int
-    repeat: int
+    block: Num
+    repeat: Num
     prompts: tuple[str, ...]
     order: tuple[str, ...]
 
@@ -106,9 +107,9 @@ class Plan:
     """
 
     name: str | None = None
-    created_utc: str | None = None
+    created_utc: Moment | None = None
     cells: tuple[Cell, ...] = ()
-    order_seed: int | None = None
+    order_seed: RecordSeed | None = None
     prompts: tuple[PlannedPrompt, ...] = ()
     blocks: tuple[Block, ...] = ()
     skipped: tuple[SkippedTurn, ...] = ()

@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.errors import InvalidRunError, UnavailableError
 from bench.records.files import write_text
 from bench.records.json_file import parse
+from bench.settings.bounds import Num, TokenId
 from specbench_tasks.task import GoldAnswer
 
 PROMPTS = "prompts.jsonl"
@@ -29,13 +30,13 @@ class Prompt:
     """
 
     conversation: str
-    turn: int
+    turn: Num
     family: str
-    ids: tuple[int, ...]
+    ids: tuple[TokenId, ...]
     hash: str
     reference: GoldAnswer | None
-    num_cut: int = 0
-    num_kept: int = 0
+    num_cut: Num = 0
+    num_kept: Num = 0
 
     @property
     def name(self) -> str:
@@ -48,7 +49,7 @@ class SkippedTurn:
     """One turn that is not measured, with the reason."""
 
     conversation: str
-    turn: int
+    turn: Num
     family: str
     reason: str
 

@@ -22,7 +22,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, ValidationError
 
 from bench.records.json_file import SCHEMA, validator
-from bench.settings.bounds import allowed
+from bench.settings.bounds import (
+    BatchSize,
+    BlockNumber,
+    Bytes,
+    Num,
+    Real,
+    RecordSeed,
+    Share,
+    Time,
+    TokenId,
+    allowed,
+)
 from decoders.core.types import Generation
 
 Kind = Literal["timing", "quality"]
@@ -55,23 +66,23 @@ class StepColumns(_Holder):
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    emitted: tuple[int, ...]
-    drafted: tuple[int, ...]
-    accepted: tuple[int, ...]
-    target_calls: tuple[int, ...]
-    target_rows: tuple[int, ...]
-    draft_calls: tuple[int, ...]
-    draft_rows: tuple[int, ...]
-    passes: tuple[int, ...] = ()
-    tested: tuple[int, ...] = ()
-    overlap: tuple[float, ...] = ()
-    alpha: tuple[float, ...] = ()
-    undrafted: tuple[int, ...] = ()
-    depth: tuple[int, ...] = ()
-    source: tuple[tuple[int, ...], ...] = ()
-    rejected: tuple[tuple[int, ...], ...] = ()
-    decided: tuple[tuple[int, ...], ...] = ()
-    ended_s: tuple[float, ...] = ()
+    emitted: tuple[Num, ...]
+    drafted: tuple[Num, ...]
+    accepted: tuple[Num, ...]
+    target_calls: tuple[Num, ...]
+    target_rows: tuple[Num, ...]
+    draft_calls: tuple[Num, ...]
+    draft_rows: tuple[Num, ...]
+    passes: tuple[Num, ...] = ()
+    tested: tuple[Num, ...] = ()
+    overlap: tuple[Real, ...] = ()
+    alpha: tuple[Real, ...] = ()
+    undrafted: tuple[Num, ...] = ()
+    depth: tuple[Num, ...] = ()
+    source: tuple[tuple[Num, ...], ...] = ()
+    rejected: tuple[tuple[TokenId, ...], ...] = ()
+    decided: tuple[tuple[Num, ...], ...] = ()
+    ended_s: tuple[Time, ...] = ()
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -176,37 +187,37 @@ class SampleRecord(_Holder):
     decoder: str
     family: str
     conversation: str
-    turn: int
+    turn: Num
     prompt_hash: str
-    repeat: int
-    seed: int
-    block: int
-    order: int
-    attempt: int
-    batch_size: int
-    num_prompt_tokens: int
-    tokens: tuple[int, ...] | None = None
+    repeat: Num
+    seed: RecordSeed
+    block: BlockNumber
+    order: Num
+    attempt: Num
+    batch_size: BatchSize
+    num_prompt_tokens: Num
+    tokens: tuple[TokenId, ...] | None = None
     text: str | None = None
     stop: str | None = None
     steps: StepColumns | None = None
-    ttft_s: float | None = None
-    total_s: float | None = None
-    group_s: float | None = None
-    peak_memory_bytes: int | None = None
-    scores: Mapping[str, float] | None = None
-    nll: float | None = None
-    agreement: float | None = None
-    entropy: float | None = None
-    recounted: int | None = None
+    ttft_s: Time | None = None
+    total_s: Time | None = None
+    group_s: Time | None = None
+    peak_memory_bytes: Bytes | None = None
+    scores: Mapping[str, Real] | None = None
+    nll: Real | None = None
+    agreement: Share | None = None
+    entropy: Real | None = None
+    recounted: BlockNumber | None = None
     error: str | None = None
     error_at: str | None = None
     worker: str | None = None
     node: str | None = None
     machine: str | None = None
-    energy_j: float | None = None
-    num_behind: int | None = None
+    energy_j: Real | None = None
+    num_behind: Num | None = None
     drafters: tuple[str, ...] = ()
-    schema: int = SCHEMA
+    schema: Num = SCHEMA
 
     @property
     def prompt(self) -> str:
@@ -265,6 +276,9 @@ class SampleRecord(_Holder):
         if not record.decoder.isprintable():
             raise ValueError(f"a record's decoder cannot be {record.decoder[:40]!r}")
         if steps := record.steps:
+            if (most := max(itertools.chain(*steps.source), default=-1)) >= len(record.drafters):
+                known = f"only {len(record.drafters)} have names"
+                raise ValueError(f"a record's steps.source has drafter {most}, but {known}")
             for field in dataclasses.fields(steps):
                 num, num_steps = len(getattr(steps, field.name)), len(steps.emitted)
                 if num != num_steps and (num or field.default is dataclasses.MISSING):
@@ -349,9 +363,9 @@ def broken_invariants(
     rows = sum(steps.target_rows[1:])
     if verified and max(sum(steps.emitted[1:]), sum(steps.drafted[1:])) > rows:
         broken.append(f"later steps fed the target {rows} rows, fewer than tokens or drafts")
-    counts = (*steps.accepted, *steps.drafted, *steps.emitted, *steps.undrafted, *steps.depth)
-    if any(number < 0 for number in counts):
-        broken.append("a step has a count below 0")
+    first_s, last_s = record.ttft_s, record.total_s
+    if first_s is not None and last_s is not None and first_s > last_s:
+        broken.append(f"its first token came after {first_s} s, its last after {last_s} s")
     if len(tokens) > max_new_tokens:
         broken.append(f"{len(tokens)} tokens exceed the budget of {max_new_tokens}")
     if record.decoder in ("ar", "ar@aa") and sum(steps.target_calls) != len(tokens):

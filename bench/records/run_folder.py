@@ -12,6 +12,7 @@ before any model is opened, so a run can be resumed from the start.
 supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
 load           ``block``, ``attempt``, ``other_cores``: CPU time of other processes, in cores
 cut            ``num_bytes``: a damaged end of that length was cut off here
+compiled       ``cell``, ``graphs``, ``seconds``: graphs that a cell made before the first timing
 =============  ====================================================================================
 
 A stored run has ``samples.parquet`` instead of ``samples.jsonl`` (`bench.records.frames`) and is
@@ -35,13 +36,50 @@ from typing import Any
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
 from bench.records.environment import Environment, read_environment
 from bench.records.files import SAMPLES, STORED, cannot_write, lines_of, write_text
+from bench.records.json_file import parse
 from bench.records.plan import MANIFEST, Plan, read_plan
 from bench.records.record import SampleRecord
 from bench.records.status import STATUS, RunStatus, read_status
+from bench.settings.bounds import Bytes, Num, Real, Time
+from bench.settings.config import wrong_value
 
 CONFIG = "config.toml"
 
 _Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Supersede:
+    block: Num
+    before_attempt: Num
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    block: Num
+    attempt: Num
+    other_cores: Real | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    num_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compiled:
+    cell: str
+    graphs: Num
+    seconds: Time
+
+
+_EVENTS: Mapping[str, type] = {
+    "supersede": _Supersede,
+    "load": _Load,
+    "cut": _Cut,
+    "compiled": _Compiled,
+}
+"""Fields of events; other events, and other fields, are kept and not read."""
 _NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
 """Fields that `outlines` leaves out."""
 
@@ -144,6 +182,8 @@ def _read_samples(
     try:
         for line in _lines(run_dir):
             if "event" in line:
+                if (kind := _EVENTS.get(str(line["event"]))) is not None:
+                    parse(kind, line, f"{run_dir}: a line of {line['event']!r}")
                 events.append(line)
             else:
                 record = SampleRecord.from_dict({**line, **_NO_ANSWER} if outline else line)
@@ -166,14 +206,9 @@ def _effective_records(
     records: Iterable[SampleRecord], events: Iterable[_Event], plan: Plan
 ) -> tuple[SampleRecord, ...]:
     """Return records of finished blocks that are not superseded; of duplicates, the first."""
-    try:
-        valid_from = {
-            int(line["block"]): int(line["before_attempt"])
-            for line in events
-            if line.get("event") == "supersede"
-        }
-    except (ValueError, TypeError, KeyError) as error:
-        raise UnavailableError(f"cannot read the records: {error}") from error
+    valid_from = {
+        line["block"]: line["before_attempt"] for line in events if line["event"] == "supersede"
+    }
     alive: dict[tuple[str, str, str, int, int], SampleRecord] = {}
     for record in records:
         key = (record.kind, record.decoder, record.conversation, record.turn, record.repeat)
@@ -190,11 +225,14 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise InvalidRunError(f"{path} is damaged: it is no ordinary file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, OSError) as error:
         raise InvalidRunError(f"{path} is damaged: {error}") from error
+    if wrong := wrong_value(values):
+        raise InvalidRunError(f"{path} is damaged: {wrong}")
+    return values
 
 
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:

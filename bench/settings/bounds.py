@@ -123,7 +123,7 @@ Time = Annotated[float, _FINITE, Field(ge=0, le=10_000_000)]
 Real = Annotated[float, _FINITE, Field(ge=-1e15, le=1e15)]
 """Any other measured number."""
 RealOrInt = Annotated[int, Field(ge=-(10**15), le=10**15)] | Real
-Gap = Annotated[int, Field(ge=-(10**15), le=10**300)] | Annotated[float, Field(ge=-1e15, le=inf)]
+Gap = Annotated[int, Field(ge=-(10**15), le=10**15)] | Annotated[float, Field(ge=-1e15, le=inf)]
 """Distance between two logits, infinite if a token is barred."""
 Rate = Annotated[float, _FINITE, Field(ge=0, le=1e21)]
 """Bytes or operations per second, or another reading that is not negative."""

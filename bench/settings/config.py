@@ -6,15 +6,24 @@ error. The resolved configuration, ``config.toml`` in the run folder, reproduces
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds
@@ -220,6 +229,33 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
+
+
+def wrong_value(values: Mapping[str, Any]) -> str | None:
+    """Describe the first value of a stored configuration that none can have; None: all can.
+
+    Only types and bounds count: options, references and machines may have changed since.
+    """
+    kinds = _stored_kinds()
+    for key, value in values.items():
+        try:
+            if key in kinds:
+                kinds[key].validate_python(value, strict=True)
+        except ValidationError as error:
+            return bounds.format_error(error, {"": key}).replace("\n", " ")
+    return None
+
+
+@functools.cache
+def _stored_kinds() -> dict[str, TypeAdapter[Any]]:
+    changed: dict[str, Any] = {"threads": bounds.Count, "decoders": dict[str, dict[str, Any]]}
+    changed |= dict.fromkeys(("run_name", "device_map", "reference"), str)
+    fields = RunConfig.model_fields.items()
+    own: dict[str, Any] = {
+        key: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        for key, field in fields
+    }
+    return {key: TypeAdapter(kind) for key, kind in (own | changed).items()}
 
 
 def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:

@@ -54,7 +54,15 @@ _MEANINGS = {
     Exit.UNAVAILABLE: "not comparable, or not available",
     Exit.INTERRUPTED: "interrupted",
 }
-_NAMES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
+_NAMES = {
+    **dict.fromkeys(("str", "Moment"), "text"),
+    **dict.fromkeys(
+        ("int", "Num", "TokenId", "BlockNumber", "RecordSeed", "BatchSize", "Bytes"), "integer"
+    ),
+    **dict.fromkeys(("float", "Real", "RealOrInt", "Gap", "Time", "Share"), "number"),
+    "bool": "true or false",
+}
+"""Types in JSON's terms; the bounds of `bench.settings.bounds` are not told."""
 _PLURAL = {"text": "texts", "integer": "integers", "number": "numbers"}
 
 

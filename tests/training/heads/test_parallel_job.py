@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def test_the_loss_is_that_of_each_slot_by_its_weight(
     rows = job.source.rows(0)
     assert {row.temperature for row in rows} == {0.0, 0.7, 1.0}
     job._generator.manual_seed(4)
-    anchors, inside, _ = job._anchors(rows)
+    anchors, inside, noise = job._anchors(rows)
     job._generator.manual_seed(4)
     ((loss, num),) = job._losses(rows)
     job._generator.manual_seed(4)
@@ -116,12 +117,47 @@ def test_the_loss_is_that_of_each_slot_by_its_weight(
                 else:
                     cdf = (logits[at - 1].double() / row.temperature).softmax(-1).cumsum(0)  # type: ignore[operator]
                     below = cdf[token - 1].item() if token else 0.0
-                    assert below - 1e-6 <= u <= cdf[token].item() + 1e-6
+                    share = cdf[token].item() - below
+                    assert u == pytest.approx(below + share * noise[b, a, slot].item(), abs=1e-5)
                     part = -logs[token]
                 expected += 0.0 + (part * torch.exp(torch.tensor(-0.5 * slot))).item()
                 count += 1
     assert num == count
     assert loss.item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_u_is_below_1_where_its_interval_ends_there(
+    tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(tables, tmp_path)
+    drawn, embedded, seen = job._anchors, job.heads.embedded, []
+
+    def spying(u: torch.Tensor) -> torch.Tensor:
+        seen.append(u)
+        return embedded(u)
+
+    def at_the_end(rows: Any) -> Any:
+        anchors, inside, noise = drawn(rows)
+        return anchors, inside, torch.full_like(noise, 2.0)
+
+    monkeypatch.setattr(job.heads, "embedded", spying)
+    monkeypatch.setattr(job, "_anchors", at_the_end)
+    job._slots([row for row in job.source.rows(0) if row.temperature])
+    assert seen[0].max() == 1 - 2**-53
+
+
+def test_every_step_draws_anchors_and_uniforms_of_its_own(
+    tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(tables, tmp_path)
+    rows = job.source.rows(0)
+    monkeypatch.setattr(job.source, "rows", lambda step: rows)
+
+    def losses(step: int) -> list[float]:
+        return [loss.item() for loss, _, _ in job.pieces(TrainingProgress(step=step))]
+
+    assert losses(1) != losses(0)
+    assert losses(2) != losses(1)
 
 
 def test_pieces_depend_on_the_step_alone(tables: dict[str, Any], tmp_path: Path) -> None:
@@ -167,6 +203,14 @@ def test_the_control_learns_the_targets_distribution(
     slots = job._slots(rows)
     weight = torch.exp(-0.25 * torch.arange(SLOTS)) * slots.usable
     known = slots.top[1].softmax(-1)
+    job._generator.manual_seed(1)
+    anchors = job._anchors(rows)[0]
+    for b, row in enumerate(rows):  # at the row's own temperature
+        at = anchors[b, 0].item() + 2
+        if slots.usable[b, 0, 0]:
+            logits = job.module(torch.tensor([row.ids])).logits[0, at - 1]
+            theirs = (logits[slots.top[0][b, 0, 0]] / row.temperature).softmax(-1)  # type: ignore[operator]
+            assert torch.allclose(known[b, 0, 0], theirs, atol=1e-5)
     entropy = -0.7 * (known * known.clamp(min=1e-9).log()).sum(-1)
     assert loss.item() > (entropy * weight).sum().item() > 0.1 * num
 
@@ -242,6 +286,21 @@ def test_what_is_kept_is_what_is_computed_anew_and_asked_once(
     assert losses[1] == losses[0]
     assert losses[2] == pytest.approx(losses[0], rel=1e-2)
     assert losses[3] == losses[2]
+
+
+def test_what_is_kept_of_one_temperature_is_not_taken_for_another(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["run"]["keep_states"] = True
+    job = job_of(tables, tmp_path)
+    row = next(row for row in job.source.rows(0) if row.temperature and sum(row.learn) > 2)
+    rows = [dataclasses.replace(row, temperature=heat) for heat in (0.7, 1.0)]
+    ids = torch.tensor([row.ids, row.ids])
+    kept = job._asked(rows, ids, job._taught)
+    anew = job._taught(rows, ids)
+    for ours, theirs in zip(kept, anew, strict=True):
+        assert torch.allclose(ours.double(), theirs.double(), atol=1e-2)
+    assert not torch.allclose(kept[2][0], kept[2][1], atol=1e-2), "so the temperature matters"
 
 
 @pytest.mark.parametrize("name", ["drafter.toml", "drafter-any.toml"])

@@ -95,6 +95,7 @@ def test_the_loss_is_that_of_each_head_by_its_weight(
     cut = list(job.pieces(progress))
     assert len(cut) > len(pieces)
     assert sum(piece[0].item() for piece in cut) == pytest.approx(expected, rel=1e-4)
+    assert sum(piece[2] for piece in cut) == sum(piece[2] for piece in pieces)
 
 
 def oracle(ranks: Sequence[Sequence[int | None]], below: int) -> float:

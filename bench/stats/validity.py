@@ -135,7 +135,7 @@ def clock_drift(run: Run) -> float | None:
     times: defaultdict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for (_, block), unit in baseline_units(r for r in run.records if r.error is None):
         pace = unit.time_per_token
-        if pace is not None and block in early | late:
+        if pace and block in early | late:
             times[unit.key][block in late].append(pace)
     ratios = [
         math.log(median(after) / median(before))

@@ -126,7 +126,8 @@ def trend(records: Iterable[SampleRecord]) -> float | None:
     """
     paces: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     for place, unit in baseline_units(records):
-        if pace := unit.decode_time_per_token or unit.time_per_token:
+        pace = unit.decode_time_per_token or unit.time_per_token
+        if pace is not None and pace > 0:  # below 0 in a run that is INVALID
             paces[place].append(math.log(pace))
     logs = [fmean(paces[key]) for key in sorted(paces)]
     if len(logs) < _MIN_BLOCKS:

@@ -33,7 +33,7 @@ VERBS: Sequence[tuple[str, ...]] = (
     *(("compare", "RUN", "OTHER"), ("compare", "OTHER", "RUN"), ("pool", "RUN", "OTHER")),
     *(("ls", "runs", "--json"), ("ls", "runs"), ("index", "OUT")),
     *(("export", "RUN", "--to", to) for to in ("csv", "acceptance", "pytest-benchmark")),
-    *(("export", "RUN", "--to", to) for to in ("hub", "reference", "github-action-benchmark")),
+    *(("export", "RUN", "--to", to) for to in ("reference", "github-action-benchmark")),
     *(("paper", "RUN"), ("report", "RUN", "OTHER"), ("merge", "RUN", "OTHER")),
 )
 Change = tuple[str, int, int, int]

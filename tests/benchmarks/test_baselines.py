@@ -64,7 +64,7 @@ def test_a_saved_file_holds_what_a_comparison_reads_and_nothing_else() -> None:
     timed = {"min": 1.0, "median": 2.0, "ops": 0.5, "rounds": 5, "iterations": 1, "data": [1.0]}
     each = {"group": None, "name": "a", "fullname": "f::a", "params": None, "stats": timed}
     saved = {"machine_info": {"node": "host"}, "commit_info": {"id": "x"}, "datetime": "now"}
-    saved["benchmarks"] = [each]  # type: ignore[assignment]
+    saved["benchmarks"] = [each]  # type: ignore[assignment, list-item]
     conftest.pytest_benchmark_update_json(None, None, saved)
     kept = {key: timed[key] for key in ("min", "median", "ops", "rounds", "iterations")}
     assert saved == {

@@ -93,12 +93,13 @@ def test_the_worker_of_the_benchmark_works_in_the_sides_folder_with_its_imports(
 def gate(
     toy: Toy, *arguments: object, decoder: str = DECODER, path: str = str(ROOT)
 ) -> tuple[int, dict[str, Any], str]:
-    """The exit code, the comparison and the annotations of `bench gate` on the zoo, whose answers repeat themselves."""
+    """Exit code, comparison and annotations of `bench gate` on the zoo: it accepts drafts."""
     files = toy.root.parent / "gate.json", toy.root.parent / "gate.xml"
     done = subprocess.run(
         [
-            sys.executable, ROOT / "cli.py", "gate", "-d", decoder, "--threads", "1", "--json", files[0],
-            "--junit", files[1], "--github", "-o", toy.root.parent / "r", "--progress", "none",
+            sys.executable, ROOT / "cli.py", "gate", "-d", decoder, "--threads", "1", "--json",
+            files[0], "--junit", files[1], "--github", "-o", toy.root.parent / "r",
+            "--progress", "none",
             *map(str, arguments or ("--base", "HEAD")),
         ],
         capture_output=True, text=True, check=False, cwd=toy.root,

@@ -66,6 +66,8 @@ def check_sessions(config: RunConfig, num: int, every: float) -> None:
         advice = f"use {FEWEST} or more sessions, or neither --sessions nor --every"
         raise UsageError(f"{given} is not allowed; {advice}")
     check(num, Repeats, "--sessions")
+    if every < 0:
+        raise UsageError(f"--every {every:g} is not allowed; use 0 minutes or more")
     check(every, Minutes, "--every")
 
 

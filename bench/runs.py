@@ -310,7 +310,8 @@ class _Session:
         peak = Process(peak_rss_bytes=environment.peak_rss_bytes())
         write_environment(self.run_dir, replace(measured.env, process=peak))
         floor = measure_floor(setup, measured.records, prompts)
-        unequal = tuple(differences(setup, measured.records, prompts, floor))
+        cells = measured.plan.cells
+        unequal = tuple(differences(setup, measured.records, prompts, floor, cells))
         num = len(measured.records)
         status = replace(status, differences=unequal, floor=floor, num_records=num)
         judged = judge(replace(measured, status=status))
@@ -341,7 +342,7 @@ def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
         return Exit.INTERRUPTED
     if status.verdict == WRONG:
         cells = ", ".join(status.wrong)
-        progress.note(f"{cells}: claims to be lossless and left ar's tokens beyond rounding")
+        progress.note(f"{cells}: claims to be lossless and is not")
     answered_nothing = status.verdict == INCOMPLETE and status.complete
     if status.verdict != VALID and not answered_nothing:
         return EXIT_CODES[str(status.verdict)]

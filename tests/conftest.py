@@ -117,6 +117,21 @@ def _unsaved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("bench.report.figures.dots._make_room", lambda _figure: None)
 
 
+@pytest.fixture
+def contract() -> None:
+    """Let decoders be checked before a run: for tests of what these checks find."""
+
+
+@pytest.fixture(autouse=True)
+def _unchecked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check no decoder before a run unless a test asks for it: it takes seconds a decoder."""
+    if "contract" not in request.fixturenames:
+        from bench.plan.contract import Checked
+
+        nothing = Checked(outcome="claimed")
+        monkeypatch.setattr("bench.plan.contract.check_cell", lambda *_: nothing)
+
+
 def unsaved(_figure: object, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict[str, bytes]:
     return dict.fromkeys(kinds, b"<svg></svg>")
 

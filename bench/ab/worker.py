@@ -23,6 +23,7 @@ from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
+from bench.plan.contract import check_cells
 from bench.plan.identity import identity_of
 from bench.plan.make import make_plan
 from bench.plan.setup import open_setup
@@ -49,11 +50,12 @@ class Worker(Measuring):
         progress = Progress()
         run = check_first(load_config(None, {"compile": False, **config}), progress.note)
         self._setup = setup = open_with_graphs(run, open_setup, progress)
+        self._cells = check_cells(setup, progress)
         return {
             "protocol": PROTOCOL,
             "root": str(ROOT),
             "config": setup.config.to_toml(),
-            "cells": [dataclasses.asdict(arm.cell) for arm in setup.arms.values()],
+            "cells": [dataclasses.asdict(cell) for cell in self._cells],
             "identity": identity_of(setup),
             "env": setup.environment().to_json(),
         }
@@ -88,7 +90,7 @@ class Worker(Measuring):
         """Return the text of this side's tokens, and its differences from the baseline."""
         records = [SampleRecord.from_dict(line) for line in lines]
         floor = measure_floor(self._setup, records, self._prompts)
-        found = differences(self._setup, records, self._prompts, floor)
+        found = differences(self._setup, records, self._prompts, floor, self._cells)
         return {
             "pieces": pieces_in(self._setup.tokenizer, records, self._prompts.values()),
             "differences": [dataclasses.asdict(difference) for difference in found],

@@ -13,6 +13,7 @@ from bench.machine.clock import Stopwatch
 from bench.machine.env import models_of
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_compiled
+from bench.plan.contract import check_cells
 from bench.plan.devices import computed_in
 from bench.plan.identity import identity_of
 from bench.plan.setup import Opener, Setup, open_setup
@@ -70,7 +71,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     plan = Plan(
         name=name,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        cells=tuple(arm.cell for arm in setup.arms.values()),
+        cells=check_cells(setup, progress),
         order_seed=config.seed,
         prompts=tuple(_planned(prompt, timed, scored) for prompt in prompts),
         blocks=order_blocks(

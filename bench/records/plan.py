@@ -32,6 +32,8 @@ NOT_VERIFIED = "not verified"
 """Replaces the guarantee of a cell whose tokens differ, if rounding is not shown to explain it."""
 WRONG = "WRONG"
 """Replaces the guarantee of a cell that claims to be lossless and was found not to be."""
+VERIFIED, CLAIMED, REFUTED = "verified", "claimed", "wrong"
+"""Outcomes of the checks of a lossless cell: passed, not possible, failed."""
 _GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
@@ -42,6 +44,9 @@ class Cell:
     The decoder's class and options determine `lossless`, and whether it `drafts`. With the
     temperature, they determine `comparable_to_ar`: lossless then means exactly ar's tokens (greedy,
     or coupled). `code` is the SHA-256 of the decoder's own source files (`bench.plan.code`).
+    `checked` is the outcome of the contract's checks when the run was planned (`VERIFIED`,
+    `CLAIMED` or `REFUTED`; None: not a lossless cell, or not known); `check_note` says what they
+    found.
     """
 
     cell: str
@@ -52,6 +57,8 @@ class Cell:
     comparable_to_ar: bool | None = None
     code: str | None = None
     drafts: bool | None = None
+    checked: str | None = None
+    check_note: str | None = None
 
     @property
     def guarantee(self) -> str:

@@ -6,8 +6,8 @@ The file is written when the folder is created (``opening``), before the first m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +32,7 @@ class Difference:
     between two logits, or above temperature 0 from u to the other token's share of the CDF.
     `places_off` is the largest distance of logits, in units of the dtype's last place: of these,
     and in half precision of all tokens of greedy answers from the target's likeliest ones.
+    `check` is the check of the contract that the cell fails, if it fails one.
     """
 
     cell: str
@@ -44,6 +45,7 @@ class Difference:
     places: tuple[Num, ...] = ()
     gaps: tuple[Gap, ...] = ()
     places_off: Gap | None = None
+    check: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +114,16 @@ class RunStatus:
 
     @property
     def wrong(self) -> list[str]:
-        """Cells that claim to be lossless but gave wrong tokens."""
-        return [difference.cell for difference in self.differences or () if difference.num_wrong]
+        """Cells that claim to be lossless but gave wrong tokens or fail the contract's checks."""
+        return [each.cell for each in self.differences or () if each.num_wrong or each.check]
 
     @property
     def found(self) -> dict[str, str]:
         """What is found of cells that claim the baseline's tokens and gave others, by cell."""
         return {
-            each.cell: WRONG if each.num_wrong else NOT_VERIFIED
+            each.cell: WRONG if each.num_wrong or each.check else NOT_VERIFIED
             for each in self.differences or ()
-            if each.num_wrong != 0
+            if each.num_wrong != 0 or each.check
         }
 
     @property
@@ -145,6 +147,14 @@ class RunStatus:
             difference.clear()
             difference |= known
         return {key: value for key, value in data.items() if value is not None}
+
+
+def with_checks(found: Iterable[Difference], failed: Mapping[str, str]) -> list[Difference]:
+    """Add the checks that cells failed, by cell, to the differences of a run."""
+    by_cell = {each.cell: each for each in found}
+    for cell, check in failed.items():
+        by_cell[cell] = replace(by_cell.get(cell, Difference(cell=cell)), check=check)
+    return list(by_cell.values())
 
 
 def read_status(run_dir: Path) -> RunStatus:

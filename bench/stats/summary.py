@@ -78,6 +78,7 @@ def summarise(
     comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}
     decoders = decoder_order(plan, records, found)
     promises = plan.guarantees(found)
+    checked = {cell.cell: cell.checked for cell in plan.cells}
     qualities = {
         decoder: {
             family: family_quality(family, _of_family(cells[decoder], family), gold or {})
@@ -108,6 +109,7 @@ def summarise(
                 "decoder": decoder,
                 "family": family,
                 "guarantee": promises.get(decoder),
+                "checked": checked.get(decoder),
                 **_counts(chosen),
                 **_times(decoder, base, mine, again),
                 "acceptance_length_low": length.low,

@@ -95,6 +95,7 @@ class SummaryRow:
     telling_quality: float | None = None
     telling_quality_low: float | None = None
     telling_quality_high: float | None = None
+    checked: str | None = None
 
     @property
     def floor(self) -> Estimate:

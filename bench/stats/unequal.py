@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
-from bench.records.status import Difference, RunStatus
+from bench.records.status import Difference, RunStatus, with_checks
 from bench.stats.counters import first_difference
 
 Pair = tuple[str, tuple[int, ...], tuple[int, ...], int]
@@ -95,4 +95,5 @@ def pooled(
                 num += min(difference.num_wrong, len(each.unequal))
         of_all = whole.difference(num, gaps)
         found.append(replace(of_all, places_off=max(farthest, default=None)))
-    return tuple(found)
+    failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
+    return tuple(with_checks(found, failed))

@@ -30,7 +30,15 @@ from typing import Any
 from bench.errors import Exit
 from bench.records.files import SAMPLES, STORED
 from bench.records.phases import read_phases
-from bench.records.plan import BASELINE, SECOND_BASELINE, WRONG
+from bench.records.plan import (
+    BASELINE,
+    REFUTED,
+    SAME_DISTRIBUTION,
+    SECOND_BASELINE,
+    VERIFIED,
+    WRONG,
+    Cell,
+)
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
 from bench.records.status import Difference, Floor, RunStatus
@@ -111,6 +119,7 @@ def judge(run: Run) -> RunStatus:
             *([] if parts else _unsteady("the machine", noise_floor(run.records))),
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
+            *_claim_warnings(run.plan.cells),
             *run.env.models.notes,
             *training_warnings(run.config, run.env.models),
             *context_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
@@ -151,7 +160,14 @@ def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
     """Describe how the wrong cells (or the others) differ from the baseline, one line per cell."""
     lines = []
     for difference in status.differences or ():
-        if bool(difference.num_wrong) != wrong:
+        if (difference.cell in status.wrong) != wrong:
+            continue
+        if difference.check:
+            lines.append(
+                f"{difference.cell} is WRONG: it claims to be lossless and fails the contract's "
+                f"checks: {difference.check}"
+            )
+        if difference.num_answers is None:
             continue
         if not wrong and difference.num_tokens:
             lines.append(_parting_line(difference, status))
@@ -371,6 +387,20 @@ def _unsteady(what: str, floor: Estimate) -> list[str]:
         return []
     ends = f"[{factor(floor.low, '')}, {factor(floor.high, '')}]"
     return [f"{what} is not steady: ar against itself gave {factor(floor.value)} {ends}"]
+
+
+def _claim_warnings(cells: Iterable[Cell]) -> list[str]:
+    """Warn of distributions that no check could verify, and of steps that depend on the past."""
+    warnings = []
+    for cell in cells:
+        if cell.check_note is None or cell.checked == REFUTED:
+            continue
+        if cell.checked == VERIFIED:
+            warnings.append(f"{cell.cell} is lossless, but {cell.check_note}")
+        elif cell.guarantee == SAME_DISTRIBUTION:
+            line = f"{cell.cell} claims ar's distribution; no check verified it: {cell.check_note}"
+            warnings.append(line)
+    return warnings
 
 
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:

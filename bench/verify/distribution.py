@@ -45,11 +45,14 @@ class DistributionTest:
 
 def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
     """Return one finding per test; all tests share one significance level."""
-    fits = [test.draws.fit for test in tests]
-    adjusted = holm([fit.p_value for fit in fits])
+    fits = [test.draws.fits for test in tests]
+    flat = [fit.p_value for each in fits for fit in each]
+    adjusted = iter(holm(flat))
     made = []
-    for test, fit, p_value in zip(tests, fits, adjusted, strict=True):
-        distance = detectable_distance(fit.dof, fit.num_draws, FALSE_ALARM / len(tests))
+    for test, each in zip(tests, fits, strict=True):
+        whole = each[-1]
+        distance = detectable_distance(whole.dof, whole.num_draws, FALSE_ALARM / len(flat))
+        p_value, _, fit = min((next(adjusted), number, fit) for number, fit in enumerate(each))
         outcome: CheckOutcome = "passed" if distance <= MAX_DISTANCE else "open"
         if p_value < FALSE_ALARM:
             outcome = "wrong" if test.exact else "open"

@@ -30,9 +30,10 @@ import torch
 from torch import Tensor
 
 from bench.plan.setup import Setup
+from bench.records.plan import REFUTED, Cell
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.records.status import Difference, Floor
+from bench.records.status import Difference, Floor, with_checks
 from bench.stats.counters import first_difference
 from bench.stats.unequal import Compared, Pair, compare_with_baseline
 from bench.verify.floor import Likeliest, bound, is_frequent, last_place
@@ -79,10 +80,12 @@ def differences(
     records: Sequence[SampleRecord],
     prompts: Mapping[str, Prompt],
     floor: Floor | None = None,
+    cells: Sequence[Cell] = (),
 ) -> list[Difference]:
     """Return the lossless cells whose timed answers differ from the baseline's, with evidence.
 
-    `floor` judges the cells that rounding may excuse; without one, these are not verified.
+    `floor` judges the cells that rounding may excuse; without one, these are not verified. Planned
+    `cells` that failed the contract's checks are among them.
     """
     found = []
     whole: dict[Answered, Likeliest] = {}
@@ -113,7 +116,8 @@ def differences(
         difference = each.difference(num_wrong, tuple(d.distance for d in within))
         farthest = max(places, default=None)
         found.append(dataclasses.replace(difference, places_off=farthest))
-    return found
+    failed = {each.cell: str(each.check_note) for each in cells if each.checked == REFUTED}
+    return with_checks(found, failed)
 
 
 def _beyond_rounding(

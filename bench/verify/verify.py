@@ -40,8 +40,8 @@ from bench.verify.divergence import MARGINS, edge_margin
 from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
 from bench.verify.subject import PROMPTS, SelfDraft, Subject, answer, applies_to
 from bench.verify.verdict import VerifyReport
-from decoders.core.checks import table_draws
 from decoders.core.decoder import SelfDriven
+from decoders.core.testing.check_models import table_draws
 from decoders.core.testing.goodness import POWER, Draws
 from decoders.core.types import Generation, Sampling
 
@@ -49,6 +49,8 @@ _TEMPERATURE = 0.8
 """Temperature of sampled checks if the configuration's is 0."""
 NUM_DRAWS = 5000
 _TABLE_BATCH = 64
+_TABLE_SHARE = 2
+"""Draws on a table per draw on the model: tables are faster, and their answers of more cells."""
 
 
 def verify(
@@ -82,8 +84,7 @@ def verify(
         work.answers(work.greedy)
         work.answers(work.sampled)
         work.own_drafts()
-        if distribution:
-            work.distributions()
+        work.distributions(everyone=distribution)
     except KeyboardInterrupt:
         interrupted = True
         progress.note("interrupted; the findings so far follow")
@@ -126,10 +127,14 @@ class _Work:
         for subject in self._subjects:
             if subject.lossless:
                 subject.look_at_tables()
-                if subject.keeps_distribution_only:
-                    draws = table_draws(subject.arm.decoder, self._num_draws)
+                if subject.keeps_distribution_only and subject.fits_tables:
+                    draws = table_draws(subject.arm.decoder, self._num_table_draws(subject))
                     subject.draw(DistributionTest("on a table", draws), self._seed, _TABLE_BATCH)
                 self._progress.step(subject.name)
+
+    def _num_table_draws(self, subject: Subject) -> int:
+        slow = isinstance(subject.arm.decoder, SelfDriven)  # its draws are never merged
+        return self._num_draws * (1 if slow else _TABLE_SHARE)
 
     def answers(self, sampling: Sampling) -> None:
         baseline, *others = self._subjects
@@ -173,11 +178,15 @@ class _Work:
                     control.answer(subject.arm, prompt)
                 self._progress.step(subject.name)
 
-    def distributions(self) -> None:
+    def distributions(self, *, everyone: bool) -> None:
+        """Draw on the model: for everyone, or for the decoders that no table can judge."""
+        subjects = [subject for subject in self._subjects if subject.keeps_distribution_only]
+        subjects = [subject for subject in subjects if everyone or not subject.fits_tables]
+        if not subjects:
+            return
         sampling = dataclasses.replace(self.sampled, max_new_tokens=NUM_TOKENS)
         target = self._setup.models.target
         contexts = unsure_contexts(target, self._prompts, self._expected, sampling)
-        subjects = [subject for subject in self._subjects if subject.keeps_distribution_only]
         self._progress.start("distributions", len(subjects) * len(contexts))
         for name, ids in contexts:
             for subject in subjects:

@@ -12,13 +12,17 @@ from bench.records.record import StepColumns
 from bench.stats.counters import Tally, acceptance_by_position
 from decoders.core.checks import (
     Check,
-    _models,
+    StepsDifferError,
     _sampling,
+    check_batch_equals_alone,
     check_budget_and_eos,
     check_coupled_equals_ar,
     check_decoder,
     check_distribution,
     check_greedy_equals_ar,
+    check_prompts_leave_no_trace,
+    check_real_tensors,
+    check_runs_repeat,
     check_steps_concatenate,
     checks_for,
 )
@@ -27,8 +31,10 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, names, parse_spec
 from decoders.core.sampling import Uniforms
+from decoders.core.testing.check_models import tables
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Call, Emit, Sampling
+from decoders.lookup import PromptLookup
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 from tests.bench.conftest import make_record
@@ -93,6 +99,9 @@ WHOLE = {
     f"{EXAMPLES / 'recycle.py'}:Recycle",
 }
 
+ON_LLAMA = ("ar", "spec", "ptp", "isd")
+"""Decoders that run on a tiny Llama by default: a draft model, slots with uniforms, masks."""
+
 
 def slow_unless(fast: bool) -> tuple[pytest.MarkDecorator, ...]:
     return () if fast else (pytest.mark.slow,)
@@ -103,7 +112,10 @@ CASES = [
         spec,
         check,
         id=f"{Path(spec).name}-{check.__name__}",
-        marks=slow_unless(spec in WHOLE or check in ESSENTIAL),
+        marks=slow_unless(
+            check in ESSENTIAL
+            or (spec in WHOLE and (check is not check_real_tensors or spec in ON_LLAMA))
+        ),
     )
     for spec in SPECS
     for check in checks_for(build(parse_spec(spec)))
@@ -134,7 +146,7 @@ def test_many_draws_follow_the_targets_distribution(spec: str) -> None:
 def test_1_and_the_unconditional_rates_are_the_tokens_per_step(spec: str) -> None:
     """Exactly, in whole numbers: also of answers that EOS or a budget cut anywhere in a step."""
     decoder, records = build(parse_spec(spec)), []
-    models = _models(decoder)
+    models = tables(decoder)
     for budget, temperature in itertools.product(range(1, 25), (0.0, 0.9)):
         sampling = _sampling(temperature, budget, seed=budget)
         steps = StepColumns.of(generate(decoder, [5, 3, 5, 3, 5], sampling, models))
@@ -173,6 +185,63 @@ def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> Non
 
     with pytest.raises(AssertionError, match="2 tokens are neither accepted drafts"):
         check_steps_concatenate(Silent())
+
+
+def remembering(tokens: bool) -> type[PromptLookup]:
+    """A decoder whose drafts, or tokens, depend on how many answers came before."""
+    past: list[int] = []
+
+    class Remembering(PromptLookup):
+        def steps(self, request: Request) -> Steps:
+            past.append(0)
+            steps = (type(self)(k=1 + len(past) % 3) if not tokens else self)._steps(request)
+            item = next(steps)
+            while True:
+                if isinstance(item, Emit):
+                    late = tokens and len(past) > 9
+                    yield dataclasses.replace(item, tokens=item.tokens[:1]) if late else item
+                    item = next(steps)
+                else:
+                    item = steps.send((yield item))
+
+        def _steps(self, request: Request) -> Steps:
+            return super().steps(request)
+
+    return Remembering
+
+
+CHECKS = [check_runs_repeat, check_prompts_leave_no_trace, check_batch_equals_alone]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_same_tokens_in_other_steps_are_no_other_answer(check: Check) -> None:
+    with pytest.raises(StepsDifferError, match="gives the same tokens in other steps"):
+        check(remembering(tokens=False)())
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_other_tokens_are_another_answer(check: Check) -> None:
+    with pytest.raises(AssertionError, match="gives other tokens") as caught:
+        check(remembering(tokens=True)())
+    assert not isinstance(caught.value, StepsDifferError)
+
+
+def test_results_on_tables_are_inference_tensors_of_real_width() -> None:
+    model = TableModel(7)
+    model.reserve(1, 8)
+    session = model.open()
+    logits = model.forward([session.call([1, 2], output="logits", hidden=True)])
+    assert session.hidden is not None
+    assert session.hidden.shape[-1] >= 8
+    for result in (logits, session.hidden):
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            result += 1
+
+
+def test_block_verification_meets_the_contract() -> None:
+    decoder = build(parse_spec(f"{EXAMPLES / 'wrong.py'}:BlockVerified"))
+    for check in set(checks_for(decoder)) - {check_distribution}:
+        check(decoder)
 
 
 BRANCHING = (

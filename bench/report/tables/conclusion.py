@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
+from bench.records.plan import (
+    BASELINE,
+    NO_GUARANTEE,
+    NOT_VERIFIED,
+    SAME_TOKENS,
+    VERIFIED,
+    WRONG,
+)
 from bench.report.tables.speed import floor_note, prompts_needed_note
 from bench.report.tables.table import (
     guarantee_label,
@@ -100,7 +107,8 @@ def _of_exact(ahead: Leaders) -> str:
             text = f"the highest of {num} estimates is {best.decoder}'s, {_times(best)}"
         return f"No decoder with a guarantee is shown to be faster than {BASELINE}: {text}."
     same = "tokens" if best.guarantee == SAME_TOKENS else "distribution"
-    text = f"{best.decoder} is {_times(best)} and guarantees {BASELINE}'s {same}"
+    claims = "guarantees" if best.guarantee == SAME_TOKENS or best.checked == VERIFIED else "claims"
+    text = f"{best.decoder} is {_times(best)} and {claims} {BASELINE}'s {same}"
     if num == 1:
         return f"{text}."
     if not tied:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.records.plan import (
+    BASELINE,
+    CLAIMED,
+    NO_GUARANTEE,
+    SAME_DISTRIBUTION,
+    VERIFIED,
+    WRONG,
+)
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL, family_order
 from bench.stats.summary_row import SummaryRow, rows_of
@@ -297,5 +304,11 @@ def step_length(row: SummaryRow) -> TableCell:
 
 
 def guarantee_label(row: SummaryRow) -> str:
-    """Return what a decoder guarantees of its answers, or "-"."""
+    """Return what a decoder guarantees of its answers, or "-".
+
+    The run itself compares tokens with the baseline's. A distribution is verified by the checks
+    before the run, or only claimed.
+    """
+    if row.guarantee == SAME_DISTRIBUTION:
+        return f"{row.guarantee} ({VERIFIED if row.checked == VERIFIED else CLAIMED})"
     return row.guarantee or UNKNOWN

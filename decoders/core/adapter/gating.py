@@ -224,7 +224,8 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
         if x.numel() // x.shape[-1] != _ROWS:
             strange.append(names[index])
 
-    ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None]
+    num_words = module.config.get_text_config().vocab_size
+    ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
     cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
     with _watched([module.get_submodule(name) for name in names], note):
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)

@@ -60,8 +60,9 @@ def random_model(
     quantized: Width | None = None,
     compile: bool = False,
     backend: Backend = "inductor",
+    spread: float = _SPREAD,
 ) -> HFModel:
-    """Make a model with seeded random weights; norms are 1 and biases 0."""
+    """Make a model with seeded normal weights of deviation `spread`; norms are 1 and biases 0."""
     with torch.device(device), no_init_weights():
         module = _MODELS.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
     module.tie_weights()
@@ -69,7 +70,7 @@ def random_model(
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.ndim > 1:
-                parameter.normal_(0, _SPREAD, generator=generator)
+                parameter.normal_(0, spread, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
     return HFModel(module, quantized=quantized, compile=compile, backend=backend)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -150,7 +150,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 class Draws:
-    """Answers of `sampling.max_new_tokens` tokens to one prompt, counted by cell."""
+    """Answers of `sampling.max_new_tokens` tokens to one prompt, counted by cell.
+
+    The first `beginning` tokens of each answer are also counted by themselves: an error in the
+    first steps stands out among the few cells of short beginnings (0: they are not counted).
+    """
 
     def __init__(
         self,
@@ -159,10 +163,16 @@ class Draws:
         prompt: Sequence[int],
         sampling: Sampling,
         num_draws: int,
+        *,
+        beginning: int = 0,
     ) -> None:
         """Enumerate the exact distribution; keep answers short, as every draw costs a prefill."""
-        self.counts: Counter[Outcomes] = Counter()
-        self.distribution = exact_distribution(models.target, prompt, sampling, num_draws)
+        lengths = [*([beginning] if beginning else []), sampling.max_new_tokens]
+        self._counted: list[tuple[int, Distribution, Counter[Outcomes]]] = []
+        for length in lengths:
+            shorter = replace(sampling, max_new_tokens=length)
+            exact = exact_distribution(models.target, prompt, shorter, num_draws)
+            self._counted.append((length, exact, Counter()))
         self._decoder, self._models = decoder, models
         self._prompt, self._sampling, self._num_draws = prompt, sampling, num_draws
 
@@ -174,7 +184,8 @@ class Draws:
         def count(_index: int, outcome: Outcome) -> None:
             if not isinstance(outcome, Generation):
                 raise outcome
-            self.counts[self.distribution.cell_of(outcome.tokens)] += 1
+            for length, exact, counts in self._counted:
+                counts[exact.cell_of(outcome.tokens[:length])] += 1
             on_draw()
 
         scheduler = Scheduler(self._decoder, self._models, self._sampling, batch_size)
@@ -182,9 +193,19 @@ class Draws:
         scheduler.run([self._prompt] * self._num_draws, seeds=seeds, on_finish=count)
 
     @property
-    def fit(self) -> Fit:
-        """The test of all draws so far."""
-        return fit(self.distribution, self.counts)
+    def distribution(self) -> Distribution:
+        """The exact distribution of whole answers."""
+        return self._counted[-1][1]
+
+    @property
+    def counts(self) -> Counter[Outcomes]:
+        """The whole answers drawn so far, by cell."""
+        return self._counted[-1][2]
+
+    @property
+    def fits(self) -> list[Fit]:
+        """The tests of all draws so far: of beginnings, if counted, then of whole answers."""
+        return [fit(exact, counts) for _, exact, counts in self._counted]
 
 
 def exact_distribution(

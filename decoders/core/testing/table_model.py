@@ -4,7 +4,7 @@ Logits are a seeded function of the last `order` visible tokens, so every probab
 enumerated. Prefix, positions, masks, slots, `truncate` and `select_rows` work as in a cached
 transformer. An adapter is a parallel student that errs in a given share of its predictions; slots
 without a uniform take the likeliest tokens. The hidden state ``[R, D]`` is artificial: the last
-D = `order` tokens as numbers (-1 if missing), from which heads and draft layers read the context.
+`order` tokens as numbers after fillers of -1, from which heads and draft layers read the context.
 
 Letters: V vocabulary, N rows of a call.
 """
@@ -26,6 +26,8 @@ from decoders.core.sampling import pick, warp
 from decoders.core.types import MASKED, NO_UNIFORM, Call, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
+_WIDTH = 8
+"""Least width D of hidden states."""
 
 
 class TableModel(Model):
@@ -136,8 +138,9 @@ class TableModel(Model):
             self._distributions[key] = own
         return self._distributions[key]
 
+    @torch.inference_mode()
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        """See `Model.forward`."""
+        """See `Model.forward`; results are inference tensors, as those of every real model."""
         self.num_forwards += 1
         rows = [row for call in calls for row in self._run(call)]
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
@@ -157,8 +160,10 @@ class TableModel(Model):
         return logits
 
     def _hidden(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        rows = [[-1] * self._order + list(context) for context in contexts]
-        return torch.tensor([row[len(row) - self._order :] for row in rows], dtype=torch.float32)
+        seen = [list(context)[max(0, len(context) - self._order) :] for context in contexts]
+        width = max(_WIDTH, self._order)
+        rows = [[-1] * (width - len(tokens)) + tokens for tokens in seen]
+        return torch.tensor(rows, dtype=torch.float32)
 
     def propose(self, name: str, hidden: Tensor) -> Tensor:
         """See `Model.propose`."""

@@ -25,8 +25,8 @@ from bench.verify.equality import CURVE
 from bench.verify.verdict import Examination, Finding, VerifyReport
 from bench.verify.verify import NUM_DRAWS, verify
 from decoders.ar import Autoregressive
-from decoders.core.checks import table_draws
 from decoders.core.registry import build, parse_spec
+from decoders.core.testing.check_models import table_draws
 from decoders.core.types import Outcome, Sampling
 from tests.conftest import RecordedProgress
 
@@ -36,8 +36,13 @@ CONTROLS = {
     "WarpsDraft": "distribution on a table",
     "ReseedsAccept": "distribution on a table",
     "AcceptsAbove": "distribution on a table",
+    "ReusesDraw": "distribution on a table",
+    "BlockReusesDraw": "distribution on a table",
     "LeaksCache": "equality on a table",
 }
+MORE = ("NoResidual", "Lenient", "PeeksAtTest", "Contrastive")
+"""Controls that `tests/bench/plan/test_contract.py` runs by default."""
+RIGHT = ("Tampered", "OwnTest", "BlockVerified")
 HONEST = "spec,spec@coupled:verify=coupled,ptp,ptp@pqd:mode=pqd"
 Make = Callable[..., RunConfig]
 
@@ -51,7 +56,7 @@ def examined(small: Make, opener: Any, progress: Any) -> Callable[..., VerifyRep
         *,
         shown: Any = None,
         distribution: bool = False,
-        draws: int = 1500,
+        draws: int = 1000,
         **values: Any,
     ) -> VerifyReport:
         config = small(decoders=decoders, **values)
@@ -72,10 +77,10 @@ def controls() -> VerifyReport:
     from bench.settings.config import load_config
     from tests.conftest import RecordedProgress, open_tables
 
-    names = ",".join(f"{WRONG}:{name}" for name in (*CONTROLS, "Tampered", "OwnTest"))
+    names = ",".join(f"{WRONG}:{name}" for name in (*CONTROLS, *RIGHT))
     values = {"model": "tables", "draft": "tables", "decoders": names, "tasks": "qa"}
     config = load_config(None, {**values, "limit": 2, "max_new_tokens": 12})
-    return verify(config, RecordedProgress(), num_draws=1500, opener=open_tables)
+    return verify(config, RecordedProgress(), num_draws=1000, opener=open_tables)
 
 
 @pytest.mark.parametrize("control", CONTROLS)
@@ -86,9 +91,19 @@ def test_a_negative_control_is_caught(controls: VerifyReport, control: str) -> N
     assert controls.exit_code == 3
 
 
-@pytest.mark.parametrize("name", ["ar", f"{WRONG}:Tampered", f"{WRONG}:OwnTest"])
+@pytest.mark.parametrize("name", ["ar", *(f"{WRONG}:{name}" for name in RIGHT)])
 def test_what_the_controls_are_made_of_is_right(controls: VerifyReport, name: str) -> None:
     assert of(controls, name).verdict == "lossless"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 10**6])
+def test_drafts_that_replay_uniforms_show_at_the_default_draws(
+    examined: Callable[..., VerifyReport], seed: int
+) -> None:
+    names = [f"{WRONG}:{name}" for name in ("BlockReplaysDrafts", "BlockVerified")]
+    report = examined(",".join(names), limit=2, draws=NUM_DRAWS, seed=seed)
+    assert [of(report, name).verdict for name in names] == ["wrong", "lossless"]
 
 
 @pytest.mark.slow
@@ -110,9 +125,10 @@ def test_honest_decoders_are_lossless(examined: Callable[..., VerifyReport]) -> 
     )
     assert report.exit_code == 0
     checks = {one.decoder: [f.check for f in one.findings] for one in report.examined}
-    assert checks["ptp"] == ["equality on a table", "greedy, tokens of ar", "T = 0.8, tokens of ar"]
+    both = ["equality on a table", "equality on a tiny Llama"]
+    assert checks["ptp"] == [*both, "greedy, tokens of ar", "T = 0.8, tokens of ar"]
     assert checks["spec"] == [
-        "equality on a table",
+        *both,
         "greedy, tokens of ar",
         "greedy, own drafts",
         "T = 0.8, own drafts",
@@ -149,7 +165,7 @@ def test_honest_decoders_pass_twenty_of_twenty_examinations(
 
 @pytest.mark.slow
 def test_controls_are_caught_whatever_the_seed(examined: Callable[..., VerifyReport]) -> None:
-    names = [f"{WRONG}:{control}" for control in CONTROLS]
+    names = [f"{WRONG}:{control}" for control in (*CONTROLS, *MORE)]
     for seed in range(5):
         report = examined(",".join(names), seed=1 + seed * 10**6, limit=2, draws=2000)
         assert [of(report, name).verdict for name in names] == ["wrong"] * len(names), seed
@@ -158,7 +174,7 @@ def test_controls_are_caught_whatever_the_seed(examined: Callable[..., VerifyRep
 def test_a_lossy_decoder_has_its_distance_measured(small: Make, opener: Any, progress: Any) -> None:
     name = f"{WRONG}:Unverified@loose"
     report = verify(
-        small(decoders=name), progress(), num_draws=1500, opener=partial(opener, agreement=0.3)
+        small(decoders=name), progress(), num_draws=1000, opener=partial(opener, agreement=0.3)
     )
     (finding,) = of(report, name).findings
     assert of(report, name).verdict == "lossy"
@@ -174,7 +190,7 @@ def test_a_lossy_decoder_that_fails_is_inconclusive(
     path = Path(spec.partition(":")[0])
     code = path.read_text().replace("    def steps", "    lossless = False\n\n    def steps")
     path.write_text(code)
-    report = examined(spec, limit=2, draws=1500)
+    report = examined(spec, limit=2, draws=1000)
     (mine,) = (one for one in report.examined if one.decoder != "ar")
     assert not mine.lossless
     assert mine.verdict == "inconclusive"
@@ -197,7 +213,7 @@ def without_numbers(run: ResolvedRun) -> Any:
 
 def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: Any) -> None:
     report = verify(
-        small(decoders="ar,spec", limit=2), progress(), num_draws=1500, opener=without_numbers
+        small(decoders="ar,spec", limit=2), progress(), num_draws=1000, opener=without_numbers
     )
     assert {one.decoder: one.verdict for one in report.examined} == dict.fromkeys(
         ["ar", "spec"], "inconclusive"

@@ -62,5 +62,18 @@ def test_an_interruption_keeps_what_was_drawn() -> None:
 
     with pytest.raises(StopIteration):
         draws.draw(0, 8, one_more)
-    assert draws.fit.num_draws == 201
-    assert draws.fit.p_value > 1e-3
+    assert draws.fits[-1].num_draws == 201
+    assert draws.fits[-1].p_value > 1e-3
+
+
+def test_beginnings_are_tested_by_themselves() -> None:
+    models = Models(target=TableModel(4, seed=1, scale=1.0))
+    draws = Draws(Autoregressive(), models, [1], SAMPLING, 2000, beginning=2)
+    draws.draw(0, 64)
+    begun, whole = draws.fits
+    assert (begun.num_draws, whole.num_draws) == (2000, 2000)
+    assert begun.dof == 15
+    assert whole.dof > 30
+    assert min(begun.p_value, whole.p_value) > 1e-3
+    (plain,) = Draws(Autoregressive(), models, [1], SAMPLING, 10).fits
+    assert plain.num_draws == 0

@@ -1,0 +1,197 @@
+"""Checks, before a run, that decoders which claim to be lossless are (`decoders.core.checks`).
+
+The checks run on tables of known distributions and on a tiny random Llama, so they cost the same
+for every model. Their result is kept in the cache folder under a hash of everything that decides
+it: the harness's own decoders and checks, the decoder's code and options, and library versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.machine.env import ROOT
+from bench.machine.source import source_hash
+from bench.plan.code import own_files
+from bench.plan.setup import Setup
+from bench.progress import Progress
+from bench.records.failures import error_line
+from bench.records.plan import BASELINE, CLAIMED, REFUTED, VERIFIED, Cell
+from decoders.core import checks
+from decoders.core.decoder import Decoder, SelfDriven
+from decoders.core.hf.checkpoint import cache_folder
+from decoders.core.testing.check_models import llama_draws
+
+LIMIT_S = 300.0
+"""Most seconds that the checks of one decoder may take."""
+_AGAIN_S = 5.0
+"""Seconds until a decoder that swallows the time limit's error is interrupted again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The outcome of a decoder's checks (`Cell.checked`), and the reason if it is not verified."""
+
+    outcome: str
+    note: str | None = None
+
+
+def check_cells(setup: Setup, progress: Progress) -> tuple[Cell, ...]:
+    """Return the cells of a setup, the lossless ones with the outcome of their checks.
+
+    Each outcome but `VERIFIED` is noted. A sampled run also checks the distribution of answers.
+    """
+    made = {}
+    sampled = not setup.sampling.greedy
+    for name, arm in setup.arms.items():
+        made[name] = arm.cell
+        if name == BASELINE or not arm.cell.lossless:
+            continue
+        found = Checked(outcome=CLAIMED, note="not checked (--no-self-check)")
+        if setup.config.self_check:
+            found = check_cell(name, arm.decoder, sampled, progress)
+        made[name] = replace(arm.cell, checked=found.outcome, check_note=found.note)
+        if found.outcome == REFUTED:
+            progress.note(f"{name} claims to be lossless and fails its checks: {found.note}")
+        elif found.note is not None:
+            progress.note(f"{name}: {found.outcome} to be lossless ({found.note})")
+    return tuple(made.values())
+
+
+def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -> Checked:
+    """Return the outcome of a decoder's checks from the cache, or run them."""
+    file = _file_of(decoder, sampled)
+    stored = None if file is None else _read(file)
+    if stored is not None:
+        return stored
+    progress.start(f"checking {name} on tables", 1)
+    try:
+        with _limited(LIMIT_S):
+            found = examine(decoder, sampled)
+    except TimeoutError as error:
+        found = Checked(outcome=CLAIMED, note=str(error))
+    progress.step(name)
+    if file is not None and found.outcome != CLAIMED:
+        _write(file, found)
+    return found
+
+
+def examine(decoder: Decoder, sampled: bool) -> Checked:
+    """Run a decoder's checks, up to the first that fails.
+
+    A decoder that cannot run on tables is checked on the tiny Llama alone.
+    """
+    draws = sampled and not decoder.coupled
+    by_itself = draws and isinstance(decoder, SelfDriven)
+    draws = draws and not by_itself
+    note = failed = None
+    try:
+        note = _on_tables(decoder, draws)
+    except TimeoutError:
+        raise
+    except Exception as error:
+        if checks.is_verdict(error):
+            return Checked(outcome=REFUTED, note=str(error))
+        failed = error
+    try:
+        checks.check_real_tensors(decoder)
+        if failed is not None and draws:
+            checks.check_draws(llama_draws(decoder, checks.NUM_DISTRIBUTION_DRAWS), str(decoder))
+    except Exception as error:
+        if checks.is_verdict(error):
+            return Checked(outcome=REFUTED, note=str(error))
+        return Checked(outcome=CLAIMED, note=error_line(failed or error))
+    if by_itself:
+        line = "it runs a loop of its own, too slow to draw from; `bench verify` tests it"
+        return Checked(outcome=CLAIMED, note=line)
+    return Checked(outcome=VERIFIED, note=note)
+
+
+def _on_tables(decoder: Decoder, draws: bool) -> str | None:
+    """Run the checks on tables; return a remark on steps, which are no matter of losslessness."""
+    note = None
+    for check in checks.equality_checks(decoder):
+        try:
+            check(decoder)
+        except checks.StepsDifferError as error:
+            note = str(error)
+    if draws:
+        checks.check_distribution(decoder)
+    return note
+
+
+@contextlib.contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    """Raise `TimeoutError` in the main thread after `limit_s` seconds."""
+    if threading.current_thread() is not threading.main_thread() or os.name == "nt":
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"not finished after {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _file_of(decoder: Decoder, sampled: bool) -> Path | None:
+    """Return the file of a decoder's outcome; None if its code cannot be read."""
+    files = [*sorted(ROOT.glob("decoders/**/*.py")), *code_of(decoder), Path(__file__)]
+    try:
+        code = source_hash(files)
+    except OSError:
+        return None
+    kind = type(decoder)
+    options = {each.name: repr(getattr(decoder, each.name)) for each in dataclasses.fields(decoder)}
+    versions = (sys.version, torch.__version__, np.__version__)
+    what = (kind.__module__, kind.__qualname__, options, sampled, checks.NUM_DISTRIBUTION_DRAWS)
+    key = hashlib.sha256(repr((what, code, versions)).encode()).hexdigest()[:32]
+    return cache_folder() / "checked" / f"{key}.json"
+
+
+def code_of(decoder: Decoder) -> list[Path]:
+    """Return the files of a decoder's code: its own, and those of the classes it derives from."""
+    methods = [each for kind in type(decoder).__mro__ for each in vars(kind).values()]
+    derived = {each.__code__.co_filename for each in methods if isinstance(each, FunctionType)}
+    files = [file for file in map(Path, sorted(derived)) if file.is_file()]
+    return [*own_files(decoder), *files]
+
+
+def _read(file: Path) -> Checked | None:
+    try:
+        data: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        note = data["note"]
+        return Checked(outcome=str(data["outcome"]), note=None if note is None else str(note))
+    except (OSError, ValueError, KeyError, TypeError):  # it is checked again
+        return None
+
+
+def _write(file: Path, found: Checked) -> None:
+    """Keep an outcome; a cache that cannot be written to keeps nothing."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, delete=False
+        ) as scratch:
+            scratch.write(json.dumps(dataclasses.asdict(found)))
+        Path(scratch.name).replace(file)

@@ -1,0 +1,93 @@
+"""Models on which the contract's checks run: tables of known distributions, tiny Llamas, halves.
+
+Words 0 to 5 are tokens, word 6 ends an answer. Adapters are attached under the names that a
+decoder's parts use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.testing.goodness import Draws
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Sampling
+
+VOCAB, EOS = 7, 6
+_LLAMA_LENGTH = 512
+_FEW_WORDS, _RARELY = 5, 0.3
+"""Words and agreement of the models that answers are drawn from: enough rejections, and residuals
+of several words, so that a uniform used twice shows."""
+_NUM_DRAWN, _BEGINNING = 4, 3
+
+
+def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) -> Models:
+    """Return a table as target, and one that agrees with it in a share of its predictions."""
+    target = TableModel(VOCAB, seed=1, scale=1.5, max_length=max_length)
+    draft = TableModel(VOCAB, seed=2, scale=1.5, agree_with=target, agreement=agreement)
+    return with_adapters(decoder, Models(target=target, draft=draft), error=1 - agreement)
+
+
+def _role(models: Models, part: Decoder) -> Any:
+    return models.target if part.adapter_of == "target" else models.draft
+
+
+def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
+    """Return a tiny random Llama as target, and a disturbed copy as draft model."""
+    from decoders.core.testing.tiny_llama import attach_random, tiny_models  # loads transformers
+
+    models = tiny_models(vocab_size, _LLAMA_LENGTH)
+    for part in decoder.parts:
+        if part.adapter_name is not None:
+            attach_random(_role(models, part), part.adapter_name, (*part.variants, "o-ptp")[0])
+    return models
+
+
+def halves(decoder: Decoder) -> Models:
+    """Return two tables that never pick the same word; the target's own adapter always errs."""
+    # the draft's adapter agrees with the draft
+    error = float(decoder.adapter_of == "target")
+    return with_adapters(decoder, Models(target=_Half(low=True), draft=_Half(low=False)), error)
+
+
+def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
+    """Attach the decoder's adapters, wrong in a share `error` of their predictions, to tables."""
+    for part in decoder.parts:
+        if part.adapter_name is not None:
+            _role(models, part).attach(part.adapter_name, error, *part.variants[:1])
+    return models
+
+
+def table_draws(decoder: Decoder, num_draws: int) -> Draws:
+    """Prepare draws of four-token answers from five words: few cells, several steps."""
+    target = TableModel(_FEW_WORDS, seed=1, scale=1.0)
+    draft = TableModel(_FEW_WORDS, seed=2, scale=1.0, agree_with=target, agreement=_RARELY)
+    models = with_adapters(decoder, Models(target=target, draft=draft), error=1 - _RARELY)
+    return _draws(decoder, models, num_draws)
+
+
+def llama_draws(decoder: Decoder, num_draws: int) -> Draws:
+    """Prepare draws like `table_draws`, from a tiny random Llama."""
+    return _draws(decoder, llamas(decoder, _FEW_WORDS), num_draws)
+
+
+def _draws(decoder: Decoder, models: Models, num_draws: int) -> Draws:
+    sampling = Sampling(temperature=0.9, max_new_tokens=_NUM_DRAWN)
+    return Draws(decoder, models, [1, 2], sampling, num_draws, beginning=_BEGINNING)
+
+
+class _Half(TableModel):
+    """A table that only picks from the lower, or only from the upper, half of the vocabulary."""
+
+    def __init__(self, *, low: bool) -> None:
+        super().__init__(VOCAB, seed=3)
+        half = VOCAB // 2
+        self._silent = slice(half, None) if low else slice(0, half)
+
+    def logits(self, context: list[int]) -> torch.Tensor:  # type: ignore[override]
+        logits = super().logits(context).clone()
+        logits[self._silent] = float("-inf")
+        return logits

@@ -1,0 +1,74 @@
+"""Tiny random Llamas: real calls, caches and hidden states for the contract's checks.
+
+Results of these models are inference tensors, hidden states are as wide as a model's, and a
+decoder finds the modules it may read (`HFModel.module`). A vocabulary of few words keeps answers
+enumerable. Adapters have random weights; the draft model is the target with disturbed weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from decoders.core.adapter.config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
+from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
+from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.engine.models import Models
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.shapes import config_of, random_model
+
+_WIDTH, _RANK, _HEADS, _LAYERS = 32, 4, 2, 2
+_NUM_SLOTS = 6
+_SPREAD, _DISTURBED = 0.3, 0.1
+_SIZES: dict[Variant, dict[str, Any]] = {
+    "eagle": {"num_heads": _HEADS},
+    "shallow": {"num_heads": _HEADS, "num_layers": 1, "code": "dyadic"},
+}
+
+
+def tiny_models(vocab_size: int, max_length: int) -> Models:
+    """Return a random Llama of two layers and a draft model that often agrees with it."""
+    sizes = {
+        "hidden_size": _WIDTH,
+        "intermediate_size": _WIDTH,
+        "num_hidden_layers": _LAYERS,
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": 1,
+        "head_dim": _WIDTH // _HEADS,
+        "vocab_size": vocab_size,
+        "max_position_embeddings": max_length,
+        "tie_word_embeddings": False,  # tied, random weights repeat their input
+    }
+    config = config_of("llama-1b", **sizes)
+    target = random_model(config, dtype=torch.float32, device="cpu", spread=_SPREAD)
+    module = copy.deepcopy(target.library_module)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += _DISTURBED * torch.randn(parameter.shape, generator=generator)
+    return Models(target=target, draft=HFModel(module))
+
+
+def attach_random(model: HFModel, name: str, variant: Variant) -> None:
+    """Attach an adapter of a variant whose random weights matter."""
+    sizes: dict[str, Any] = {"width": _WIDTH, "rank": _RANK, "num_slots": _NUM_SLOTS}
+    sizes |= {"code": "constant" if variant in MASKED_VARIANTS else "dyadic"}
+    sizes |= _SIZES.get(variant, {})
+    if variant == "shallow":
+        sizes["num_words"] = model.vocab_size
+    layers = {} if variant in HEADS else layer_shapes(model.module)
+    greedy = variant not in HEADS or variant == "shallow"
+    config = AdapterConfig(variant=variant, layers=layers, greedy=greedy, **sizes)
+    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ParallelLayers)
+    kind = {each.variant: each for each in kinds}.get(variant, SlotAdapter)  # type: ignore[arg-type]
+    adapter = kind(config, seed=2).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(3)
+    for parameter in adapter.parameters():
+        if not parameter.any():  # fresh weights leave the model as it is
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    model.attach(name, adapter)

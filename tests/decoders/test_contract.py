@@ -194,12 +194,13 @@ def remembering(tokens: bool) -> type[PromptLookup]:
     class Remembering(PromptLookup):
         def steps(self, request: Request) -> Steps:
             past.append(0)
-            steps = (type(self)(k=1 + len(past) % 3) if not tokens else self)._steps(request)
+            number = len(past)
+            steps = (self if tokens else type(self)(k=1 + number % 3))._steps(request)
             item = next(steps)
             while True:
                 if isinstance(item, Emit):
-                    late = tokens and len(past) > 9
-                    yield dataclasses.replace(item, tokens=item.tokens[:1]) if late else item
+                    odd = tokens and number % 2
+                    yield Emit(tokens=(0,)) if odd else item
                     item = next(steps)
                 else:
                     item = steps.send((yield item))

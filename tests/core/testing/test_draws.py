@@ -72,8 +72,7 @@ def test_beginnings_are_tested_by_themselves() -> None:
     draws.draw(0, 64)
     begun, whole = draws.fits
     assert (begun.num_draws, whole.num_draws) == (2000, 2000)
-    assert begun.dof == 15
-    assert whole.dof > 30
+    assert 10 <= begun.dof <= 15 < whole.dof
     assert min(begun.p_value, whole.p_value) > 1e-3
     (plain,) = Draws(Autoregressive(), models, [1], SAMPLING, 10).fits
     assert plain.num_draws == 0

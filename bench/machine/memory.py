@@ -1,13 +1,15 @@
 """Peak memory of one answer: the weights that its decoder uses, with adapters, and KV caches.
 
-On a CPU it is their sum, and unknown for a decoder that runs its models itself. On CUDA it is the
-allocator's peak since the counter was reset, minus the models and adapters that are loaded but not
+A decoder's own weights (`decoders.core.own_weights`) are included. On a CPU it is their sum, and
+unknown for a decoder that runs its models itself. On CUDA it is the allocator's peak since the
+counter was reset, minus models, adapters and weights of other decoders that are loaded but not
 used; activations are included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -16,12 +18,18 @@ from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class PeakMemory:
     """Measures one timed region: create the object right before it, and read it right after."""
 
-    def __init__(self, loaded: Models, used: Models, decoder: Decoder) -> None:
-        """`loaded` are all models in memory, `used` the models of this decoder."""
+    def __init__(
+        self, loaded: Models, used: Models, decoder: Decoder, others: Iterable[Decoder] = ()
+    ) -> None:
+        """`loaded` are all models in memory, `used` the decoder's, `others` the run's decoders."""
+        self._others = [other for other in others if other is not decoder]
         self._loaded, self._used, self._decoder = loaded, used, decoder
         self._self_driven = isinstance(decoder, SelfDriven)
         self._on_gpu = loaded.target.device.type == "cuda"
@@ -43,15 +51,37 @@ class PeakMemory:
             for role, model in models.items()
             if model is not None
         )
+        own = self._own(self._decoder)
         if not self._on_gpu:
-            return None if self._self_driven else used
+            return None if self._self_driven else used + _size(own)
         import torch
 
         loaded = (self._loaded.target, self._loaded.draft)
         everything = sum(
             _bytes(each, each.adapters, cache=True) for each in loaded if each is not None
         )
-        return torch.cuda.max_memory_allocated(self._loaded.target.device) - (everything - used)
+        idle: dict[int, Tensor] = {}
+        for other in self._others:
+            idle |= self._own(other)
+        unused = everything - used + _size({at: idle[at] for at in idle.keys() - own.keys()})
+        return torch.cuda.max_memory_allocated(self._loaded.target.device) - unused
+
+    def _own(self, decoder: Decoder) -> dict[int, Tensor]:
+        """Return a decoder's own tensors on the target's device; no weights of loaded models."""
+        from decoders.core.own_weights import own_storages, storages_of
+
+        models = (self._loaded.target, self._loaded.draft)
+        shared = set[int]().union(*(storages_of(each) for each in models if each is not None))
+        device = self._loaded.target.device.type
+        return {
+            place: tensor
+            for place, tensor in own_storages(decoder).items()
+            if place not in shared and tensor.device.type == device
+        }
+
+
+def _size(tensors: Mapping[int, Tensor]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
 
 
 def available_bytes(device: str) -> int:

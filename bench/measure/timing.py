@@ -170,7 +170,8 @@ class Runner:
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
-        memory = PeakMemory(self.setup.models, arm.models, arm.decoder)
+        others = [other.decoder for other in self.setup.arms.values()]
+        memory = PeakMemory(self.setup.models, arm.models, arm.decoder, others)
         self._energy.lap()
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)

@@ -8,7 +8,7 @@ ends every step with an `Emit`. Only a `SelfDriven` decoder differs: it wraps a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -16,6 +16,8 @@ from decoders.core.model import Session
 from decoders.core.types import Call, CallResult, Emit, Sampling, demand
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from decoders.core.adapter.config import AdapterConfig, Variant
     from decoders.core.engine.models import Models
     from decoders.core.sampling import Uniforms
@@ -150,6 +152,10 @@ class Decoder:
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the paths of code that `options`, as written in a spec, name; import none."""
         del options
+        return ()
+
+    def own_weights(self) -> Iterable[Tensor | nn.Module]:
+        """Return weights that count as memory and are not found (`decoders.core.own_weights`)."""
         return ()
 
     def check_models(self, models: Models) -> None:

@@ -1,0 +1,79 @@
+"""Weights that a decoder holds itself, besides the models and adapters that are opened for it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+
+from decoders.core.decoder import Decoder
+from decoders.core.model import Model
+
+_CONTAINERS = (list, tuple, set, frozenset)
+
+
+def own_storages(decoder: Decoder) -> dict[int, Tensor]:
+    """Return one tensor for each storage that a decoder holds, by the storage's address.
+
+    Fields, attributes, class attributes, globals of the class's file, caches of its functions and
+    `Decoder.own_weights` are searched, in containers, modules and objects of that file.
+    """
+    found: dict[int, Tensor] = {}
+    for part in {id(each): each for each in (decoder, *decoder.parts)}.values():
+        places: list[Any] = [vars(part), [*part.own_weights()]]
+        for kind in type(part).__mro__:
+            if not kind.__module__.startswith("decoders.core.") and kind is not object:
+                places += [{**vars(kind)}, {**vars(sys.modules[kind.__module__])}]
+        for tensor in _tensors(places, type(part).__module__, set()):
+            found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+    return found
+
+
+def storages_of(model: Model) -> set[int]:
+    """Return the addresses of the storages of a model's weights."""
+    module = getattr(model, "module", None)
+    return {each.untyped_storage().data_ptr() for each in _of_module(module)}
+
+
+def _of_module(module: Any) -> Iterator[Tensor]:
+    if isinstance(module, nn.Module):
+        yield from module.parameters()
+        yield from module.buffers()
+
+
+def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
+    """Yield the tensors that a thing leads to; `file` is the module whose objects are searched."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    parts: Any = ()
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, nn.Module):
+        yield from _of_module(thing)
+    elif isinstance(thing, Model):
+        yield from _of_module(getattr(thing, "module", None))
+    elif isinstance(thing, Mapping):
+        parts = [*thing.values()]
+    elif isinstance(thing, _CONTAINERS):
+        parts = [*thing]
+    elif type(thing).__module__ == "functools":  # a cache of that file, or a partial function
+        own = getattr(thing, "__module__", None) in (file, "functools")
+        parts = gc.get_referents(thing) if own else ()
+    elif isinstance(thing, FunctionType):
+        parts = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
+    elif type(thing).__module__ == file and not isinstance(thing, type):
+        parts = [getattr(thing, "__dict__", {})]
+    for part in parts:
+        yield from _tensors(part, file, seen)
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False

@@ -151,6 +151,8 @@ class Graphs:
                 return _captured(flat, given, len(names))
             with warnings.catch_warnings(action="ignore"):  # warnings of compilers
                 return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
+        except (graph_files.CannotMakeError, graph_children.EndedError) as error:
+            raise NoGraphError(str(error)) from error
         except Exception as error:  # compilers raise anything
             why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
             raise NoGraphError(f"this model cannot be compiled: {why}") from error
@@ -176,10 +178,16 @@ class Graphs:
             products.use_in(program, few)
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
-        if graph_children.current.have(package.path, make):
-            return None
         if not package.exists:
-            make()
+            if graph_children.current.compiles and (why := graph_files.why_none()):
+                raise graph_files.CannotMakeError(why)
+            if graph_children.current.have(package.path, make):
+                return None
+            graph_children.apart(make)
+            if not package.exists:
+                raise graph_files.CannotMakeError(
+                    f"{package.path} is damaged again after it was compiled; is its disk full?"
+                )
         return package.load(constants)
 
 

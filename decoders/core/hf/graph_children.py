@@ -1,12 +1,14 @@
 """Child processes that compile graphs, at most one per processor at a time.
 
-While a child compiles a call's graph, the call runs uncompiled.
+While a child compiles a call's graph, the call runs uncompiled. A compiler that aborts, because a
+disk is full for instance, ends only the child.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import warnings
@@ -19,10 +21,19 @@ from typing import Any
 import torch
 
 _POLL_S = 0.05
+_MOST = 1000
+"""Characters of a child's error, which a pipe holds while nobody reads."""
+
+
+class EndedError(ValueError):
+    """A signal ended a child."""
 
 
 class Children:
     """The children of one `side_by_side` context, by the file that each child writes."""
+
+    compiles = True
+    """Graphs that are missing may be compiled."""
 
     def __init__(self, most: int) -> None:
         """Run at most `most` children at once; 0 starts none."""
@@ -34,21 +45,17 @@ class Children:
         return len(self._begun)
 
     def have(self, path: Path, make: Callable[[], object]) -> bool:
-        """Start a child for a missing file; return False if the file exists or none may start."""
+        """Start a child that makes a file; return False if none may start."""
         if path not in self._begun:
-            if not self._most or path.exists():
+            if not self._most:
                 return False
             while sum(child.is_alive() for child in self._begun.values()) >= self._most:
                 time.sleep(_POLL_S)
-            work = partial(_compile_alone, make, torch.get_num_threads())
-            child = multiprocessing.get_context("fork").Process(target=work, daemon=True)
-            with warnings.catch_warnings(action="ignore"):  # Python's about threads, which are idle
-                child.start()
-            self._begun[path] = child
+            self._begun[path], _ = _started(make)
         return True
 
     def wait(self) -> None:
-        """Wait for all children; if one failed to make its file, the next call makes the file."""
+        """Wait for all children; if one failed to make its file, the next call tries again."""
         for child in self._begun.values():
             child.join()
 
@@ -78,13 +85,13 @@ def side_by_side() -> Iterator[Children]:
 class _Stored(Children):
     """Compiles nothing; keeps the paths of the missing graphs, whose calls run uncompiled."""
 
+    compiles = False
+
     def __init__(self) -> None:
         super().__init__(0)
         self.missing: list[Path] = []
 
     def have(self, path: Path, make: Callable[[], object]) -> bool:
-        if path.exists():
-            return False
         self.missing.append(path)
         return True
 
@@ -101,11 +108,49 @@ def stored_only() -> Iterator[list[Path]]:
         current = before
 
 
-def _compile_alone(make: Callable[[], object], num_threads: int) -> None:
+def apart(make: Callable[[], object]) -> None:
+    """Make a file in a child, where processes can fork safely, and wait for it.
+
+    Raises:
+        EndedError: a signal ended the child.
+        ValueError: the child raised an error; its words.
+    """
+    if sys.platform != "linux" or multiprocessing.current_process().daemon:
+        make()
+        return
+    child, failed = _started(make)
+    try:
+        child.join()
+    finally:
+        child.kill()
+    with suppress(EOFError):  # it said nothing
+        raise ValueError(failed.recv())
+    if child.exitcode:
+        name = signal.Signals(-child.exitcode).name if child.exitcode < 0 else child.exitcode
+        raise EndedError(f"the process that compiled calls ended with {name}; is a disk full?")
+
+
+def _started(make: Callable[[], object]) -> tuple[Any, Any]:
+    """Start a child; return it, and the end of a pipe that receives a line if it fails."""
+    forks = multiprocessing.get_context("fork")
+    failed, fails = forks.Pipe(duplex=False)
+    work = partial(_compile_alone, make, torch.get_num_threads(), fails)
+    child = forks.Process(target=work, daemon=True)
+    with warnings.catch_warnings(action="ignore"):  # Python's about threads, which are idle
+        child.start()
+    fails.close()
+    return child, failed
+
+
+def _compile_alone(make: Callable[[], object], num_threads: int, fails: Any) -> None:
     """Make code for `num_threads` threads on one thread: a child lacks its parent's threads."""
     torch.set_num_threads(1)
-    with (
-        suppress(Exception, KeyboardInterrupt),
-        torch._inductor.config.patch({"cpp.threads": num_threads}),
-    ):
-        make()
+    with Path(os.devnull).open("wb") as silent:
+        os.dup2(silent.fileno(), 2)  # what a compiler says as it aborts
+    try:
+        with torch._inductor.config.patch({"cpp.threads": num_threads}):
+            make()
+    except (Exception, KeyboardInterrupt) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        with suppress(OSError):  # nobody listens
+            fails.send(" ".join(lines[:2])[:_MOST])

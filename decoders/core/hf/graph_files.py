@@ -1,6 +1,7 @@
 """Compiled graphs on disk: a graph of a model's shape is compiled once per machine.
 
 A package holds only machine code. The weights stay in place, and are passed to the code by name.
+Damaged files end a process that loads them, so the hash of each file is checked first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from decoders.core.hf.checkpoint import graphs_folder
 _SOURCES = ("*.py", "*.cpp", "../adapter/*.py")
 """Source files that may affect a graph."""
 _NAMES, _VALUES, _PACKED = "constants", "values", "aot_inductor.package_constants_in_so"
+_HASH = "sha256"
 _COMPILERS = ("g++", "clang++", "c++")
+_ROOM = 64 * 2**20
+"""Free bytes that making a graph needs: more than a large model's graph and its C++ code take."""
+
+
+class CannotMakeError(ValueError):
+    """A file cannot be made on this machine, for no fault of the model."""
 
 
 def missing_compiler() -> str | None:
@@ -38,6 +46,31 @@ def missing_compiler() -> str | None:
     if any(shutil.which(name) for name in wanted):
         return None
     return f"no C++ compiler ({', '.join(wanted)}) is found; install one (g++)"
+
+
+def why_none() -> str | None:
+    """Explain why no file can be made here: no compiler or no room; None if one can."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    if missing := missing_compiler():
+        return missing
+    for folder, option in ((graphs_folder(), "DECODING_BENCH_CACHE"), (cache_dir(), "TMPDIR")):
+        there = next(each for each in (Path(folder), *Path(folder).parents) if each.exists())
+        free = shutil.disk_usage(there).free
+        if free < _ROOM:
+            return (
+                f"{folder} has {free / 1e6:.1f} MB of room, and compiling needs "
+                f"{_ROOM / 1e6:.0f} MB; make room, or set {option} to another folder"
+            )
+    return None
+
+
+def sha256(file: Path) -> str | None:
+    """Return a file's hash, or None if it cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +92,16 @@ class Package:
 
     @property
     def exists(self) -> bool:
-        """Tell whether the graph is compiled."""
-        return self.path.is_file() and self._names.is_file()
+        """Tell whether the graph is compiled, and its files are as they were written."""
+        facts = self._facts()
+        return {_NAMES, _VALUES} <= facts.keys() and facts.get(_HASH) == sha256(self.path)
+
+    def _facts(self) -> dict[str, Any]:
+        try:
+            facts = json.loads(self._names.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return facts if isinstance(facts, dict) else {}
 
     @property
     def _names(self) -> Path:
@@ -72,11 +113,9 @@ class Package:
         `about` describes the graph in listings.
 
         Raises:
-            ValueError: there is no compiler, or the program holds a tensor that is not among the
-                constants; the code would fix the values of such a tensor.
+            ValueError: the program holds a tensor that is not among the constants; the code would
+                fix the values of such a tensor.
         """
-        if missing := missing_compiler():
-            raise ValueError(missing)
         held = {**program.state_dict, **program.constants}
         held = {name: each for name, each in held.items() if isinstance(each, Tensor)}
         known = {_place(each): name for name, each in constants.items()}
@@ -101,14 +140,14 @@ class Package:
                 if all(each.file_size for each in zipfile.ZipFile(made).infolist()):
                     break
             facts = made.with_suffix(".json")
-            text = json.dumps({**about, _NAMES: names, _VALUES: values})
+            text = json.dumps({**about, _NAMES: names, _VALUES: values, _HASH: sha256(made)})
             facts.write_text(text, encoding="utf-8")
             facts.replace(self._names)
             made.replace(self.path)
 
     def load(self, constants: Mapping[str, Tensor]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
         """Load the code and pass it the constants without copying them."""
-        facts = json.loads(self._names.read_text(encoding="utf-8"))
+        facts = self._facts()
         graph = torch._inductor.aoti_load_package(str(self.path), run_single_threaded=True)
         given = {name: constants[own] for name, own in facts[_NAMES].items()}
         for name, (dtype, shape, value) in facts[_VALUES].items():
@@ -134,11 +173,34 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
+def _library() -> Path:
+    return graphs_folder() / f"{hashlib.sha256(_machine().encode()).hexdigest()[:32]}.so"
+
+
+def has_products() -> bool:
+    """Tell whether `products` is compiled for this machine; graphs may be, too."""
+    return _is_sound(_library())
+
+
+def _is_sound(library: Path) -> bool:
+    try:
+        return library.with_suffix(f".{_HASH}").read_text(encoding="utf-8") == sha256(library)
+    except (OSError, ValueError):
+        return False
+
+
 def load_products() -> dict[torch.dtype, int]:
-    """Load `products` and return the numbers of `products.load`; `ValueError`: no compiler."""
-    library = graphs_folder() / f"{hashlib.sha256(_machine().encode()).hexdigest()[:32]}.so"
-    if not library.exists() and (missing := missing_compiler()):
-        raise ValueError(missing)
+    """Load `products`, and return the numbers of `products.load`.
+
+    Raises:
+        CannotMakeError: the library is missing or damaged, and `why_none`.
+    """
+    library = _library()
+    if not _is_sound(library):
+        if why := why_none():
+            raise CannotMakeError(why)
+        products.make(library)
+        library.with_suffix(f".{_HASH}").write_text(sha256(library) or "", encoding="utf-8")
     return products.load(library)
 
 

@@ -24,30 +24,34 @@ _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _aten = torch.ops.aten
 
 
-def load(library: Path) -> dict[torch.dtype, int]:
-    """Load the code; return its most rows by dtype. Both are made once and kept on disk."""
+def make(library: Path) -> None:
+    """Compile the code."""
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-            options = CppTorchOptions(vec_isa=pick_vec_isa())
-            builder = CppBuilder(library.stem, str(_SOURCE), options, output_dir=scratch)
-            builder.build()
-            Path(builder.get_target_file_path()).replace(library)
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        options = CppTorchOptions(vec_isa=pick_vec_isa())
+        builder = CppBuilder(library.stem, str(_SOURCE), options, output_dir=scratch)
+        builder.build()
+        Path(builder.get_target_file_path()).replace(library)
+
+
+def load(library: Path) -> dict[torch.dtype, int]:
+    """Load the code; return its most rows by dtype, which are measured once and kept on disk."""
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         torch.library.register_fake("decoders::product", _unfilled)
         torch.library.register_fake("decoders::gated_product", _unfilled)
         torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
     measured = library.with_suffix(".rows")
-    if not measured.exists():
+    try:
+        half, whole = map(int, measured.read_text(encoding="utf-8").split())
+    except (OSError, ValueError):  # not measured yet, or damaged
+        half, whole = map(_measure_few, (torch.bfloat16, torch.float32))
         partial = measured.with_suffix(f".{os.getpid()}")
-        numbers = map(_measure_few, (torch.bfloat16, torch.float32))
-        partial.write_text(" ".join(map(str, numbers)), encoding="utf-8")
+        partial.write_text(f"{half} {whole}", encoding="utf-8")
         partial.replace(measured)
-    half, whole = map(int, measured.read_text(encoding="utf-8").split())
     return {torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole}
 
 

@@ -114,7 +114,7 @@ def resume(
 @app.command(cls=Verb, rich_help_panel=PANEL)
 @options.configured(
     *(*options.MODELS, *options.SAMPLING, *options.MACHINE, *options.NUMERICS),
-    *("self_check", "timeout", "overlong", "config"),
+    *("compile", "self_check", "timeout", "overlong", "config"),
     limit=options.option(int, "Conversations. [default: zoo 24]", "--limit", "-L"),
     numerics=options.option(
         str, "invariant (no margins) or fast. [default: invariant in half precision]"

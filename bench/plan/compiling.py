@@ -25,7 +25,9 @@ from decoders.core.decoder import SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.compiled import NoGraphError
 from decoders.core.hf.graph_children import side_by_side
-from decoders.core.hf.graph_files import missing_compiler
+from decoders.core.hf.graph_files import has_products, missing_compiler
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.self_check import check_graphs
 
 _SWITCH = "TORCH_COMPILE_DISABLE"
 """Torch's own variable; with 1, calls are eager by default, and no line says so."""
@@ -70,7 +72,7 @@ def _eager_because(run: ResolvedRun) -> str | None:
     )
     why = next((why for holds, why in reasons if holds), None)
     if why is None and open_device(config.device).type != "cuda":  # CUDA captures calls
-        why = missing_compiler()
+        why = None if has_products() else missing_compiler()  # what is compiled needs none
     return why
 
 
@@ -108,14 +110,31 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
             seconds[cell] += watch.total_s * begun[cell] / num
             answer(cell)
         progress.step(f"{cell}: {counted(graphs[cell], 'graph')}")
+    _check_graphs(setup)
     made = [(cell, graphs[cell], seconds[cell]) for cell in arms if graphs[cell]]
     return replace(setup, compiled=tuple(made))
 
 
+def _check_graphs(setup: Setup) -> None:
+    """Compare the graphs of both models with transformers' own forward; `NoGraphError` if wrong."""
+    if not setup.config.self_check:
+        return
+    for role in ("target", "draft"):
+        if isinstance(model := getattr(setup.models, role), HFModel):
+            try:
+                check_graphs(model, _batch_sizes(setup))
+            except ValueError as error:
+                raise NoGraphError(f"compiled calls of the {role} are wrong: {error}") from error
+
+
+def _batch_sizes(setup: Setup) -> list[int]:
+    most = setup.config.batch_size
+    return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
+
+
 def _answer(setup: Setup, arm: Arm) -> None:
     """Let a decoder answer a text at every batch size; raise a `NoGraphError` that occurs."""
-    most = setup.config.batch_size
-    at_once = sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
+    most, at_once = setup.config.batch_size, _batch_sizes(setup)
     sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
     scheduler = Scheduler(arm.decoder, arm.models, sampling, most)
     for outcome in [each for num in at_once for each in scheduler.run([_TEXT] * num)]:

@@ -7,7 +7,8 @@ There are three kinds of evidence, cheapest first:
    compared with AR in another call shape; acceptance of all drafts the target makes for itself;
 3. with ``--distribution``: the distribution of drawn answers against the model's probabilities.
 
-Nothing is timed. After an interruption, the findings so far are judged, printed and written.
+Calls are compiled where `bench run` compiles them, except the large batches of 3. Nothing is timed.
+After an interruption, the findings so far are judged, printed and written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from bench.errors import UsageError
 from bench.plan.checks import check_first
+from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in, open_device, usual_dtype
 from bench.plan.make import batch_size, tokenise
 from bench.plan.select import ResolvedRun
@@ -69,7 +71,7 @@ def verify(
     check(num_draws, NumDraws, "--draws")
     brings = opener is not open_setup
     run = check_first(config, progress.note, brings_models=brings)
-    setup = opener(exact_by_default(run, brings_models=brings))
+    setup = open_with_graphs(exact_by_default(run, brings_models=brings), opener, progress)
     progress.note(computed_in(config, setup.config))
     tasks = tasks_of(config)
     prompts, skipped = tokenise(setup, tasks.timing)
@@ -84,7 +86,8 @@ def verify(
         work.answers(work.greedy)
         work.answers(work.sampled)
         work.own_drafts()
-        work.distributions(everyone=distribution)
+        with setup.models.uncompiled():  # batches of many would compile extra graphs
+            work.distributions(everyone=distribution)
     except KeyboardInterrupt:
         interrupted = True
         progress.note("interrupted; the findings so far follow")

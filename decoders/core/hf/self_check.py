@@ -2,13 +2,15 @@
 
 Prompts are fed as decoders feed them, and to transformers' own forward. The same prompt in a batch
 of three shows how much rounding is usual there. The median row is compared in half precision, where
-a router may send a row to another expert. First of all, the model must be causal.
+a router may send a row to another expert. First of all, the model must be causal. The check of an
+opened model runs uncompiled calls; `check_graphs` compares those that run as graphs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,9 +49,29 @@ def self_check(model: HFModel) -> list[str]:
     Raises:
         ValueError: a call fails or logits differ; one line says where, and for which architecture.
     """
+    with model.uncompiled(), _in_one_line(model):
+        tokens, own = _own(model)
+        usual = _usual(model, tokens, own)
+        _check_causal(model, tokens, own, usual.max().item())
+        _compare(model, own, usual, _answers(model, tokens))
+    window, compared = _windows(model)
+    if window and window < model.max_length and not compared:
+        return [f"not compared with transformers' own forward beyond its window of {window:,}"]
+    return []
+
+
+def check_graphs(model: HFModel, batch_sizes: Sequence[int]) -> None:
+    """Compare calls of so many sequences that run as graphs; errors as in `self_check`."""
+    with _in_one_line(model):
+        tokens, own = _own(model)
+        answers = _compiled_answers(model, tokens, batch_sizes)
+        _compare(model, own, _usual(model, tokens, own), answers)
+
+
+@contextmanager
+def _in_one_line(model: HFModel) -> Iterator[None]:
     try:
-        with model.uncompiled():
-            _compare(model)
+        yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         if is_of_memory(error):
             raise
@@ -57,32 +79,37 @@ def self_check(model: HFModel) -> list[str]:
             f"{type(model.module).__name__} fails in the calls that decoders make "
             f"({type(error).__name__}: {first_line(error)}); choose another model"
         ) from error
-    window, compared = _windows(model)
-    if window and window < model.max_length and not compared:
-        return [f"not compared with transformers' own forward beyond its window of {window:,}"]
-    return []
 
 
-def _compare(model: HFModel) -> None:
-    quantile, bound = _BOUNDS[model.dtype]
-    dtype = model.facts["dtype"]
+def _own(model: HFModel) -> tuple[list[int], Tensor]:
+    """Return a prompt, and the logits ``[N, V]`` that transformers' own forward gives for it."""
     tokens = _ids(model, min(_LENGTH, model.max_length), 0)
-    own = {tuple(tokens): model.own_logits(tokens, len(tokens))}
-    if own[tuple(tokens)].isnan().any():
+    own = model.own_logits(tokens, len(tokens))
+    if own.isnan().any():
         raise ValueError(
             f"{type(model.module).__name__} gives NaN in transformers' own forward pass in "
-            f"{dtype}: its weights are damaged, or it overflows; try --dtype bfloat16 or "
-            "float32"
+            f"{model.facts['dtype']}: its weights are damaged, or it overflows; try --dtype "
+            "bfloat16 or float32"
         )
+    return tokens, own
+
+
+def _usual(model: HFModel, tokens: list[int], own: Tensor) -> Tensor:
+    """Return the largest errors ``[N]`` of rows that the usual rounding explains."""
     batched = model.own_logits(tokens, len(tokens), [_ids(model, len(tokens), 1)] * 2)
-    usual = _USUAL * _errors(batched, own[tuple(tokens)])
-    _check_causal(model, tokens, own[tuple(tokens)], usual.max().item())
+    return _USUAL * _errors(batched, own)
+
+
+def _compare(model: HFModel, own: Tensor, usual: Tensor, answers: Iterator[_Answer]) -> None:
+    quantile, bound = _BOUNDS[model.dtype]
+    dtype = model.facts["dtype"]
     bound = max(bound, usual.quantile(quantile).item())
-    for answer in _answers(model, tokens):
+    known = {tuple(_ids(model, len(own), 0)): own}
+    for answer in answers:
         key, num_rows = tuple(answer.tokens), len(answer.logits)
-        if key not in own:
-            own[key] = model.own_logits(key, num_rows)
-        error = _errors(answer.logits, own[key][-num_rows:]).quantile(quantile).item()
+        if key not in known:
+            known[key] = model.own_logits(key, num_rows)
+        error = _errors(answer.logits, known[key][-num_rows:]).quantile(quantile).item()
         if not error <= bound:  # NaN is an error, too
             raise ValueError(
                 f"{type(model.module).__name__} gives other logits for {answer.how} than "
@@ -129,10 +156,24 @@ def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
     yield _fed(model, "a prompt alone", tokens, len(tokens))
     if len(tokens) > _BLOCK:
         yield _fed(model, f"{_BLOCK} rows after a prefix", tokens, _BLOCK)
-        yield from _merged(model, tokens)
+        yield from _merged(model, tokens, (len(tokens), 2, 3))
     if window:
         beyond = _ids(model, window + _BLOCK, 3)
         yield _fed(model, f"a prompt beyond its window of {window}", beyond, _BLOCK)
+
+
+def _compiled_answers(
+    model: HFModel, tokens: list[int], batch_sizes: Sequence[int]
+) -> Iterator[_Answer]:
+    model.reserve(max(1, *batch_sizes), len(tokens))
+    yield _fed(model, "a compiled prompt alone", tokens, len(tokens))
+    if len(tokens) > _BLOCK:
+        yield _fed(model, f"{_BLOCK} compiled rows after a prefix", tokens, _BLOCK)
+        yield _fed(model, "one compiled row after a prefix", tokens, 1)
+        for number in batch_sizes:
+            for counts in [(len(tokens), 2, *[3] * number)[:number], (1,) * number]:
+                for answer in _merged(model, tokens, counts) if number > 1 else ():
+                    yield replace(answer, how=f"compiled {answer.how}")
 
 
 def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
@@ -144,16 +185,18 @@ def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
     return _Answer(how, tokens, logits)
 
 
-def _merged(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
-    sessions = [model.open() for _ in range(3)]
-    prompts = [tokens, _ids(model, len(tokens) - 1, 1), _ids(model, 3, 2)]
-    counts = [len(tokens), 2, 3]
-    model.forward([sessions[1].call(prompts[1][:-2])])
+def _merged(model: HFModel, tokens: list[int], counts: Sequence[int]) -> Iterator[_Answer]:
+    sessions = [model.open() for _ in counts]
+    prompts = [tokens, _ids(model, len(tokens) - 1, 1), *[_ids(model, 3, 2)] * len(counts)]
+    prompts = prompts[: len(counts)]
+    for session, prompt, count in zip(sessions, prompts, counts, strict=True):
+        if before := prompt[:-count]:
+            model.forward([session.call(before)])
     calls = [
         session.call(prompt[-count:], read=range(count))
         for session, prompt, count in zip(sessions, prompts, counts, strict=True)
     ]
-    parts = model.forward(calls).split(counts)  # type: ignore[no-untyped-call]
+    parts = model.forward(calls).split([*counts])  # type: ignore[no-untyped-call]
     for session in sessions[::-1]:
         model.close(session)
     for prompt, logits in zip(prompts, parts, strict=True):

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.errors import UnavailableError
-from bench.plan.compiling import open_compiled
-from bench.plan.select import ResolvedRun
+from bench.plan.compiling import make_graphs, open_compiled
+from bench.plan.select import ResolvedRun, stored_decoders
 from bench.settings.config import load_config
-from decoders.core.hf.compiled import NoGraphError
+from decoders.core.engine.models import Models
+from decoders.core.hf.compiled import Graphs, NoGraphError
 from decoders.core.hf.graph_files import missing_compiler
+from decoders.core.hf.model import HFModel
 from tests.command_line import Output, bench
 from tests.tiny_checkpoint import save_checkpoint
+from tests.tiny_models import fresh
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +126,84 @@ def test_a_model_of_which_no_graph_can_be_made_is_eager_unless_graphs_were_asked
     asked = plain.with_values(compile=True)
     with pytest.raises(UnavailableError, match="it is odd; use --no-compile"):
         open_compiled(asked, ready, said.append)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_graphs_are_compared_with_transformers_before_a_run_uses_them(
+    batch_size: int, small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"decoders": "ar", "compile": True, "batch_size": batch_size}
+    setup = opener(stored_decoders(small(**values)))
+    model = HFModel(fresh("llama"), compile=True, backend="eager")
+    setup = replace(setup, models=Models(target=model))
+    assert make_graphs(setup, progress()).models.target is model
+    assert model.num_graphs > 0, "the check ran no graph"
+    run_graph = Graphs.__call__
+
+    def wrong_in_batches(graphs: Graphs, name: Any, inputs: Any, planes: Any) -> Any:
+        first, *rest = run_graph(graphs, name, inputs, planes)
+        return [-first if len(inputs["positions"]) == batch_size else first, *rest]
+
+    monkeypatch.setattr(Graphs, "__call__", wrong_in_batches)
+    what = "compiled calls of the target are wrong: LlamaForCausalLM gives other logits for "
+    with pytest.raises(NoGraphError, match=what):
+        make_graphs(setup, progress())
+    unchecked = replace(setup, config=setup.config.model_copy(update={"self_check": False}))
+    make_graphs(unchecked, progress())
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_without_a_compiler_graphs_that_are_there_are_used(
+    warm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr("bench.plan.compiling.has_products", lambda: warm)
+    said: list[str] = []
+    opened = open_compiled(undecided(), lambda run: run, said.append)
+    assert opened.config.compile is warm
+    assert len(said) == (not warm)
+
+
+@pytest.mark.skipif(missing_compiler() is not None, reason="no C++ compiler")
+@pytest.mark.slow
+def test_a_cache_serves_without_a_compiler_and_damaged_files_are_made_again(tmp_path: Path) -> None:
+    """In processes of their own, because a library that is cut short ends the one that loads it."""
+    cache, text = tmp_path / "graphs cache", tmp_path / "few.jsonl"
+    model = save_checkpoint(tmp_path / "model")
+    text.write_text(json.dumps({"prompt": "hello"}) + "\n")
+
+    def run(name: str, **more: str) -> tuple[int, str, bool]:
+        own = {"DECODING_BENCH_CACHE": str(cache), "TORCH_COMPILE_DISABLE": "0", **more}
+        asked = ["--model", model, "-t", f"jsonl={text}", "-d", "ar", "--run-name", name]
+        asked += ["--repeats", 1, "--max-new-tokens", 4, "--phase-limit", 0, "-o", tmp_path]
+        ended = subprocess.run(
+            [sys.executable, "-m", "bench", "run", *map(str, asked), "--progress", "plain"],
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ended.returncode, ended.stderr, config((tmp_path / "latest").resolve())["compile"]
+
+    code, err, compiled = run("first")
+    assert (code, compiled) == (0, True), err
+    files = sorted((cache / "graphs").iterdir())
+    assert {file.suffix for file in files} == {".so", ".sha256", ".rows", ".pt2", ".json"}
+    times = {file: file.stat().st_mtime_ns for file in files if file.suffix == ".pt2"}
+    code, err, compiled = run("without a compiler", CXX="no-such-compiler")
+    assert (code, compiled) == (0, True), err
+    assert {file: file.stat().st_mtime_ns for file in times} == times
+    for file in files:
+        if file.suffix in (".so", ".pt2"):
+            file.write_bytes(file.read_bytes()[:5000])
+        elif file.suffix in (".rows", ".json"):
+            file.write_text("x")
+    code, err, compiled = run("damaged, without a compiler", CXX="no-such-compiler")
+    assert (code, compiled) == (0, False), err
+    assert "no-such-compiler" in err
+    code, err, compiled = run("damaged")
+    assert (code, compiled) == (0, True), err
+    assert all(file.stat().st_mtime_ns > before for file, before in times.items())
 
 
 def test_torchs_own_switch_and_no_compile_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from bench.verify.equality import CURVE
 from bench.verify.verdict import Examination, Finding, VerifyReport
 from bench.verify.verify import NUM_DRAWS, verify
 from decoders.ar import Autoregressive
+from decoders.core.hf.compiled import NoGraphError
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.check_models import table_draws
 from decoders.core.types import Outcome, Sampling
@@ -321,6 +322,29 @@ def test_half_precision_is_examined_without_margins_unless_told(
     assert work.report(interrupted=False).facts["margin_logits"] == MARGINS[precision]
     notes = " ".join(work.report(interrupted=False).notes)
     assert ("any difference from ar is wrong" in notes) == (precision == "invariant")
+
+
+def test_calls_are_compiled_where_a_run_compiles_them_and_the_reason_is_told_where_not(
+    small: Make, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")
+    monkeypatch.setattr("bench.plan.compiling.missing_compiler", lambda: None)
+    opened: list[bool | None] = []
+
+    def watched(run: Any) -> Any:
+        opened.append(run.config.compile)
+        if refuses and run.config.compile:
+            raise NoGraphError("it is odd")
+        return opener(run)
+
+    for refuses, expected in ((False, [True]), (True, [True, False])):
+        opened.clear()
+        shown = progress()
+        report = verify(small(decoders="lookup", limit=1), shown, num_draws=200, opener=watched)
+        assert opened == expected
+        assert any("it is odd" in note for note in shown.notes) == refuses
+        assert ("compiling" in [phase for phase, *_ in shown.phases]) != refuses
+        assert report.examined
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 5])

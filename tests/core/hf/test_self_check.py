@@ -12,7 +12,7 @@ from decoders.core.adapter.gating import layer_shapes
 from decoders.core.hf import self_check as module_of_check
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import quantize
-from decoders.core.hf.self_check import self_check
+from decoders.core.hf.self_check import check_graphs, self_check
 from tests.tiny_models import MODELS, WINDOW, fresh
 
 
@@ -163,6 +163,64 @@ def test_an_encoder_is_refused_as_not_causal():
     config._attn_implementation = "eager"
     with pytest.raises(ValueError, match=r"^BertLMHeadModel is not causal"):
         self_check(HFModel(BertLMHeadModel(config).eval()))
+
+
+def test_errors_of_the_usual_rounding_are_accepted_and_larger_ones_are_not(monkeypatch):
+    """A batch shows how much rounding is usual; four times as much is accepted."""
+    model = made("llama")
+    own, rounding = (
+        model.own_logits,
+        torch.randn(20, 97, generator=torch.Generator().manual_seed(0)),
+    )
+
+    def rounded(tokens, num_rows, beside=()):
+        logits = own(tokens, num_rows, beside)
+        return (
+            logits + usual * logits.std(-1, keepdim=True) * rounding[:num_rows]
+            if beside
+            else logits
+        )
+
+    monkeypatch.setattr(model, "own_logits", rounded)
+    forward = model.forward
+
+    def rounds(calls):
+        logits = forward(calls)
+        noise = rounding[: len(logits)].flip(-1)
+        return logits + 0.02 * logits.std(-1, keepdim=True) * noise
+
+    monkeypatch.setattr(model, "forward", rounds)
+    usual = 0.01
+    assert self_check(model) == []
+    usual = 0.003
+    with pytest.raises(ValueError, match="gives other logits for a prompt alone"):
+        self_check(model)
+
+
+def test_graphs_are_compared_in_all_their_kinds(monkeypatch):
+    """Each kind of compiled call is wrong once: a prompt, rows, one row, and both in batches."""
+    model = HFModel(fresh("llama"), compile=True, backend="eager")
+    check_graphs(model, (1, 2, 3))
+    forward, kinds = model.forward, set()
+
+    def noted(calls):
+        kinds.add((len(calls), max(call.num_rows for call in calls) > 1))
+        return forward(calls)
+
+    monkeypatch.setattr(model, "forward", noted)
+    check_graphs(model, (1, 2, 3))
+    assert kinds == {(number, rows) for number in (1, 2, 3) for rows in (False, True)}
+    for wrong in sorted(kinds):
+
+        def changed(calls, wrong=wrong):
+            logits = forward(calls)
+            kind = len(calls), max(call.num_rows for call in calls) > 1
+            assert model._runner.compiling
+            return -logits if kind == wrong else logits
+
+        monkeypatch.setattr(model, "forward", changed)
+        with pytest.raises(ValueError, match=r"gives other logits for .*compiled"):
+            check_graphs(model, (1, 2, 3))
 
 
 def test_rounding_that_comes_and_goes_with_later_tokens_is_no_fault(monkeypatch):

@@ -17,8 +17,11 @@ import torch
 from bench.gpu_summary import read_lines
 from bench.measure import bare
 from bench.records.record import broken_invariants
+from decoders.core.engine.forward import forward
 from decoders.core.testing.scripted import Scripted
+from decoders.core.types import Generation, StepEvent
 from tests.answer_records import record_of
+from tests.fake_clock import FakeClock
 
 ROOT = Path(__file__).parents[3]
 CONTEXT, TOKENS = 8, 24
@@ -66,6 +69,85 @@ def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -
         assert line["speedup"] > 0
         assert line["tokens_per_step"] >= 4
         assert line["energy_per_token_j"] != 0
+
+
+def answers(*emitted: tuple[int, ...]) -> list[Generation]:
+    work: dict[str, Any] = {
+        "drafted": 0,
+        "accepted": 0,
+        "draft_calls": 0,
+        "draft_rows": 0,
+        "target_calls": 1,
+    }
+    return [
+        Generation(
+            tokens=(1,) * sum(each),
+            steps=tuple(StepEvent(tokens=(1,) * num, target_rows=num, **work) for num in each),
+            stop="length",
+        )
+        for each in emitted
+    ]
+
+
+def test_a_timing_has_the_steps_of_its_longest_answer_and_the_tokens_of_all() -> None:
+    timing = bare.Timing(answers((1, 2, 2), (1, 1, 1, 1, 1)), 8.0, None)
+    assert (timing.num_steps, timing.tokens, timing.token_s) == (4, 8, 1.0)
+
+
+def test_seconds_begin_after_the_last_first_token_of_a_batch(
+    bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(bench, "clock", clock)
+
+    def passes(calls: Any) -> Any:
+        clock.advance(1.0)
+        return forward(calls)
+
+    def glance() -> float:
+        clock.advance(100.0)
+        return clock.time_s
+
+    monkeypatch.setattr(bench, "forward", passes)
+    monkeypatch.setattr(clock, "glance", glance)
+    for batch in (1, 3):
+        timing = bench.once("ar", bench.models, CONTEXT, batch)
+        assert timing.seconds == TOKENS, "one pass for each token of all sequences at once"
+
+
+def test_lines_are_the_numbers_of_their_timings(
+    bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = {
+        "ar": bare.Timing(answers((1, 1, 1, 1, 1)), 8.0, None),
+        "spec": bare.Timing(answers((1, 3, 1), (1, 2, 2)), 4.0, 16.0),
+    }
+    monkeypatch.setattr(bench, "attach", lambda: None)
+    monkeypatch.setattr(
+        bench, "time", lambda spec, *_, **__: mixed["ar" if spec == "ar" else "spec"]
+    )
+    line = next(iter(bare.time_scripted(bench)))
+    assert (line["tokens_per_step"], line["target_calls"]) == (2.0, 4)
+    assert (line["speedup"], line["tokens_per_s"]) == (4.0, 2.0)
+    assert line["energy_per_token_j"] == 2.0
+
+
+def test_numerics_are_compared_with_answers_of_the_same_numerics(
+    bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same, other = answers((1, 1))[0], answers((1, 1, 1))[0]
+    plain = bench.models
+
+    def timed(spec: str, _: int, batch: int, *, models: Any = None) -> bare.Timing:
+        fast = models in (None, plain)
+        first = other if fast and (batch > 1 or spec != "ar") else same
+        return bare.Timing([first, other], 3.0 if fast else 6.0, None)
+
+    monkeypatch.setattr(bench, "time", timed)
+    fast, tiled = bare.time_invariant(bench)
+    assert [*fast["identical"].values()] == [False, False]
+    assert [*tiled["identical"].values()] == [True, True]
+    assert (fast["relative_time"], tiled["relative_time"]) == (1.0, 2.0)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
+from decoders.core.engine.readout import not_a_number
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.sampling import likeliest, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import Call, CallResult, Generation, Sampling
 from decoders.isd import StridedDecoding
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
@@ -50,6 +52,35 @@ def models(bad: float, *, draft_only: bool = False) -> Models:
     for name, variant in (("ptp", "o-ptp"), ("isd", "isd")):
         target.attach(name, error=0.3, variant=variant)  # type: ignore[arg-type]
     return Models(target=target, draft=draft)
+
+
+def test_a_slot_without_numbers_is_noticed_by_its_confidence_as_a_row_is() -> None:
+    """The likeliest token of NaN is 0, which is a token; only its confidence shows it."""
+    sound = CallResult(
+        picks=(1,), confidences=(0.5,), slot_picks=(0, 2), slot_confidences=(0.4, 0.3)
+    )
+    assert not not_a_number(sound, 40)
+    for place in ("confidences", "slot_confidences"):
+        sick: dict[str, Any] = {place: (*getattr(sound, place)[1:], float("nan"))}
+        assert not_a_number(dataclasses.replace(sound, **sick), 40)
+
+
+@pytest.mark.parametrize("spec", ["ptp", "isd"])
+def test_an_answer_ends_where_only_its_slots_have_no_numbers(spec: str) -> None:
+    class SickInSlots(TableModel):
+        def forward(self, calls: Sequence[Call]) -> Tensor:
+            logits = super().forward(calls).clone()
+            (call,) = calls
+            if call.slots is not None:
+                logits[len(call.read) :] = float("nan")
+            return logits
+
+    target = SickInSlots(vocab_size=40, order=64, max_length=128)
+    target.attach(spec, error=0.3, variant="o-ptp" if spec == "ptp" else "isd")
+    decoder = ParallelTokenPrediction() if spec == "ptp" else StridedDecoding()
+    sampling = Sampling(max_new_tokens=12)
+    with pytest.raises(FloatingPointError, match="NaN or infinite"):
+        generate(decoder, [1, 2], sampling, Models(target=target))
 
 
 @pytest.mark.parametrize("sampling", DISTRIBUTIONS, ids=str)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.engine import forward, sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
-from decoders.core.engine.scheduler import Scheduler, generate, width_bucket
+from decoders.core.engine.scheduler import Scheduler, _next_group, generate, width_bucket
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import NO_UNIFORM, Call, Emit, Generation, Output, Sampling, Slots
 from decoders.ptp import ParallelTokenPrediction
@@ -55,6 +56,58 @@ def test_eos_inside_a_block_ends_the_answer_and_clips_accepted() -> None:
     assert answer.tokens == (1, 2, 6)
     assert answer.stop == "eos"
     assert (answer.steps[1].drafted, answer.steps[1].accepted) == (4, 2)
+
+
+def test_drafters_of_drafts_behind_the_cut_are_not_named() -> None:
+    drafted: dict[str, Any] = {"drafted": 4, "accepted": 3, "sources": ("a", "b", "b")}
+    for cut in ({}, {"budget": 3}):
+        end = 6 if not cut else 5
+        answer = run_script(Emit(tokens=(1,)), Emit(tokens=(2, end, 3, 4), **drafted), **cut)
+        assert answer.steps[1].accepted == 2
+        assert answer.steps[1].sources == ("a", "b")
+    whole = run_script(Emit(tokens=(1,)), Emit(tokens=(2, 5, 3, 6), **drafted))
+    assert whole.steps[1].sources == ("a", "b", "b")
+
+
+@pytest.mark.parametrize(("budget", "held"), [(10, 5 + 10), (126, 128)])
+def test_caches_hold_the_longest_prompt_and_the_budget_and_no_more_than_the_context(
+    budget: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, asked = TableModel(max_length=128), []
+    monkeypatch.setattr(Models, "ensure", lambda _, *sizes: asked.append(sizes))
+    sampling = Sampling(max_new_tokens=budget)
+    scheduler = Scheduler(Autoregressive(), Models(target=target), sampling, 3)
+    target.reserve(3, 300)
+    scheduler.run([[1], [1, 2, 3, 4, 5]])
+    assert asked == [(2, held)]
+
+
+def waiting(kind: int, *, turns: int = 0, num_rows: int = 1, length: int = 9) -> Any:
+    """A sequence that waits with a call of a model (one for each `kind`)."""
+    session = SimpleNamespace(length=length, model=_MODELS[kind])
+    call = SimpleNamespace(session=session, num_rows=num_rows)
+    return SimpleNamespace(pending=call, turns_waited=turns)
+
+
+_MODELS = (object(), object())
+
+
+def test_a_prefill_goes_before_a_larger_group_and_the_largest_group_before_others() -> None:
+    prefill, many = waiting(0, length=0), [waiting(0, turns=5) for _ in range(4)]
+    assert _next_group([*many, prefill]) == [prefill]
+    few = [waiting(1) for _ in range(3)]
+    assert _next_group([*few, *many]) == many
+    assert {job.turns_waited for job in many} == {0}
+    assert {job.turns_waited for job in few} == {1}
+
+
+def test_waiting_counts_as_much_as_calls_and_the_longest_wait_of_a_group_counts() -> None:
+    pair, three = [waiting(0), waiting(0, turns=2)], [waiting(1, turns=0) for _ in range(3)]
+    assert _next_group([*three, *pair]) == pair
+    alone, three = waiting(0, turns=1), [waiting(1) for _ in range(3)]
+    chosen = [_next_group([*three, alone])[0] for _ in range(4)]
+    assert chosen[0] is three[0], "a wait of one turn is less than two calls more"
+    assert alone in chosen, "it would wait for ever"
 
 
 def test_the_budget_cuts_a_block_and_eos_at_the_cut_still_counts_as_eos() -> None:

@@ -126,6 +126,13 @@ def test_a_stopping_criterion_is_asked_after_every_step(adapter: Path) -> None:
     assert torch.equal(given, generated(model, prompts)[:, :13])
 
 
+def test_of_several_stopping_criteria_one_is_enough(adapter: Path) -> None:
+    model, stop = fresh("llama"), StoppingCriteriaList([After(99), After(13), After(50)])
+    prompts = PROMPTS[:1]
+    given = generated(model, prompts, stopping_criteria=stop, custom_generate=ours("ar", adapter))
+    assert given.shape[1] == 13
+
+
 def test_the_users_module_stays_as_it_is(adapter: Path) -> None:
     model = fresh("llama").train()
     model.requires_grad_(True)

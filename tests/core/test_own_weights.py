@@ -156,6 +156,7 @@ def test_on_a_gpu_the_weights_of_other_decoders_are_taken_off_the_peak(
     monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _device: None)
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _device: 1000)
     target = SimpleNamespace(device=gpu, weight_bytes=100, adapters=(), cache_bytes=lambda: 10)
+    target.adapter_bytes = {}.get
     models: Any = SimpleNamespace(target=target, draft=None)
     assert PeakMemory(models, models, one, [one, other]).peak_bytes() == 1000 - 7
     assert PeakMemory(models, models, other, [one, other]).peak_bytes() == 1000

@@ -164,7 +164,7 @@ def test_a_page_of_runs_replaces_a_link(whole: Path, victim: Path, tmp_path: Pat
 
 def test_a_sweep_measures_nothing_through_a_link(victim: Path, tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
-    file.write_text('model = "tables"\ndraft = "tables"\ndecoders = "spec"\n[sweep]\nseed = [1]\n')
+    file.write_text('decoders = "spec"\n[sweep]\nseed = [1]\n')
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "points").symlink_to(victim)
     sweep = load_sweep(file)

@@ -120,11 +120,11 @@ def gate(
         (
             "toy.py",
             "        return tuple(followers",
-            "        __import__('time').sleep(5e-4)\n        return tuple(followers",
+            "        __import__('time').sleep(5e-3)\n        return tuple(followers",
             "time",
         ),
     ],
-    ids=["shorter drafts", "another match", "half a millisecond"],
+    ids=["shorter drafts", "another match", "five milliseconds"],
 )
 def test_the_gate_catches_a_change_of_ones_own_decoder(
     toy: Toy, file: str, old: str, new: str, regressed: str

@@ -73,12 +73,17 @@ def test_decoders_are_written_with_options_that_they_take(page: Path) -> None:
         build_decoder(named.cell, named.options)
 
 
+DELETED = {"exit"}
+"""Decoders that a stored run measured and that do not exist any more."""
+
+
 @pytest.mark.parametrize("file", REFERENCES, ids=lambda file: file.parent.name)
 def test_every_stored_configuration_can_be_run_again(file: Path) -> None:
     decoders = load_config(file, {"threads": 1}).decoders  # others have more cores
     assert decoders
     for cell, options in decoders.items():
-        build_decoder(cell, options)
+        if cell not in DELETED:
+            build_decoder(cell, options)
 
 
 def test_decisions_are_numbered_without_gaps_and_titled_by_their_number() -> None:

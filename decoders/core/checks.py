@@ -12,7 +12,9 @@ from __future__ import annotations
 import functools
 import itertools
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -143,10 +145,15 @@ def check_shortest_inputs(decoder: Decoder) -> None:
 
 def check_runs_repeat(decoder: Decoder) -> None:
     """Check that the same prompt and seed give the same answer, steps included."""
-    runs = [*zip(_all(decoder, 1), _all(decoder, 1), strict=True)]
-    for (prompt, sampling, first), (_, _, second) in runs:
-        where = f"{decoder} on {prompt} at T={sampling.temperature}"
-        _check_same(second, first, where, "when run again")
+    runs = zip(_all(decoder, 1), [*_all(decoder, 1)], strict=True)
+    _check_same(
+        [
+            _Pair(
+                again, first, f"{decoder} on {prompt} at T={sampling.temperature}", "when run again"
+            )
+            for (prompt, sampling, again), (_, _, first) in runs
+        ]
+    )
 
 
 class StepsDifferError(AssertionError):
@@ -154,10 +161,10 @@ class StepsDifferError(AssertionError):
 
 
 def is_verdict(error: BaseException) -> bool:
-    """Tell whether a check raised an error itself: not the decoder or the model it ran."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    raised_here = bool(frames) and frames[-1].f_code.co_filename == __file__
-    return isinstance(error, AssertionError) and raised_here
+    """Tell whether a check or the engine refutes the decoder, not an assertion of its own."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    by_core = bool(files) and Path(files[-1]).is_relative_to(Path(__file__).parent)
+    return isinstance(error, AssertionError) and by_core
 
 
 def _check_tokens(outcome: Outcome, expected: Generation, where: str, when: str) -> Generation:
@@ -169,27 +176,44 @@ def _check_tokens(outcome: Outcome, expected: Generation, where: str, when: str)
     return outcome
 
 
-def _check_same(outcome: Outcome, expected: Generation, where: str, when: str) -> None:
-    """Compare the tokens of two answers, then their steps."""
-    outcome = _check_tokens(outcome, expected, where, when)
-    for number, (step, usual) in enumerate(zip(outcome.steps, expected.steps, strict=False)):
-        if step != usual:
-            line = f"{where} gives the same tokens in other steps {when}; step {number}: {step}"
-            raise StepsDifferError(f"{line}, not {usual}")
-    if len(outcome.steps) != len(expected.steps):
-        line = f"{where} gives the same tokens in {len(outcome.steps)} steps {when}"
-        raise StepsDifferError(f"{line}, not in {len(expected.steps)}")
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """An answer, the one it must equal, and what they are answers to."""
+
+    outcome: Outcome
+    expected: Generation
+    where: str
+    when: str
+
+
+def _check_same(pairs: Iterable[_Pair]) -> None:
+    """Compare the tokens of each pair as it is made, and at the end the steps of all."""
+    compared = []
+    for pair in pairs:
+        _check_tokens(pair.outcome, pair.expected, pair.where, pair.when)
+        compared.append(pair)
+    for pair in compared:
+        assert isinstance(pair.outcome, Generation)
+        steps, usual = pair.outcome.steps, pair.expected.steps
+        if steps != usual:
+            both = itertools.zip_longest(steps, usual)
+            number, (found, other) = next(
+                each for each in enumerate(both) if each[1][0] != each[1][1]
+            )
+            line = f"{pair.where} gives the same tokens in other steps {pair.when}"
+            raise StepsDifferError(f"{line}; step {number}: {found}, not {other}")
 
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
     """Check that an answer does not depend on earlier prompts (no cache or heuristic leaks)."""
     sampling, models = _sampling(), tables(decoder)
     fresh = [generate(decoder, prompt, sampling, tables(decoder)) for prompt in _PROMPTS]
-    for order in (range(len(_PROMPTS)), reversed(range(len(_PROMPTS)))):
-        for index in order:
-            answer = generate(decoder, _PROMPTS[index], sampling, models)
-            where = f"{decoder} on {_PROMPTS[index]}"
-            _check_same(answer, fresh[index], where, "after other prompts")
+    order = [*range(len(_PROMPTS)), *reversed(range(len(_PROMPTS)))]
+    answers = ((i, generate(decoder, _PROMPTS[i], sampling, models)) for i in order)
+    _check_same(
+        _Pair(answer, fresh[i], f"{decoder} on {_PROMPTS[i]}", "after other prompts")
+        for i, answer in answers
+    )
 
 
 def check_global_rng_is_untouched(decoder: Decoder) -> None:
@@ -206,14 +230,16 @@ def _numpy_state() -> str:
 
 def check_batch_equals_alone(decoder: Decoder) -> None:
     """Check that an answer is the same alone and in a batch of any size, steps included."""
+    pairs = []
     for temperature in (0.0, 0.9) if decoder.alike_in_batches else (0.0,):
         sampling, models = _sampling(temperature), tables(decoder)
         alone = [generate(decoder, prompt, sampling, models) for prompt in _PROMPTS]
         for batch_size in (2, 3, 8):
             together = Scheduler(decoder, models, sampling, batch_size).run(_PROMPTS)
+            when = f"in a batch of {batch_size}"
             for prompt, outcome, expected in zip(_PROMPTS, together, alone, strict=True):
-                where = f"{decoder} on {prompt}"
-                _check_same(outcome, expected, where, f"in a batch of {batch_size}")
+                pairs.append(_Pair(outcome, expected, f"{decoder} on {prompt}", when))
+    _check_same(pairs)
 
 
 def check_stays_in_the_cache(decoder: Decoder) -> None:

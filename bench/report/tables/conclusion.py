@@ -14,10 +14,10 @@ import pandas as pd
 
 from bench.records.plan import (
     BASELINE,
+    CLAIMED,
     NO_GUARANTEE,
     NOT_VERIFIED,
     SAME_TOKENS,
-    VERIFIED,
     WRONG,
 )
 from bench.report.tables.speed import floor_note, prompts_needed_note
@@ -107,7 +107,8 @@ def _of_exact(ahead: Leaders) -> str:
             text = f"the highest of {num} estimates is {best.decoder}'s, {_times(best)}"
         return f"No decoder with a guarantee is shown to be faster than {BASELINE}: {text}."
     same = "tokens" if best.guarantee == SAME_TOKENS else "distribution"
-    claims = "guarantees" if best.guarantee == SAME_TOKENS or best.checked == VERIFIED else "claims"
+    only = best.guarantee != SAME_TOKENS and best.checked == CLAIMED
+    claims = "claims" if only else "guarantees"
     text = f"{best.decoder} is {_times(best)} and {claims} {BASELINE}'s {same}"
     if num == 1:
         return f"{text}."

@@ -17,10 +17,8 @@ import pandas as pd
 
 from bench.records.plan import (
     BASELINE,
-    CLAIMED,
     NO_GUARANTEE,
     SAME_DISTRIBUTION,
-    VERIFIED,
     WRONG,
 )
 from bench.stats.intervals import Estimate
@@ -307,8 +305,8 @@ def guarantee_label(row: SummaryRow) -> str:
     """Return what a decoder guarantees of its answers, or "-".
 
     The run itself compares tokens with the baseline's. A distribution is verified by the checks
-    before the run, or only claimed.
+    before the run, or only claimed; runs of older versions do not say which.
     """
-    if row.guarantee == SAME_DISTRIBUTION:
-        return f"{row.guarantee} ({VERIFIED if row.checked == VERIFIED else CLAIMED})"
+    if row.guarantee == SAME_DISTRIBUTION and row.checked is not None:
+        return f"{row.guarantee} ({row.checked})"
     return row.guarantee or UNKNOWN

@@ -145,6 +145,14 @@ def test_a_decoder_that_reads_the_models_modules_is_verified_on_the_llama(tmp_pa
     assert "does not follow" in str(examine(decoder, sampled=True).note)
 
 
+def test_an_assertion_of_the_decoder_is_no_verdict(tmp_path: Path) -> None:
+    body = "        assert request.target.model.vocab_size > 100, 'too few words'\n"
+    (tmp_path / "large.py").write_text(HEAD + body + PLAIN)
+    found = examine(build(parse_spec(f"{tmp_path / 'large.py'}:Mine")), sampled=False)
+    assert found.outcome == "claimed"
+    assert "too few words" in str(found.note)
+
+
 IN_PLACE = """\
         import torch
         result = yield request.target.call(request.prompt_ids, output="logits")

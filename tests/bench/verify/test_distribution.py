@@ -27,7 +27,7 @@ def distribution_test(
     p_value: float, *, num_draws: int = 5000, exact: bool = True
 ) -> DistributionTest:
     draws: Any = SimpleNamespace(
-        fit=Fit(statistic=9.0, dof=8, p_value=p_value, num_draws=num_draws), counts=Counter()
+        fits=[Fit(statistic=9.0, dof=8, p_value=p_value, num_draws=num_draws)], counts=Counter()
     )
     return DistributionTest("here", draws, exact)
 

@@ -267,7 +267,7 @@ def test_a_distribution_that_is_wrong_on_the_model_alone_is_caught_by_distributi
 ) -> None:
     spec = decoder_file(SECOND_IS_LIKELIEST)
     assert examined(spec, limit=1, tasks="qa").exit_code == 0
-    report = examined(spec, limit=1, tasks="qa", distribution=True)
+    report = examined(spec, limit=1, tasks="qa", distribution=True, draws=1500)
     assert report.exit_code == 3
     (mine,) = (one for one in report.examined if one.decoder != "ar")
     wrong = [finding.check for finding in mine.findings if finding.outcome == "wrong"]
@@ -415,5 +415,5 @@ def test_json_holds_every_finding_with_its_data(
     assert (found["schema"], found["exit_code"], found["dtype"]) == (1, 3, "float32")
     assert found["margin_logits"] == 0.001
     assert [one["verdict"] for one in found["decoders"]] == ["inconclusive", "wrong"]
-    greedy = found["decoders"][1]["findings"][1]
+    greedy = found["decoders"][1]["findings"][2]
     assert greedy["data"]["num_wrong"] == len(greedy["data"]["divergences"])

@@ -53,6 +53,8 @@ def test_the_fastest_with_a_guarantee_comes_first_and_then_the_fastest_without()
 def test_a_decoder_of_the_same_distribution_is_not_said_to_keep_tokens() -> None:
     said = conclusion(summary(row("spec", 2.0, 1.5, 2.5, guarantee="same distribution")), {})
     assert said.endswith("28 prompts) and guarantees ar's distribution.")
+    claimed = row("spec", 2.0, 1.5, 2.5, guarantee="same distribution", checked="claimed")
+    assert conclusion(summary(claimed), {}).endswith("28 prompts) and claims ar's distribution.")
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.9, 1.3), (None, None), (1.0, 1.3), (0.7, 0.9)])

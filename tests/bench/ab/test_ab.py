@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from bench.compare.gate import Gate
 from bench.compare.judge import Comparison
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
+from bench.plan.checks import check_first
 from bench.records.environment import Environment, environment_of
 from bench.records.run_folder import load_run
 from bench.stats.side import load_side
@@ -53,7 +55,11 @@ class Local(Process):
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
         self.asked.append((self.name, do, arguments.get("cell")))
-        with mock.patch("bench.ab.worker.open_setup", self._opener):
+        checks = partial(check_first, brings_models=True)
+        with (
+            mock.patch("bench.ab.worker.open_setup", self._opener),
+            mock.patch("bench.ab.worker.check_first", checks),
+        ):
             told = answer(self._worker, json.dumps({"do": do, **arguments}))
         said = json.loads(json.dumps(told))
         if "error" in said:

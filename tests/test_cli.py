@@ -464,7 +464,7 @@ def test_an_adapter_of_another_model_is_refused(
     checkpoint: Callable[..., Path], adapter: Callable[..., Path], tmp_path: Path
 ) -> None:
     ended = bench(
-        "run", "-d", "ptp", "-m", checkpoint("target"), "-o", tmp_path / "r",
+        "run", "-d", "ptp", "-m", checkpoint("target"), "-t", "zoo", "-o", tmp_path / "r",
         "--adapter", f"ptp={adapter('wide', width=24)}", "--progress", "none",
     )  # fmt: skip
     assert ended.code == 2
@@ -477,7 +477,7 @@ def test_a_file_in_place_of_the_results_folder_is_one_line(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     (tmp_path / "r").write_text("")
-    ended = bench("run", "-d", "ar", "-m", checkpoint("target"), "-o", tmp_path / "r")
+    ended = bench("run", "-d", "ar", "-m", checkpoint("target"), "-t", "zoo", "-o", tmp_path / "r")
     assert ended.code == 1
     assert ended.err.startswith("bench: cannot write ")
 

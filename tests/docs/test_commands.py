@@ -87,7 +87,7 @@ def test_commands_are_found_over_lines_behind_comments_and_in_steps() -> None:
     ("line", "reason"),
     [
         ("run --nothing 1", "No such option: --nothing"),
-        ("verb", "No such command 'verb'"),
+        ("verb", "there is no verb 'verb'"),
         ("run -d spec:q=2", "unknown option 'q' of decoder 'spec'"),
         ("run --temperature -1", "temperature"),
         ("ls dekoders", "decoders"),

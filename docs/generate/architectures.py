@@ -11,7 +11,7 @@ from docs.generate.tables import code, table
 
 STORED = DOCS / "architectures.json"
 DECODE = "decode"
-KINDS = ("ptp", "refine", "isd", "medusa", "eagle", "exit")
+KINDS = ("ptp", "refine", "isd", "medusa", "eagle")
 """Adapters by the verb that trains them; for `bench train idlm`, its objective."""
 
 

@@ -180,12 +180,12 @@ def made_up(**values: Any) -> ExternalAnswer:
 
 def test_sums_are_ratios_of_totals() -> None:
     answers = [made_up(), made_up(prompt="c1#1", tokens=(1,), total_s=1.0, calls=3, drafted=1)]
-    (sums,) = engine_sums(answers, [make_record(tokens=(1, 2, 3))])
+    (sums,) = engine_sums(answers, [make_record("ar", tokens=(1, 2, 3), prompt_hash="h")])
     assert (sums.tokens_per_s, sums.tokens_per_call) == (pytest.approx(4 / 3), pytest.approx(4 / 5))
     assert sums.acceptance_rate == pytest.approx(2 / 5)
     assert (sums.compared, sums.identical, sums.prompts) == (1, 1.0, 2)
     assert engine_sums(answers[1:], [make_record()])[0].identical is None
-    of_others = engine_sums(answers[:1], [make_record("spec", tokens=(1, 2, 3))])
+    of_others = engine_sums(answers[:1], [make_record("spec", tokens=(1, 2, 3), prompt_hash="h")])
     assert of_others[0].identical is None, "ids are held against ar's alone"
 
 

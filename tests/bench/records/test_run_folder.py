@@ -266,7 +266,9 @@ def test_a_copied_latest_is_read_until_a_newer_run_stands_beside_it(tmp_path: Pa
         assert not copy.exists() or find_run("latest", tmp_path) == copy
         folder.mkdir()
         write_json(folder / "manifest.json", MANIFEST)
-        write_json(folder / "run.json", {"status": "complete", "started_utc": begun})
+        write_json(
+            folder / "run.json", {"status": "complete", "started_utc": f"{begun}T00:00:00+00:00"}
+        )
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "run.json").write_text("{")
     assert not point_latest(new)

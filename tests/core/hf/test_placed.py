@@ -166,7 +166,19 @@ def test_what_does_not_go_is_one_line(
     if content is not None:
         where.write_text(content)
     model = "zoo" if "ptp" in options else save_checkpoint(tmp_path / "model")
-    given = ("run", "-d", "lookup", "-m", model, "-t", "zoo", *OPTIONS, *QUIET, "--device-map", where)
+    given = (
+        "run",
+        "-d",
+        "lookup",
+        "-m",
+        model,
+        "-t",
+        "zoo",
+        *OPTIONS,
+        *QUIET,
+        "--device-map",
+        where,
+    )
     ended = bench(*given, *options, "--output", tmp_path / "out")
     assert ended.code in (2, 5)
     assert ended.err.count("\n") == 1

@@ -8,7 +8,8 @@ from docs.generate.places import outside, pages, text_of
 CASES = {
     "a list behind a line": ("text:\n* a\n* b", "text:\n\n* a\n* b"),
     "a list that is set off": ("text\n\n* a\n  more", "text\n\n* a\n    more"),
-    "numbers": ("1. a\n\n   more\n2. b", "1. a\n\n    more\n2. b"),
+    "numbers": ("1. a\n\n   more\n2. b", "1. a\n\n    more\n\n2. b"),
+    "an item behind a table": ("* a\n\n  | b |\n* c", "* a\n\n    | b |\n\n* c"),
     "a paragraph in an item": ("* a\n\n  more\n\nbehind", "* a\n\n    more\n\nbehind"),
     "code in an item": ("* a\n\n  ```sh\n  x\n  ```\n", "* a\n\n    ```sh\n    x\n    ```\n"),
     "a nested list": ("* a\n  * b", "* a\n    * b"),

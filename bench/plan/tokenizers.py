@@ -74,7 +74,12 @@ def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
 
 
 def check_prompts(config: RunConfig, target: Reading, tasks: TaskSet) -> None:
-    """Refuse a run in which no first turn of the tasks fits the target (`UsageError`)."""
+    """Refuse a run in which no first turn of the tasks fits the target.
+
+    Raises:
+        UsageError: every first turn is skipped.
+        UnavailableError: the target's tokenizer or template fails.
+    """
     if target.context is None or target.tokenizer is None:
         return
     longest = longest_prompt(config, target.context)
@@ -86,8 +91,8 @@ def check_prompts(config: RunConfig, target: Reading, tasks: TaskSet) -> None:
     turns = (encoder.prompt(conversation, 1, (), None) for conversation in tasks.timing)
     try:
         skipped = [*itertools.takewhile(lambda turn: isinstance(turn, SkippedTurn), turns)]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    except ValueError as error:  # the tokenizer fails, or the template does not end
+        raise UnavailableError(f"target refused: {error}") from error
     if len(skipped) < len(tasks.timing):
         return
     why = "".join(f", e.g. {s.name}: {s.reason}" for s in skipped[:1] if isinstance(s, SkippedTurn))

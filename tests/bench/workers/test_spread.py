@@ -201,7 +201,8 @@ def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     in_process: Any, tmp_path: Path, decoder_file: Any
 ) -> None:
     """One worker does all blocks; what was not split is split when the run goes on."""
-    chosen = config(decoders=decoder_file(FAILS_AT_TIMES), draft=None)
+    spec = decoder_file(FAILS_AT_TIMES)
+    chosen, file = config(decoders=spec, draft=None), spec.partition(":")[0]
     alone = bench_run.run(chosen, tmp_path / "alone", RecordedProgress(), open_here)
     expected = phases_of(load_run(alone.run_dir))
     asked = {decoder for decoder, *_ in expected}
@@ -216,7 +217,7 @@ def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     (run.path / PHASES_FILE).unlink()
     write_status(run.path, replace(run.status, status="interrupted"))
     in_process()
-    bench_run.resume(run.path, RecordedProgress(), open_here, spread=one)
+    bench_run.resume(run.path, RecordedProgress(), open_here, spread=one, allowed=[file])
     assert phases_of(load_run(run.path)) == expected
 
 

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,16 @@ class Child:
             last = (reason.splitlines() or ["it did not start"])[-1]
             raise RuntimeError(f"{self.module}: {last}")
         return process
+
+
+def ask(module: str, cpu_s: int, *question: Any) -> Any:
+    """Ask this process's child of a module (raises as `Child.ask`); a fork starts its own."""
+    return _child(module, os.getpid()).ask(cpu_s, *question)
+
+
+@cache
+def _child(module: str, _process_id: int) -> Child:
+    return Child(module)
 
 
 def answer_questions(answer: Callable[..., Any]) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 from decoders.core.engine.deadline import Deadline, OutOfTime
@@ -50,14 +50,9 @@ class TimeLimit(Deadline):
         if self._always_due or not _has_signals():
             yield
             return
-        before = signal.signal(signal.SIGALRM, self._tick)
         tick_s = max(self.limit_s / _TICKS, _SHORTEST_TICK_S)
-        signal.setitimer(signal.ITIMER_REAL, tick_s, tick_s)
-        try:
+        with _alarms(self._tick, tick_s, tick_s):
             yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
 
     def _tick(self, _number: int, _frame: FrameType | None) -> None:
         self.due = True
@@ -70,6 +65,34 @@ class TimeLimit(Deadline):
             return  # the last error may still be on its way on a busy machine
         self._raised = (began, now_s, used_s)
         raise OutOfTime
+
+
+@contextmanager
+def interrupting(limit_s: float, again_s: float) -> Iterator[None]:
+    """Raise `TimeoutError` after `limit_s` seconds, and every `again_s` while code swallows it.
+
+    Nothing is raised outside of the main thread, or where the system has no timer.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"not finished after {limit_s:g} s")
+
+    with _alarms(stop, limit_s, again_s) if _has_signals() else nullcontext():
+        yield
+
+
+@contextmanager
+def _alarms(
+    handler: Callable[[int, FrameType | None], None], first_s: float, again_s: float
+) -> Iterator[None]:
+    """Call `handler` by a timer, and restore the signal handler afterwards."""
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, first_s, again_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _has_signals() -> bool:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sysconfig
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from bench.records.environment import GitState
@@ -39,8 +40,12 @@ def repository_root(folder: Path) -> Path | None:
 
 def is_installed(path: Path) -> bool:
     """Return whether a path belongs to this Python or its installed packages."""
-    places = {Path(sysconfig.get_path(name)) for name in _INSTALLED}
-    return any(path.is_relative_to(place) for place in places)
+    return any(path.is_relative_to(place) for place in _places())
+
+
+@cache
+def _places() -> frozenset[Path]:
+    return frozenset(Path(sysconfig.get_path(name)) for name in _INSTALLED)
 
 
 def source_hash(files: Sequence[Path]) -> str:

@@ -11,26 +11,25 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import signal
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 
+from bench.errors import BenchError
+from bench.machine.deadline import interrupting
 from bench.machine.env import ROOT
 from bench.machine.source import source_hash
 from bench.plan.code import own_files
 from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.failures import error_line
+from bench.records.files import write_json
 from bench.records.plan import BASELINE, CLAIMED, REFUTED, VERIFIED, Cell
 from decoders.core import checks
 from decoders.core.decoder import Decoder, SelfDriven
@@ -81,7 +80,7 @@ def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -
         return stored
     progress.start(f"checking {name} on tables", 1)
     try:
-        with _limited(LIMIT_S):
+        with interrupting(LIMIT_S, _AGAIN_S):
             found = examine(decoder, sampled)
     except TimeoutError as error:
         found = Checked(outcome=CLAIMED, note=str(error))
@@ -135,25 +134,6 @@ def _on_tables(decoder: Decoder, draws: bool) -> str | None:
     return note
 
 
-@contextlib.contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    """Raise `TimeoutError` in the main thread after `limit_s` seconds."""
-    if threading.current_thread() is not threading.main_thread() or os.name == "nt":
-        yield
-        return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"not finished after {limit_s:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def _file_of(decoder: Decoder, sampled: bool) -> Path | None:
     """Return the file of a decoder's outcome; None if its code cannot be read."""
     files = [*sorted(ROOT.glob("decoders/**/*.py")), *code_of(decoder), Path(__file__)]
@@ -188,10 +168,6 @@ def _read(file: Path) -> Checked | None:
 
 def _write(file: Path, found: Checked) -> None:
     """Keep an outcome; a cache that cannot be written to keeps nothing."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, BenchError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, delete=False
-        ) as scratch:
-            scratch.write(json.dumps(dataclasses.asdict(found)))
-        Path(scratch.name).replace(file)
+        write_json(file, dataclasses.asdict(found))

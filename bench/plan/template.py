@@ -8,14 +8,12 @@ another day or process has the same prompts.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from specbench_tasks.child import Child, Ended, answer_questions
+from specbench_tasks import child
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -80,10 +78,12 @@ class ChatTemplate:
         given |= {"continue_final_message": True} if go_on else {}
         day = self.date or today()
         try:
-            error, text = _child(os.getpid()).ask(
-                _CPU_S, self.text, list(map(dict, messages)), given, day, seed
+            error, text = child.ask(
+                "bench.plan.template",
+                _CPU_S,
+                *(self.text, list(map(dict, messages)), given, day, seed),
             )
-        except Ended as ended:
+        except child.Ended as ended:
             raise TemplateEndless(f"the chat template does not end: {ended}") from ended
         if error is not None:
             raise TemplateRefused(error)
@@ -166,12 +166,6 @@ def _turn_end(
     ]
 
 
-@cache
-def _child(_process_id: int) -> Child:
-    """Return this process's child; a forked process starts one of its own."""
-    return Child("bench.plan.template")
-
-
 def serve() -> None:
     """Render templates as transformers does: for the child."""
     import random
@@ -200,4 +194,4 @@ def serve() -> None:
             return f"it writes {len(made):,} characters; at most {_LONGEST:,} are allowed", None
         return None, made
 
-    answer_questions(rendered)
+    child.answer_questions(rendered)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
+from bench.stats import counters
+from bench.stats.counters import timed_again
 from bench.text import counted
 
 _COUNTERS = (
@@ -56,8 +58,8 @@ def carried(
 
     `exact` tells by cell whether rounding cannot change its tokens; missing cells are not exact.
     """
-    timed = [r for r in records if r.kind == "timing" and r.error is None and r.has_steps]
-    if not _deterministic(timed, greedy=greedy):
+    timed = counters.timed(records)
+    if any(len(given) > 1 for given in baseline_answers(timed, by_repeat=not greedy)):
         return ()
     found: defaultdict[str, _Repeated] = defaultdict(_Repeated)
     if greedy and len({record.repeat for record in timed}) > 1:
@@ -66,13 +68,16 @@ def carried(
     return tuple(each.line(cell) for cell, each in found.items() if each.unequal)
 
 
-def _deterministic(timed: Iterable[SampleRecord], *, greedy: bool) -> bool:
-    """Tell whether the baseline always gave one prompt the same answer."""
+def baseline_answers(
+    records: Iterable[SampleRecord], *, by_repeat: bool
+) -> list[set[tuple[int, ...] | None]]:
+    """Return the different timed answers of the baseline's two arms to each prompt (and repeat)."""
     answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
-    for record in timed:
-        if record.decoder in (BASELINE, SECOND_BASELINE):
-            answers[record.prompt, 0 if greedy else record.repeat].add(record.tokens)
-    return all(len(given) == 1 for given in answers.values())
+    for record in records:
+        timed = record.kind == "timing" and record.error is None
+        if timed and record.decoder in (BASELINE, SECOND_BASELINE):
+            answers[record.prompt, record.repeat if by_repeat else 0].add(record.tokens)
+    return list(answers.values())
 
 
 def _compare_repeats(
@@ -97,12 +102,7 @@ def _compare_repeats(
 def _compare_passes(
     timed: Iterable[SampleRecord], phased: Iterable[PhasedAnswer], found: dict[str, _Repeated]
 ) -> None:
-    answers = {(r.decoder, r.prompt, r.repeat): r for r in timed}
-    for again in phased:
-        blocks = [answers.get((again.decoder, name, again.repeat)) for name in again.prompts]
-        steps = [record.steps for record in blocks if record is not None and record.steps]
-        if len(steps) < len(again.prompts):
-            continue
+    for again, steps in timed_again(phased, timed):
         mine = found[again.decoder]
         mine.pairs += 1
         before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))

@@ -70,10 +70,6 @@ class CostCurve:
         one = self.seconds(1, context, sequences)
         return self.seconds(rows, context, sequences) / one
 
-    def covers(self, rows: float, context: float) -> bool:
-        """Tell whether a measured cell has at least as many rows and cached tokens."""
-        return any(cell.rows >= rows and cell.context >= context for cell in self.points)
-
     def row_cost(self, context: float, sequences: float = 1) -> float:
         """Return the mean cost of one more row of a proposal, in one-row calls."""
         most = min(1 + _LONGEST_PROPOSAL, max(cell.rows for cell in self.points))

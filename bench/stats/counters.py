@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Self, TypeVar
 
+from bench.records.phases import PhasedAnswer
 from bench.records.record import SampleRecord, StepColumns
 
 T = TypeVar("T")
@@ -30,6 +31,21 @@ def timed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 def timed_steps(records: Iterable[SampleRecord]) -> Iterator[StepColumns]:
     """Yield the steps of timed answers, unpacked one answer at a time to save memory."""
     return (steps for record in timed(records) if (steps := record.steps) is not None)
+
+
+def timed_again(
+    answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
+) -> Iterator[tuple[PhasedAnswer, list[StepColumns]]]:
+    """Yield answers of the second pass with the steps timed for the same prompts and repeats.
+
+    An answer to a group is left out unless all of its prompts were timed.
+    """
+    counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
+    for answer in answers:
+        asked = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
+        steps = [each for each in asked if each is not None]
+        if len(steps) == len(asked):
+            yield answer, steps
 
 
 def group_by(

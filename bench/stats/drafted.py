@@ -9,19 +9,15 @@ from collections.abc import Iterable
 
 from bench.records.plan import Cell
 from bench.records.record import SampleRecord
-from bench.stats.counters import Tally
+from bench.stats.counters import Tally, group_by, timed
 from bench.text import counted
 
 
 def draft_warnings(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[str]:
     """Return a line for each lossless drafting cell without a draft, or without an accepted one."""
     drafting = {cell.cell for cell in cells if cell.drafts and cell.lossless}
-    timed: dict[str, list[SampleRecord]] = {}
-    for record in records:
-        if record.decoder in drafting and record.kind == "timing" and record.error is None:
-            timed.setdefault(record.decoder, []).append(record)
     warnings = []
-    for cell, chosen in timed.items():
+    for cell, chosen in group_by(r for r in timed(records) if r.decoder in drafting).items():
         tally = Tally.pool(chosen)
         if tally.later_steps == 0:
             continue

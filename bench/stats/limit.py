@@ -13,7 +13,7 @@ from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import Run
 from bench.stats import times
 from bench.stats.cost_curve import Cost
-from bench.stats.counters import ratio, timed
+from bench.stats.counters import group_by, ratio, timed, timed_again
 
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
@@ -104,35 +104,21 @@ def operating_points(
     Calls are counted in the timed answers to the same prompts and repeats. Without calls of a draft
     model, the drafting phase consists of target calls and counts as well.
     """
-    found = _with_steps([answer for answer in answers if len(answer.prompts) == 1], records)
+    alone = timed_again([answer for answer in answers if len(answer.prompts) == 1], records)
+    found = group_by(alone, lambda pair: pair[0].decoder)
     points = []
     for decoder in decoders:
-        mine, steps = found.get(decoder, ([], []))
+        mine = [(answer, each) for answer, (each,) in found.get(decoder, ())]
         seconds = sum(
             answer.seconds.get(phase, 0.0)
-            for answer, each in zip(mine, steps, strict=True)
+            for answer, each in mine
             for phase in (("verify",) if any(each.draft_calls) else ("verify", "draft"))
         )
+        steps = [each for _, each in mine]
         if calls := _later(steps, "target_calls"):
             rows = _later(steps, "target_rows") / calls
             points.append(OperatingPoint(decoder=decoder, rows=rows, seconds=seconds / calls))
     return points
-
-
-def _with_steps(
-    answers: Iterable[PhasedAnswer], records: Iterable[SampleRecord]
-) -> dict[str, tuple[list[PhasedAnswer], list[StepColumns]]]:
-    """Return each decoder's answers, with the steps timed for the same prompts and repeats."""
-    counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
-    found: dict[str, tuple[list[PhasedAnswer], list[StepColumns]]] = {}
-    for answer in answers:
-        asked = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
-        steps = [each for each in asked if each is not None]
-        if len(steps) == len(asked):
-            mine, all_steps = found.setdefault(answer.decoder, ([], []))
-            mine.append(answer)
-            all_steps += steps
-    return found
 
 
 def _later(steps: Iterable[StepColumns], column: str) -> int:

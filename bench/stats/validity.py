@@ -44,7 +44,7 @@ from bench.records.run_folder import Run, is_stored
 from bench.records.status import Difference, Floor, RunStatus
 from bench.settings.config import INVARIANT
 from bench.stats.adapter_fit import context_warnings, training_warnings
-from bench.stats.carried import carried
+from bench.stats.carried import baseline_answers, carried
 from bench.stats.clusters import repeated_texts
 from bench.stats.drafted import draft_warnings
 from bench.stats.intervals import Estimate
@@ -405,12 +405,8 @@ def _claim_warnings(cells: Iterable[Cell]) -> list[str]:
 
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
     """Warn about a nondeterministic device: the baseline's two arms gave different tokens."""
-    answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
-    arms = (BASELINE, SECOND_BASELINE)
-    for record in records:
-        if record.kind == "timing" and record.decoder in arms and record.error is None:
-            answers[record.prompt, record.repeat].add(record.tokens)
-    unequal = sum(len(given) > 1 for given in answers.values())
+    answers = baseline_answers(records, by_repeat=True)
+    unequal = sum(len(given) > 1 for given in answers)
     if not unequal:
         return []
     return [f"ar and ar@aa gave different tokens for {unequal} of {len(answers)} answers"]

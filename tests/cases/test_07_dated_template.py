@@ -2,10 +2,10 @@
 
 import json
 
-from bench.plan import template
 from bench.records.environment import ENV
 from bench.records.run_folder import CONFIG, load_run
 from bench.settings.config import read_toml
+from specbench_tasks import child
 from tests.cases.conftest import Case
 from tests.command_line import bench
 
@@ -41,7 +41,7 @@ def test_a_template_that_draws_has_the_same_prompts_in_every_process(case: Case,
     assert "its chat template draws at random" in first.err
 
     shown = [line for line in first.out.splitlines() if "Lily" in line or "cat" in line]
-    template._child.cache_clear()  # another child, as another process has
+    child._child.cache_clear()  # another child, as another process has
     second = case.run(variant("drawn"), "--dry-run")
     assert shown == [line for line in second.out.splitlines() if "Lily" in line or "cat" in line]
 

@@ -79,9 +79,7 @@ def test_a_file_alone_owns_its_neighbours_and_no_installed_package(
         "import library\nimport neighbour\nfrom decoders.ar import Autoregressive\n"
         "class Mine(Autoregressive): ...\n"
     )
-    monkeypatch.setattr(
-        "bench.machine.source.sysconfig.get_path", lambda _: str(tmp_path / ".venv")
-    )
+    monkeypatch.setattr("bench.machine.source._places", lambda: {tmp_path / ".venv"})
     made = build(parse_spec(f"{file}:Mine"))
     assert own_files(made) == [file, tmp_path / "neighbour.py"]
 

@@ -71,14 +71,6 @@ def test_noise_at_the_end_of_a_curve_never_makes_larger_calls_cheaper():
     assert curve.seconds(3, 100) == 2.5
 
 
-def test_a_curve_covers_what_was_measured_and_no_hole_of_its_grid():
-    points = CURVE_OF_TRUTH.points
-    holed = {c: t for c, t in points.items() if (c.rows, c.context) != (16, 200)}
-    assert CURVE_OF_TRUTH.covers(16, 150)
-    assert not CostCurve(points=holed).covers(16, 150)
-    assert not CURVE_OF_TRUTH.covers(17, 100)
-
-
 def test_the_cost_of_a_row_is_the_slope_over_a_call_of_one_row():
     one = truth(cell(1))
     assert CURVE_OF_TRUTH.row_cost(100) == pytest.approx(0.1 / one)

@@ -94,25 +94,21 @@ def test_a_run_of_groups_has_no_time_to_hold_against_the_limit():
     assert "is unknown" in line
 
 
+def phased(decoder, seconds, *, repeat=0):
+    """An answer of the second pass to the first prompt; only its seconds and repeat are read."""
+    counters = dict.fromkeys(("emitted", "later_emitted", "later_steps", "rows", "padded_rows"), 0)
+    return PhasedAnswer(
+        decoder=decoder, prompts=("c0#1",), seconds=seconds, repeat=repeat, **counters
+    )
+
+
 def test_operating_points_are_mean_rows_and_seconds_of_a_target_call():
     mine = make_record("ptp", (1, 3, 1), calls=(1, 2, 1), rows=(10, 12, 4))
     spec = make_record("spec", (1, 3, 1), calls=(1, 1, 1), rows=(10, 5, 5))
     assert spec.steps is not None
     spec = replace(spec, steps=replace(spec.steps, draft_calls=(0, 4, 4)))
-    answers = [
-        PhasedAnswer(
-            decoder=decoder,
-            prompts=("c0#1",),
-            seconds={"verify": 4.0, "draft": 2.0, "prefill": 50.0},
-            emitted=5,
-            later_emitted=4,
-            later_steps=2,
-            repeat=0,
-            rows=0,
-            padded_rows=0,
-        )
-        for decoder in ("ptp", "spec")
-    ]
+    seconds = {"verify": 4.0, "draft": 2.0, "prefill": 50.0}
+    answers = [phased(decoder, seconds) for decoder in ("ptp", "spec")]
     ptp, drafting = operating_points(answers, [mine, spec], ["ptp", "spec"])
     assert (ptp.rows, ptp.seconds) == pytest.approx((16 / 3, 6 / 3))
     assert (drafting.rows, drafting.seconds) == pytest.approx((5, 4 / 2))
@@ -121,16 +117,6 @@ def test_operating_points_are_mean_rows_and_seconds_of_a_target_call():
 def test_calls_are_those_of_the_repeat_whose_seconds_were_split():
     first = make_record("ptp", (1, 2), rows=(3, 4))
     second = make_record("ptp", (1, 2), rows=(3, 9), repeat=1)
-    answer = PhasedAnswer(
-        decoder="ptp",
-        prompts=(first.prompt,),
-        seconds={"verify": 2.0},
-        emitted=3,
-        later_emitted=2,
-        later_steps=1,
-        repeat=1,
-        rows=0,
-        padded_rows=0,
-    )
+    answer = phased("ptp", {"verify": 2.0}, repeat=1)
     (point,) = operating_points([answer], [first, second], ["ptp"])
     assert (point.rows, point.seconds) == (9, 2.0)

@@ -27,7 +27,14 @@ from specbench_tasks.specbench import (
 from specbench_tasks.tables import Row, Table, exists, read_table
 from specbench_tasks.tabular import Reading, conversations
 
-__all__ = ["DataUnavailable", "load_file", "load_hf", "load_specbench", "open_dataset"]
+__all__ = [
+    "DataUnavailable",
+    "hub_answers",
+    "load_file",
+    "load_hf",
+    "load_specbench",
+    "open_dataset",
+]
 
 _PREFERRED_SPLITS = ("test", "validation", "train")
 _HUB_TIMEOUT_S = 5.0
@@ -147,7 +154,7 @@ def _offline_where_unreachable() -> Iterator[None]:
     import datasets
     from huggingface_hub import constants
 
-    if _reachable(str(constants.ENDPOINT)):
+    if hub_answers():
         yield
         return
     before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
@@ -158,16 +165,19 @@ def _offline_where_unreachable() -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
-def _reachable(endpoint: str) -> bool:
-    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
+def hub_answers() -> bool:
+    """Ask the Hugging Face hub for its first page's head; False offline or without an answer."""
+    from huggingface_hub import constants
+
+    stated = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+    if stated or constants.HF_HUB_OFFLINE:
         return False
     try:
-        urllib.request.urlopen(
-            urllib.request.Request(endpoint, method="HEAD"), timeout=_HUB_TIMEOUT_S
-        ).close()
+        asked = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
+        urllib.request.urlopen(asked, timeout=_HUB_TIMEOUT_S).close()
     except urllib.error.HTTPError as error:  # the hub answered
         error.close()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         logging.getLogger(__name__).debug("hub not reachable: %s", error)
         return False
     return True

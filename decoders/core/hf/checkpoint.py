@@ -7,8 +7,6 @@ import json
 import math
 import os
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +27,6 @@ _CONVERT_IT = (
     "if you trust it, convert it once: AutoModelForCausalLM.from_pretrained(FOLDER)"
     ".save_pretrained(OTHER), and give that folder"
 )
-_HUB_TIMEOUT_S = 5.0
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MOST_HEADER_BYTES = 10**8  # the format's own limit
 
@@ -87,22 +84,6 @@ def cached(hub_id: str) -> Path | None:
     """Return the folder of a hub model in the hub's cache on this machine; None: not there."""
     folder = _folder_of(hub_id)
     return folder if folder.is_dir() else None
-
-
-def hub_answers() -> bool:
-    """Ask the Hugging Face hub for its first page, once; False offline or without an answer."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        asked = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
-        urllib.request.urlopen(asked, timeout=_HUB_TIMEOUT_S).close()
-    except urllib.error.HTTPError as error:
-        error.close()  # it answered
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _refuse_other_weights(given: str, folder: Path) -> None:

@@ -92,7 +92,7 @@ def test_one_request_tells_whether_the_hub_answers(monkeypatch):
     import urllib.error
     import urllib.request
 
-    from decoders.core.hf.checkpoint import hub_answers
+    from specbench_tasks.loaders import hub_answers
 
     asked: list[float] = []
     outcomes: list[Exception] = []
@@ -101,6 +101,7 @@ def test_one_request_tells_whether_the_hub_answers(monkeypatch):
         asked.append(timeout)
         raise outcomes[-1]
 
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(urllib.request, "urlopen", answer)
     outcomes += [urllib.error.HTTPError("https://hub.example", 503, "busy", Message(), None)]

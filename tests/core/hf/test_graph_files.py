@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
 from decoders.core.hf import compiled, graph_children, graph_files, products
@@ -283,10 +282,10 @@ def test_any_change_of_code_threads_processor_or_versions_gives_other_files(
         found.add(machine())
     assert len(found) == 4
     for thing, name, value in [
-        (torch, "get_num_threads", lambda: 77),
+        (graph_files.torch, "get_num_threads", lambda: 77),
         (graph_files, "_cpu_flags", lambda: "flags: none"),
-        (torch, "__version__", "9.9"),
-        (transformers, "__version__", "9.9"),
+        (graph_files.torch, "__version__", "9.9"),
+        (graph_files.transformers, "__version__", "9.9"),
         (platform, "machine", lambda: "abacus"),
     ]:
         monkeypatch.setattr(thing, name, value)

@@ -18,8 +18,6 @@ from transformers import (
     GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    GPTNeoConfig,
-    GPTNeoForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -106,14 +104,6 @@ MODELS: dict[str, Any] = {
             initializer_range=0.2,
             bos_token_id=1,
             eos_token_id=2,
-        ),
-    ),
-    "gpt-neo-window": lambda: (
-        GPTNeoForCausalLM,
-        GPTNeoConfig(
-            **{**SIZES, "num_layers": 2, "num_heads": 4},
-            attention_types=[[["global", "local"], 1]],
-            window_size=WINDOW,
         ),
     ),
     "opt": lambda: (

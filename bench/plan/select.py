@@ -93,9 +93,6 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
                 raise UsageError(f"decoder {cell!r} {lacks}")
             note(f"{cell} is skipped: it {lacks}")
             continue
-        for key, value in options.items():
-            if today := decoder.renamed.get(key, {}).get(value):
-                note(f"{cell}: {key}={value} is now called {key}={today}")
         filled = options_of(decoder, options).items()
         chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
         decoders[cell] = decoder

@@ -28,9 +28,6 @@ class Starter(DraftAndVerify):
     # Options are the fields, each with a default: `starter.py:Starter:k=6` sets this one.
     k: int = 4
 
-    # Version of the interface that this file uses; `bench` refuses one that it does not support.
-    interface = 1
-
     def __post_init__(self) -> None:
         """Raise `ValueError` if an option is out of range."""
         self.demand(self.k >= 1, "k", "1 or above")

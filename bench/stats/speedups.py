@@ -1,12 +1,13 @@
 """The estimators of a speed-up, each with a 95 % interval, on answers that both sides finished.
 
 * *Geometric mean* of paired per-prompt ratios of time per token: the headline. It has Student's
-  t-interval on the logs, clustered by conversation, and a bootstrap interval.
+  t-interval on the logs, clustered by conversation.
 * *Ratio of totals*: the baseline's seconds per token over all answers / the decoder's. This is the
-  gain of the whole workload. Long answers dominate it.
+  gain of the whole workload. Long answers dominate it. Its interval is a bootstrap.
 * *specbench_compat*: Spec-Bench's estimator (its evaluation/speed.py). Per repeat: the mean over
   questions of the decoder's tokens per second / the mean of the baseline's; then the mean over
-  repeats. It is not paired. Questions with a short prefill dominate it.
+  repeats. It is not paired. Questions with a short prefill dominate it. Its interval is a
+  bootstrap.
 
 Letters: C conversations, K sums per conversation, B resamples, R repeats.
 """
@@ -28,41 +29,24 @@ from bench.stats.times import Unit, matched
 
 PRECISION = 0.05
 """Distance of an interval's ends from the estimate above which the interval is called wide."""
-DISAGREEMENT = 0.25
-"""Two intervals disagree if their ends differ by more than this share of the half-width."""
 _UNKNOWN = Estimate()
-_COLUMNS = 6
-"""Sums per conversation before the repeats' rates: logs, number of logs, times and tokens."""
+_COLUMNS = 4
+"""Sums per conversation before the repeats' rates: seconds and tokens of both sides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedups:
     """All estimators of one decoder's speed-up in one family.
 
-    `resampled` is `geometric` with a bootstrap interval, which `totals` and `specbench` have too.
-    `needed` is the number of additional prompts that would narrow the headline's interval to +-5 %
+    `geometric` has a t-interval, the others have a bootstrap interval. `needed` is the number of
+    additional prompts that would narrow the headline's interval to +-5 %
     if they scattered like the measured ones; 0 if it is narrow enough.
     """
 
     geometric: Estimate
-    resampled: Estimate = _UNKNOWN
     totals: Estimate = _UNKNOWN
     specbench: Estimate = _UNKNOWN
     needed: int | None = None
-
-    @property
-    def disagree(self) -> bool | None:
-        """Whether t-interval and bootstrap interval disagree (None: one is unknown).
-
-        Only one covers 1, or an end differs by over `DISAGREEMENT` of the t half-width, in logs.
-        """
-        ends = [_log_ends(self.geometric), _log_ends(self.resampled)]
-        if None in ends:
-            return None
-        (low, high), (other_low, other_high) = (pair for pair in ends if pair is not None)
-        slack = DISAGREEMENT * (high - low) / 2
-        apart = max(abs(low - other_low), abs(high - other_high)) > slack
-        return apart or self.geometric.differs_from_one != self.resampled.differs_from_one
 
 
 def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
@@ -75,11 +59,9 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
     answers = [pair for pair in matched(base, mine) if all(map(_timed, pair))]
     row_of = {name: row for row, name in enumerate(clusters)}
     sums = np.zeros((len(clusters), _COLUMNS))
-    for log, cluster in zip(pairs.logs, pairs.clusters, strict=True):
-        sums[row_of[cluster], :2] += (log, 1)
     for other, unit in answers:
         times = (other.seconds or 0, other.tokens, unit.seconds or 0, unit.tokens)
-        sums[row_of[unit.cluster], 2:] += times
+        sums[row_of[unit.cluster]] += times
     sums = np.concatenate([sums, _question_rates(base, mine, answers, clusters)], axis=1)
     bare = replace(geometric, low=None, high=None, error=None, df=None)
     values = _statistics(sums.sum(0, keepdims=True))[:, 0]
@@ -89,9 +71,8 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
         made[i] = replace(made[i], low=_known(low), high=_known(high))
     return Speedups(
         geometric=geometric,
-        resampled=made[0],
-        totals=made[1],
-        specbench=made[2],
+        totals=made[0],
+        specbench=made[1],
         needed=more_prompts(geometric),
     )
 
@@ -152,22 +133,15 @@ def _seconds(units: Iterable[Unit]) -> float:
 
 
 def _statistics(sums: Floats) -> Floats:
-    """Return geometric mean, ratio of totals, specbench_compat ``[3, B]`` from sums ``[B, K]``."""
-    geometric = np.exp(sums[:, 0] / sums[:, 1])
-    totals = sums[:, 2] / sums[:, 3] / (sums[:, 4] / sums[:, 5])
+    """Return ratio of totals and specbench_compat ``[2, B]`` from sums ``[B, K]``."""
+    totals = sums[:, 0] / sums[:, 1] / (sums[:, 2] / sums[:, 3])
     mine, base = sums[:, _COLUMNS::2], sums[:, _COLUMNS + 1 :: 2]
     there = base > 0
     ratios = np.where(there, mine / np.where(there, base, 1), 0).sum(1)
     repeats = there.sum(1)
     compat = np.where(repeats > 0, ratios / np.maximum(repeats, 1), np.nan)
-    return np.stack([geometric, totals, compat])
+    return np.stack([totals, compat])
 
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _log_ends(estimate: Estimate) -> tuple[float, float] | None:
-    if estimate.low is None or estimate.high is None:
-        return None
-    return math.log(estimate.low), math.log(estimate.high)

@@ -222,9 +222,6 @@ def _times(
         "aa_high": floor.high,
         **found.totals.columns("speedup_total"),
         **found.specbench.columns("specbench_compat"),
-        "speedup_bootstrap_low": found.resampled.low,
-        "speedup_bootstrap_high": found.resampled.high,
-        "intervals_disagree": found.disagree,
         "prompts_needed": found.needed,
     }
     if decoder == BASELINE:

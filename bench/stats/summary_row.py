@@ -50,9 +50,6 @@ class SummaryRow:
     quality_high: float | None = None
     acceptance_length_low: float | None = None
     acceptance_length_high: float | None = None
-    speedup_bootstrap_low: float | None = None
-    speedup_bootstrap_high: float | None = None
-    intervals_disagree: bool | None = None
     prompts_needed: int | None = None
     speedup_total: float | None = None
     speedup_total_low: float | None = None

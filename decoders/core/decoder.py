@@ -26,15 +26,6 @@ Steps = Generator[Call | Emit, CallResult, None]
 Need = Literal["draft", "adapter"]
 Role = Literal["target", "draft"]
 
-INTERFACE = 1
-"""Version of the interface of decoders: `Decoder`, `Request`, sessions, calls and emits.
-
-It rises when a decoder written for the previous version might no longer run. Additions (a field
-with a default, a new `output`) do not raise it. docs/adding-a-decoder.md has the promise.
-"""
-OLDEST_INTERFACE = 1
-"""The oldest version that still runs."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -63,17 +54,13 @@ class Decoder:
         adapter_of: the model that the decoder's adapter is attached to.
         showcase: options by label; a run that names no decoders also runs NAME@LABEL.
         by_default: run this decoder if a run names no decoders.
-        interface: the version of this interface that the decoder was written for; default 1.
-        renamed: old spellings of option values: for each option, the old value and the new one.
         modes: decoders (each in its own file) that the option ``mode`` selects, by its value.
     """
 
     name: ClassVar[str] = ""
-    interface: ClassVar[int] = 1
     adapter_of: ClassVar[Role] = "target"
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     by_default: ClassVar[bool] = True
-    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     modes: ClassVar[Mapping[str, str]] = {}
 
     @property

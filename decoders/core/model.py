@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from decoders.core.old_names import accept_old_names
 from decoders.core.types import EXACT, AcceptanceRule, Call, Output, Slots
 
 if TYPE_CHECKING:
@@ -192,7 +191,6 @@ class Session:
         self.reset()
         self.kept = tuple(tokens)
 
-    @accept_old_names(want="output")
     def call(
         self,
         tokens: Sequence[int],
@@ -304,6 +302,3 @@ class Session:
         if any(row != index for index, row in enumerate(rows)):
             self.model.gather(self, [self.base + row for row in rows], self.base)
         self.length = self.base + len(rows)
-
-    keep = select_rows
-    """Name of `select_rows` in decoders written before 0.1.0."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeGuard, TypeVar
 
-from decoders.core.decoder import INTERFACE, OLDEST_INTERFACE, Decoder, Need
+from decoders.core.decoder import Decoder, Need
 from decoders.core.nearest import nearest
 from decoders.core.types import DecoderSpec
 
@@ -103,13 +103,11 @@ def build(spec: DecoderSpec) -> Decoder:
     cls = resolve(spec)
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
-    _check_interface(cls, spec.name)
     _check_fields(cls)
     kinds = typing.get_type_hints(cls)
     allowed = [field.name for field in dataclasses.fields(cls)]
     options = {}
     for key, text in spec.options.items():
-        text = cls.renamed.get(key, {}).get(text, text)
         if key not in allowed:
             raise ValueError(
                 f"unknown option {key!r} of decoder {spec.name!r}; {nearest(key, allowed)}"
@@ -168,16 +166,6 @@ def code_of(spec: DecoderSpec) -> tuple[str, ...]:
         return resolve(spec).code_in(spec.options)
     except (ValueError, ImportError):  # `build` tells what is wrong
         return ()
-
-
-def _check_interface(cls: type[Decoder], name: str) -> None:
-    if cls.interface not in range(OLDEST_INTERFACE, INTERFACE + 1):
-        page = "see docs/adding-a-decoder.md for what changed"
-        advice = "update decoding-bench" if cls.interface > INTERFACE else page
-        raise ValueError(
-            f"decoder {name!r} was written for version {cls.interface} of the decoder interface; "
-            f"this bench knows {OLDEST_INTERFACE} to {INTERFACE}: {advice}"
-        )
 
 
 def _convert(text: str, kind: Any, what: str) -> Any:

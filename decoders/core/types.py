@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from decoders.core.old_names import accept_old_names
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -36,9 +34,6 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
 
 MASKED = -1
 """Marks a masked slot, which shows no token."""
-
-BLANK, HIDDEN = NO_UNIFORM, MASKED
-"""Names of these two marks in decoders written before 0.1.0."""
 
 MOST_DRAFTS = 120
 """Most rows of drafts in one verifying call. After the longest prompt and answer, every cache has
@@ -80,7 +75,6 @@ def demand(holds: bool, what: str, value: object, allowed: str) -> None:
         raise ValueError(f"{what} is {value}; it must be {allowed}")
 
 
-@accept_old_names(want="output", shown="slot_tokens")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
     """The slot rows of a call; they follow its token rows and never stay in the cache.
@@ -220,7 +214,6 @@ class CallResult:
     hidden: Tensor | None = None
 
 
-@accept_old_names(undrafted="num_leading")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emit:
     """The end of a step: final tokens only (empty for a pass that commits nothing).

@@ -203,11 +203,9 @@ def defined(column: str, page: str, columns: Collection[str]) -> tuple[str, str]
 
 def _end_of_interval(column: str, columns: Collection[str]) -> str | None:
     base, _, end = column.rpartition("_")
-    of, bootstrap, _ = base.partition("_bootstrap")
-    if of not in columns or end not in ("low", "high"):
+    if base not in columns or end not in ("low", "high"):
         return None
-    kind = "bootstrap interval" if bootstrap else "interval"
-    return f"{'lower' if end == 'low' else 'upper'} end of the {kind} of {code(of)}"
+    return f"{'lower' if end == 'low' else 'upper'} end of the interval of {code(base)}"
 
 
 def anchor(heading: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 TIMED = ("speedup", "_per_token_s", "ttft_s", "tokens_per_s", "specbench_compat", "aa_", "pairs")
-LEFT_OUT = ("intervals_disagree", "prompts_needed", "run", "verdict", "comparability_key", "note")
+LEFT_OUT = ("prompts_needed", "run", "verdict", "comparability_key", "note")
 
 
 def of_clocks(column: str) -> bool:

@@ -27,9 +27,7 @@ def test_every_column_of_the_summary_has_a_type_a_meaning_and_a_definition() -> 
     assert found["tokens_per_call"][1].startswith("emitted / target calls, prefill")
     assert found["speedup"][1].startswith("exp(mean over prompts")
     assert found["speedup_low"][1] == "lower end of the interval of `speedup`"
-    assert found["speedup_bootstrap_high"][1] == (
-        "upper end of the bootstrap interval of `speedup`"
-    )
+    assert found["speedup_total_high"][1] == "upper end of the interval of `speedup_total`"
     assert found["prompts_needed"][1].startswith("`prompts_needed` says how many more prompts")
     assert found["prompts_needed"][2] == "[Intervals](metrics.md#intervals)"
 

@@ -21,7 +21,6 @@ from bench.report.tables.table import (
     against_floor,
     by_family,
     estimated,
-    interval,
     number,
     speed,
 )
@@ -53,8 +52,6 @@ _FAMILY_TABLES = {
 _ESTIMATORS: Columns = {
     "decoder": lambda r: r.decoder,
     f"geometric mean [{LEVEL} t]": speed,
-    f"bootstrap [{LEVEL}]": lambda r: interval(r.speedup_bootstrap_low, r.speedup_bootstrap_high),
-    "intervals": lambda r: _agreement(r.intervals_disagree),
     f"ratio of totals [{LEVEL}]": partial(speed, column="speedup_total"),
     f"specbench_compat [{LEVEL}]": partial(speed, column="specbench_compat"),
     f"prompts needed for {_WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
@@ -79,9 +76,8 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     """Make the table of every estimator over all families, with ar's second arm as the last row."""
     note = (
         "End to end, over ar. Geometric mean (the headline) of paired per-prompt ratios, with a "
-        "t-interval of their logs and a bootstrap interval, both clustered by conversation; the "
-        "intervals disagree if only one excludes 1 or an end differs by over a quarter of the "
-        "half-width. Ratio of totals: ar's seconds per token over all answers / the decoder's. "
+        "t-interval of their logs, clustered by conversation; the other intervals are "
+        "bootstraps. Ratio of totals: ar's seconds per token over all answers / the decoder's. "
         "specbench_compat: mean over questions of the decoder's tokens per second / mean of ar's, "
         "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
         f"interval to {_WITHIN}. {SESSIONS}"
@@ -93,17 +89,11 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     texts = (
         f"{SECOND_BASELINE} (A/A)",
         estimated(second_arm.geometric),
-        interval(second_arm.resampled.low, second_arm.resampled.high),
-        _agreement(second_arm.disagree),
         estimated(second_arm.totals),
         estimated(second_arm.specbench),
         number(second_arm.needed, ".0f"),
     )
     return replace(table, rows=(*table.rows, tuple(map(TableCell, texts))))
-
-
-def _agreement(disagree: bool | None) -> str:
-    return UNKNOWN if disagree is None else "disagree" if disagree else "agree"
 
 
 def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:

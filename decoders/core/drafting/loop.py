@@ -7,7 +7,6 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192); trees of drafts: SpecInfer (ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from decoders.core.decoder import Decoder, Request, Steps
@@ -29,7 +28,6 @@ class DraftAndVerify(Decoder):
     """
 
     combines: ClassVar[bool] = True
-    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {"verify": {"strict": "rejection"}}
 
     def drafter(self, request: Request) -> Drafter:
         """Make the drafter of one answer."""

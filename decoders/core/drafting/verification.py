@@ -29,11 +29,6 @@ class Verification:
     rule: Verify = "rejection"
     acceptance_rule: AcceptanceRule = EXACT
 
-    def __post_init__(self) -> None:
-        """Accept `strict`, the old name of `rejection`."""
-        if self.rule == "strict":  # type: ignore[comparison-overlap]
-            object.__setattr__(self, "rule", "rejection")
-
     def by_picks(self, sampling: Sampling) -> bool:
         """Tell whether the target's picks suffice, so that no distribution has to be kept."""
         greedy = self.rule == "rejection" and sampling.greedy

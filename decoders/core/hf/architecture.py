@@ -19,7 +19,6 @@ from decoders.core.adapter.gating import text_model
 from decoders.core.hf.attention import NAME
 from decoders.core.hf.cache import PlaneShape
 from decoders.core.hf.checkpoint import first_line, is_of_memory
-from decoders.core.hf.local_layers import is_local
 
 _ADVICE = (
     "choose a model with a plain KV cache and full or sliding attention, "
@@ -72,8 +71,7 @@ class Architecture:
         length = longest_sequence(config)
         if length is None:
             raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
-        local = is_local(module)
-        windows = {"global": None, "local": config.window_size} if local else _windows(config)
+        windows = _windows(config)
         planes, devices = _planes(module, windows, cache)
         vocab_size, reads_hidden = _study_head(module)
         return cls(
@@ -117,6 +115,8 @@ def _refuse_other_memories(module: Any) -> None:
         why = "keeps a running state of the text (a state space or recurrence)"
     elif getattr(config, "alibi", config.model_type in ("bloom", "mpt")):
         why = "adds a bias by distance (alibi), which takes no explicit positions"
+    elif config.model_type == "gpt_neo":
+        why = "cuts its local layers by tables that are equal for all sequences of a batch"
     elif "past_key_values" not in takes:
         why = "has no KV cache"
     else:

@@ -43,7 +43,6 @@ from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
-from decoders.core.hf.local_layers import is_local, take_masks
 from decoders.core.hf.norms import fuse_norms
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import Runner
@@ -101,8 +100,6 @@ class HFModel(Model):
         self._quantized = quantized
         if quantized is not None:
             quantize(module, quantized)
-        if is_local(module):
-            take_masks(module)
         self.architecture = Architecture.of(module, DynamicCache())
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length

@@ -146,18 +146,6 @@ def test_an_adapter_can_have_any_name(small: Any) -> None:
         choose_decoders(small(decoders="ptp:adapter=b", adapters={"ptp": "x"}), print)
 
 
-def test_old_spellings_of_options_are_read_with_a_note(small: Any) -> None:
-    notes: list[str] = []
-    old = {"mode": "isd", "verify": "strict", "stride": "8"}
-    config = small(decoders={"idlm@isd": old}, adapters={"isd": "x"})
-    config = choose_decoders(config, notes.append).config
-    assert notes == ["idlm@isd: verify=strict is now called verify=rejection"]
-    chosen = (config.decoders or {})["idlm@isd"]
-    assert (chosen["mode"], chosen["verify"], chosen["adapter"]) == ("isd", "rejection", "isd")
-    assert choose_decoders(config, notes.append).config.decoders == config.decoders
-    assert len(notes) == 1
-
-
 @pytest.mark.parametrize(
     ("decoder", "adapter", "model", "command"),
     [

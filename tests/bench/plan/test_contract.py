@@ -64,7 +64,7 @@ def test_a_wrong_distribution_is_refuted_at_the_defaults(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*RIGHT, "spec", "isd", "medusa", "eagle:verify=strict"])
+@pytest.mark.parametrize("name", [*RIGHT, "spec", "isd", "medusa", "eagle:verify=rejection"])
 def test_right_decoders_are_verified_at_the_defaults(name: str) -> None:
     decoder = wrong(name) if name in RIGHT else build(parse_spec(name))
     assert examine(decoder, sampled=True) == Checked(outcome="verified")

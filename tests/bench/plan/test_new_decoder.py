@@ -15,7 +15,6 @@ from bench.errors import BenchError, Exit
 from bench.plan.new_decoder import new_decoder
 from bench.plan.starter import Starter
 from decoders.core.checks import check_decoder
-from decoders.core.decoder import INTERFACE
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,10 +22,6 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize("k", [1, 4, 40])
 def test_the_starter_keeps_the_contract(k: int) -> None:
     check_decoder(Starter(k=k))
-
-
-def test_the_starter_is_written_for_the_present_interface() -> None:
-    assert vars(Starter)["interface"] == INTERFACE
 
 
 @pytest.mark.slow

@@ -73,16 +73,6 @@ RUNNING = {
             },
         },
     ),
-    "gpt-neo": (
-        "GPTNeoConfig",
-        {
-            **SHORT,
-            "num_layers": 2,
-            "num_heads": 4,
-            "window_size": WINDOW,
-            "attention_types": [[["global", "local"], 1]],
-        },
-    ),
     "gpt-j": ("GPTJConfig", {**GPT, "rotary_dim": 4}),
     "codegen": ("CodeGenConfig", {**GPT, "n_ctx": CONTEXT, "rotary_dim": 4}),
     "opt": ("OPTConfig", {**SHORT, "ffn_dim": 48, "word_embed_proj_dim": 16, "init_std": 0.2}),
@@ -192,6 +182,11 @@ STATE = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2}
         ("OpenAIGPTConfig", {k: GPT[k] for k in list(GPT)[:5]}, "LMHeadModel has no KV cache"),
         ("MambaConfig", STATE, "MambaForCausalLM keeps a running state"),
         ("RwkvConfig", {**STATE, "attention_hidden_size": 32}, "RwkvForCausalLM keeps a running"),
+        (
+            "GPTNeoConfig",
+            {**SHORT, "num_layers": 2, "num_heads": 4, "attention_types": [[["local"], 2]]},
+            "GPTNeoForCausalLM cuts its local layers by tables",
+        ),
         ("DogeConfig", {**SHORT, "keep_window_size": 9}, "doge drops tokens .* beyond 9"),
     ],
 )

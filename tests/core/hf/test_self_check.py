@@ -52,7 +52,7 @@ def not_causal(masks):
 
 
 def causal_by_place(masks):
-    """What GPT-Neo's own mask does: it takes the last rows of the widest text for those fed."""
+    """A mask by place: it takes the last rows of the widest text for those fed."""
 
     def visible(calls, _starts, width, seen):
         rows = torch.arange(width)[:, None] + seen - width

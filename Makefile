@@ -62,7 +62,7 @@ hot-paths: install   ## the hot paths without a model against the stored times, 
 
 gpu: install     ## everything a GPU is borrowed for, in nine minutes (GPU_ARGS=--rehearse: in small, on the CPU)
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[gpu]'  # NVML: clocks, energy
-	$(PYTHON) -m bench.gpu $(GPU_ARGS)
+	$(PYTHON) -m bench.extras.gpu $(GPU_ARGS)
 
 report: install  ## redo tables and figures of a run: make report RUN=results/…
 	$(PYTHON) -m bench report $(RUN)

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import cost, external, gather, make, measure, read, regression
+from bench.cli import gather, make, measure, read, regression
 from bench.cli.group import VerbGroup
 from bench.errors import BenchError, Exit, room_for
 from bench.machine.openmp import shorten_spinning
-from training import cli as training
+from bench.registry import extras
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -61,10 +61,11 @@ def _options(
     """Benchmark of decoding strategies of language models."""
 
 
-for part in (measure, external, read, gather, cost, make, regression):
-    app.add_typer(part.app)
-for verbs, name in ((training.train, "train"), (training.imports, "import")):
-    app.add_typer(verbs, name=name, cls=VerbGroup, rich_help_panel=make.PANEL)
+for verbs in (
+    *(part.app for part in (measure, read, gather, make, regression)),
+    *extras("bench.verbs"),
+):
+    app.add_typer(verbs)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The harness that plans, measures, judges and reports runs of decoders.
 
-In Python and notebooks, use ``from bench import run, load_run`` (see `bench.notebook`). The folders
-form layers; each imports only the layers below it (``[tool.importlinter]`` in pyproject.toml).
+In Python and notebooks, use ``from bench import run, load_run`` (see `bench.extras.notebook`). The
+folders form layers; each imports only the layers below it (``[tool.importlinter]`` in
+pyproject.toml).
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.notebook import Results, load_run, run
+    from bench.extras.notebook import Results, load_run, run
 
 __all__ = ["Results", "load_run", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `bench.notebook` on its first use."""
+    """Import a name of `bench.extras.notebook` on its first use."""
     if name in __all__:
-        from bench import notebook
+        from bench.extras import notebook
 
         return getattr(notebook, name)
     raise AttributeError(f"module 'bench' has no attribute {name!r}")

@@ -12,11 +12,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from bench.cli.group import VerbGroup
+from bench.cli.make import PANEL
 from bench.cli.options import RESULTS, Given, Progressing, gathering
 from bench.errors import UsageError
 
 train = typer.Typer(help="Train models and adapters.", no_args_is_help=True)
 imports = typer.Typer(help="Convert published checkpoints to adapters.", no_args_is_help=True)
+app = typer.Typer()
+for _verbs, _name in ((train, "train"), (imports, "import")):
+    app.add_typer(_verbs, name=_name, cls=VerbGroup, rich_help_panel=PANEL)
 
 _NumSteps = Annotated[int | None, typer.Option(help="Training steps. [default: the recipe's]")]
 Settings = Annotated[

@@ -21,7 +21,7 @@ from bench.records.json_file import read_json
 from bench.records.plan import read_plan
 from bench.records.run_folder import read_config
 from bench.records.status import read_status
-from bench.report.page.index import num_records_of, run_folders, run_verdict
+from bench.stats.folders import num_records_of, run_folders, run_verdict
 from bench.stats.validity import VALID
 from decoders.core import registry
 from decoders.core.decoder import Decoder

@@ -1,4 +1,4 @@
-"""The verbs `bench gate`, `bench compare`, `bench ab` and `bench doctor`."""
+"""The verb `bench compare`, and how every comparison is judged, printed and written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bench.cli import options
-from bench.cli.group import Verb
-from bench.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from bench.compare.gate import Gate
@@ -21,90 +19,30 @@ if TYPE_CHECKING:
 app = typer.Typer()
 PANEL = "Guard against regressions"
 
-_GateFile = Annotated[
+GateFile = Annotated[
     Path | None, typer.Option("--gate", help="TOML of tolerances and margins. [default: built in]")
 ]
 Strict = Annotated[
     bool, typer.Option("--fail-inconclusive", help="If inconclusive, exit with 4, not 0.")
 ]
 Markdown = Annotated[Path | None, typer.Option(help="Write a table for a pull request.")]
-_JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
-_Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
+Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
 
 
-_JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.")]
-_Head = Annotated[str, typer.Option(help="Likewise; default: the working tree.")]
-
-
-@app.command("gate", cls=Verb, rich_help_panel=PANEL)
-@options.configured(
-    *("decoders", "model", "draft", "adapter", "tasks", "limit", "quality_limit", "repeats"),
-    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
-    limit=options.option(
-        int, "Conversations. [default: 12; with --against as there]", "--limit", "-L"
-    ),
-    quality_limit=options.option(int, "Prompts per family to score. [default: 0]"),
-    repeats=options.option(int, "[default: 2; with --against 1]"),
-    max_new_tokens=options.option(int, "[default: 48; with --against as there]"),
-)
-def gate_(
-    given: options.Given,
-    base: Annotated[
-        str | None, typer.Option(help="Commit (or folder) to measure on this machine as well.")
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option(help="Stored run to compare with instead: counters, no times.")
-    ] = None,
-    head: _Head = ".",
-    margin: Annotated[float, typer.Option(help="Slow-down that regresses; 0.05 is 5 %.")] = 0.05,
-    gate: _GateFile = None,
-    fail_inconclusive: Strict = False,
-    markdown: Markdown = None,
-    json_file: _JsonFile = None,
-    junit: _JUnit = None,
-    github: Annotated[
-        bool | None,
-        typer.Option(
-            "--github/--no-github",
-            help="Print annotations and fill the job's summary. [default: on GitHub Actions]",
-        ),
-    ] = None,
-    diff: _Diff = False,
-    output: options.Output = options.RESULTS,
-    progress: options.Progressing = "auto",
-) -> None:
-    """Tell in about a minute whether a change made decoders slower or wrong, for CI.
-
-    It is `bench ab` with few prompts, uncompiled and without quality; the wider margin suits a
-    shared machine. Exit codes as of `bench compare`.
-    """
-    from bench.cli.gating import gate_settings, measure_against, with_defaults
-    from bench.settings.bounds import Margin, check
-
-    if (base is None) == (against is None):
-        raise UsageError("give --base (a commit, to measure both) or --against (a stored run)")
-    check(margin, Margin, "--margin")
-    rules = gate_settings(_rules(gate, fail_inconclusive), gate, margin, timed=base is not None)
-    if against is not None:
-        sides = measure_against(against, given, output, progress)
-    else:
-        cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
-        sides = _interleaved(str(base), head, with_defaults(given, cheap), output, progress)
-    annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
-    files = _Files(markdown, json_file, junit, annotated)
-    _conclude(sides, rules, files, diff)
+JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.")]
 
 
 @app.command(rich_help_panel=PANEL)
 def compare(
     base: Annotated[str, typer.Argument(metavar="BASE", help="Run, `latest`, or a reference.")],
     head: Annotated[str, typer.Argument(metavar="HEAD", help="Run, `latest`, or a reference.")],
-    gate: _GateFile = None,
+    gate: GateFile = None,
     fail_inconclusive: Strict = False,
     markdown: Markdown = None,
-    json_file: _JsonFile = None,
-    junit: _JUnit = None,
-    diff: _Diff = False,
+    json_file: JsonFile = None,
+    junit: JUnit = None,
+    diff: Diff = False,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Compare two runs and report regressions.
@@ -114,75 +52,13 @@ def compare(
     """
     from bench.stats.side import load_side
 
-    rules = _rules(gate, fail_inconclusive)
+    rules = rules_of(gate, fail_inconclusive)
     sides = load_side(base, output), load_side(head, output)
-    _conclude(sides, rules, _Files(markdown, json_file, junit), diff)
+    conclude(sides, rules, Files(markdown, json_file, junit), diff)
 
 
-@app.command(cls=Verb, rich_help_panel=PANEL)
-@options.configured(
-    *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
-    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "compile", "config"),
-    quality_limit=options.option(
-        int, "Prompts per family to score. [default: 8; with --config as for run]"
-    ),
-    repeats=options.option(int, "Two at a time in fresh processes. [default: 6]"),
-    compile=options.option(bool, "Compile calls. [default: no]", "--compile/--no-compile"),
-)
-def ab(
-    base: Annotated[str, typer.Option(help="Git revision, or a folder.")],
-    given: options.Given,
-    head: _Head = ".",
-    gate: _GateFile = None,
-    fail_inconclusive: Strict = False,
-    markdown: Markdown = None,
-    json_file: _JsonFile = None,
-    junit: _JUnit = None,
-    diff: _Diff = False,
-    output: options.Output = options.RESULTS,
-    progress: options.Progressing = "auto",
-) -> None:
-    """Measure two commits interleaved on this machine, then compare them.
-
-    They are commits of the repository around the current folder: of the benchmark, or of your own
-    decoders, which are then measured with the installed benchmark.
-    """
-    from bench.ab.ab import QUALITY_LIMIT, REPEATS
-    from bench.cli.gating import with_defaults
-
-    rules = _rules(gate, fail_inconclusive)
-    if given["config"] is None:
-        given = with_defaults(given, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
-    sides = _interleaved(base, head, given, output, progress)
-    _conclude(sides, rules, _Files(markdown, json_file, junit), diff)
-
-
-@app.command(rich_help_panel=PANEL)
-def doctor(
-    aa: Annotated[
-        bool, typer.Option("--aa", help="Also measure ar against itself on the zoo.")
-    ] = False,
-    margin: Annotated[float, typer.Option(help="Margin to resolve; 0.03 is 3 %.")] = 0.03,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 on any advice.")] = False,
-) -> None:
-    """Check whether this machine is fit to measure on, and how small a difference it can show."""
-    from bench.ab import doctor as examiner
-    from bench.settings.bounds import Margin, check
-
-    check(margin, Margin, "--margin")
-    checks = examiner.examine()
-    noise = examiner.measure_noise() if aa else None
-    for result in checks:
-        mark = "ok" if result.good else "! "
-        advice = "" if result.good else f": {result.advice}"
-        typer.echo(f"{mark} {result.name:<11} {result.seen}{advice}")
-    if noise is not None:
-        typer.echo("\n".join(examiner.noise_lines(noise, margin)))
-    if strict and not all(result.good for result in checks):
-        raise typer.Exit(int(Exit.INVALID))
-
-
-def _rules(file: Path | None, fail_inconclusive: bool) -> Gate:
+def rules_of(file: Path | None, fail_inconclusive: bool) -> Gate:
+    """Return the rules of a file, or the built-in ones."""
     from bench.compare.gate import load_gate
 
     gate = load_gate(file)
@@ -192,25 +68,8 @@ def _rules(file: Path | None, fail_inconclusive: bool) -> Gate:
     return gate
 
 
-def _interleaved(
-    base: str, head: str, given: options.Given, output: Path, progress: str
-) -> tuple[RunSnapshot, RunSnapshot]:
-    from bench.ab.ab import run_ab
-    from bench.ab.checkout import repository_of
-    from bench.ab.request import request_of
-    from bench.stats.side import load_side
-
-    chosen = options.configuration(given)
-    with options.choose(progress) as shown:
-        repository = repository_of((base, head))
-        request = request_of(chosen, repository, shown.note)
-        folders = run_ab(base, head, request, output, shown, repository)
-    typer.echo(f"{folders[0]}  {folders[1]}")
-    return load_side(str(folders[0]), output), load_side(str(folders[1]), output)
-
-
 @dataclass(frozen=True, slots=True)
-class _Files:
+class Files:
     """Output of a comparison beside the terminal."""
 
     markdown: Path | None
@@ -219,9 +78,10 @@ class _Files:
     github: bool = False
 
 
-def _conclude(
-    sides: tuple[RunSnapshot, RunSnapshot], rules: Gate, files: _Files, diff: bool
+def conclude(
+    sides: tuple[RunSnapshot, RunSnapshot], rules: Gate, files: Files, diff: bool
 ) -> NoReturn:
+    """Judge two sides, print and write the comparison, and exit with its code."""
     from bench.compare import annotate
     from bench.compare import show as shown
     from bench.compare.compare import compare as judge

@@ -2,7 +2,7 @@
 
 Options set to ``auto`` take numbers from a cost folder. `row_cost` is a row's share of a call on
 the folder's curve, at the run's batch size and the shortest measured context. `k` is the best
-number of drafts, found by ``bench cost --run RUN`` (`bench.report.texts.explain.best_drafts`). The
+number of drafts, found by ``bench cost --run RUN`` (`bench.extras.cost.explain.best_drafts`). The
 stored configuration has the numbers, so a run does not depend on what becomes of the folder.
 """
 

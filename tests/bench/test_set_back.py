@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from bench.extras.sessions.sessions import Sessions, _wait
 from bench.records.run_folder import load_run
 from bench.records.status import RunStatus, read_status
-from bench.sessions import Sessions, _wait
 from bench.stats.validity import judge
 from tests import unreported as bench_run
 from tests.bench.conftest import write_run
@@ -71,7 +71,7 @@ def test_a_session_waits_at_most_its_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("bench.sessions.time.sleep", slept.append)
+    monkeypatch.setattr("bench.extras.sessions.sessions.time.sleep", slept.append)
     (tmp_path / "s0").mkdir()
     later = (datetime.now(UTC) + timedelta(days=3)).isoformat()
     (tmp_path / "s0" / "run.json").write_text(json.dumps({"started_utc": later}))

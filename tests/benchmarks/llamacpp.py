@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from transformers import CompileConfig
 
-from bench.external.engine import Settings
-from bench.external.llamacpp import LlamaCpp
+from bench.extras.external.engine import Settings
+from bench.extras.external.llamacpp import LlamaCpp
 from bench.plan.named_models import named, package_file, resolve
 from bench.stats.intervals import Pairs, geometric_mean
 from bench.text import factor

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from bench import notebook, sessions
 from bench.errors import BenchError, Exit
+from bench.extras import notebook
+from bench.extras.sessions import sessions
+from bench.extras.sweeps.settings import load_sweep
+from bench.extras.sweeps.sweeps import POINTS, run_sweep
 from bench.runs import resume
-from bench.settings.sweep import load_sweep
-from bench.sweeps import POINTS, run_sweep
 from tests.command_line import bench
 from tests.conftest import RecordedProgress
 

@@ -20,12 +20,12 @@ from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
+from bench.extras.paper.layout import Layout
+from bench.extras.paper.write import write_paper
+from bench.extras.show.show import show_run
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.page.joint import write_joint
-from bench.report.paper.layout import Layout
-from bench.report.paper.write import write_paper
-from bench.report.texts.show import show_run
 from bench.report.together import load_members, members_of
 from bench.report.write import print_findings, write_report
 from bench.stats.side import load_side

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cli
-from bench.measure.evaluate import EvalRequest, evaluate
+from bench.extras.lm_eval.evaluate import EvalRequest, evaluate
 from bench.records.run_folder import load_records
 from bench.settings.config import load_config
 from specbench_tasks.generators import zoo_conversations
@@ -36,7 +36,7 @@ metric_list:
 """
 
 
-@pytest.mark.slow  # on tables: tests/bench/measure/test_lm_eval.py
+@pytest.mark.slow  # on tables: tests/bench/extras/lm_eval/test_lm_eval.py
 @pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -104,7 +104,7 @@ def other_curves(axes: Sequence[str]) -> list[Curve]:
 def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Drawn | None:
     """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
-    `frame` comes from `bench.report.texts.sweep.frame`. WRONG decoders are left out. Only the
+    `frame` comes from `bench.extras.sweeps.texts.frame`. WRONG decoders are left out. Only the
     first eight panels are drawn; the data has the numbers of all panels.
     """
     if curve.axis not in axes:

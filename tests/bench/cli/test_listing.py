@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from bench.cli import listing
-from bench.report.page.index import run_folders
+from bench.stats.folders import run_folders
 from decoders.core import registry
 from specbench_tasks.registry import load_tasks
 from specbench_tasks.task import FAMILIES, Conversation

@@ -51,8 +51,8 @@ def stored() -> Callable[[Path], Path]:
     """Stores a run as a reference, with its answers, in place of the run's own folder."""
 
     def export(run: Path) -> Path:
+        from bench.extras.exports.export import reference
         from bench.records.run_folder import load_run
-        from bench.report.exports.export import reference
         from bench.report.findings import Findings
 
         (run / "report.md").write_text("")

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from bench.ab.doctor import Check
+from bench.extras.ab.doctor import Check
 from bench.machine.env import VARIABLES
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY, shorten_spinning, spinning
 

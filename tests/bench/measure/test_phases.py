@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError
+from bench.extras.cost.explain import explain, print_explanation
 from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
@@ -21,7 +22,6 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.tables.times import instrument_bias_note, split
-from bench.report.texts.explain import explain, print_explanation
 from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven

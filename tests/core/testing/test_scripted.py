@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.measure.bare import SPECS
+from bench.extras.cost.bare import SPECS
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.registry import build, parse_spec

@@ -1,1 +1,0 @@
-"""Measures two checkouts interleaved, and checks how fit a machine is for that."""

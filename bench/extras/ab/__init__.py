@@ -1,0 +1,1 @@
+"""Two commits measured interleaved, the CI gate, and how fit a machine is for that."""

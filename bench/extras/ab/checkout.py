@@ -1,0 +1,202 @@
+"""The two sides of `bench ab`, and the process that works in each.
+
+A side is a commit or a folder. In a clone of this project it is the whole benchmark. In any other
+repository it holds decoders, and the installed benchmark measures both sides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+from bench.errors import BenchError, UnavailableError, UsageError
+from bench.machine.env import ROOT, VARIABLES, comparability_key
+from bench.machine.source import git_state, is_installed, repository_root
+from bench.records.environment import Environment
+
+PROTOCOL = 2
+"""Version of requests and answers (`bench.extras.ab.worker`)."""
+_WORKER = "bench/extras/ab/worker.py"
+_PROJECT = "decoding-bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The source tree of a side, and the benchmark's own, which is another for `imports`.
+
+    `imports` are folders of a decoders' repository that go first on the import path, `others` those
+    outside of it that PYTHONPATH names.
+    """
+
+    folder: Path
+    bench: Path
+    imports: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def repository_of(sides: Sequence[str]) -> Path:
+    """Return the root of the repository whose commits are compared.
+
+    It is that of the current folder, unless the sides are checkouts of this project elsewhere.
+    """
+    here = repository_root(Path.cwd())
+    if here is None or (not is_project(here) and any(is_project(Path(side)) for side in sides)):
+        return ROOT
+    return here
+
+
+@contextmanager
+def checkout(side: str, repository: Path) -> Iterator[Tree]:
+    """Yield the source tree of a side: a folder as it is, or a revision in a temporary worktree.
+
+    Raises:
+        BenchError: `side` is neither (exit 2), or there is no git repository (5).
+    """
+    ours, folder = is_project(repository) or repository == ROOT, Path(side)
+    if is_project(folder) if ours else folder.is_dir():
+        top = (None if ours else repository_root(folder)) or folder.resolve()
+        yield _tree(top, repository, ours)
+        return
+    if git_state(repository).commit is None:  # a git repository around it does not count
+        line = f"{side!r} is not a checkout folder, and a revision needs a git repository: start "
+        raise UnavailableError(line + "bench ab in yours, or give a folder")
+    with TemporaryDirectory(prefix="bench-ab-") as scratch:
+        tree = Path(scratch).resolve() / "tree"
+        try:
+            _git(repository, "rev-parse", "--verify", "--quiet", f"{side}^{{commit}}")
+        except (OSError, subprocess.CalledProcessError) as error:
+            kind = "checkout of this project" if ours else "folder"
+            line = f"{side!r} is neither a {kind} nor a git revision of {repository.name}; a CI "
+            raise UsageError(f"{line}job may have to fetch it (fetch-depth: 0)") from error
+        try:
+            _git(repository, "worktree", "add", "--detach", str(tree), side)
+        except subprocess.CalledProcessError as error:
+            said = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
+            raise UnavailableError(f"git cannot check out {side!r}: {said}") from error
+        try:
+            yield _tree(tree, repository, ours)
+        finally:
+            _git(repository, "worktree", "remove", "--force", str(tree))
+
+
+def _tree(folder: Path, repository: Path, ours: bool) -> Tree:
+    """Return a side whose imports are those of `repository`, of its current folder first."""
+    if ours:
+        return Tree(folder, folder)
+    here = Path.cwd().relative_to(repository) if Path.cwd().is_relative_to(repository) else Path()
+    known = [Path(entry) for entry in sys.path if entry and not is_installed(Path(entry))]
+    own = [path.relative_to(repository) for path in known if path.is_relative_to(repository)]
+    places = [folder / each for each in (here / "src", here, Path("src"), Path(), *own)]
+    found = dict.fromkeys(str(place) for place in places if place.is_dir())
+    stated = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    others = [path for path in stated if not Path(path).resolve().is_relative_to(repository)]
+    return Tree(folder, ROOT, tuple(found), tuple(others))
+
+
+def is_project(folder: Path) -> bool:
+    """Return whether a folder is a checkout of this project."""
+    try:
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        return bool(tomllib.loads(text)["project"]["name"] == _PROJECT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _git(repository: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(repository), *arguments], check=True, capture_output=True)
+
+
+class Process:
+    """A worker process in a checkout; it answers one request at a time."""
+
+    def __init__(self, name: str, tree: Tree) -> None:
+        """Start the worker, the side's code first on the import path and all else equal."""
+        script = tree.bench / _WORKER
+        if not script.is_file():
+            line = f"{name} is too old: it has no {_WORKER}; compare with a newer revision"
+            raise UnavailableError(line)
+        self.name, self.tree = name, tree
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(script), *tree.imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            cwd=tree.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tree.bench), *tree.others))},
+            start_new_session=True,  # only the parent gets Ctrl-C
+        )
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        """Send a request and wait for its answer; `BenchError` carries the worker's exit code."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            line = f"the process of {self.name} ended ({code}) in {do}; its output is above"
+            raise BenchError(line)
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise BenchError(f"{self.name}: {answer['error']}", exit_code=answer["exit"])
+        return answer
+
+    def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Open a configuration; exit 5 if the worker has another `PROTOCOL` or checkout's code."""
+        opened = self.ask("open", config=dict(config))
+        version = opened.get("protocol")
+        if version != PROTOCOL:
+            line = f"{self.name} speaks version {version} of the protocol between the sides, this "
+            line += f"bench version {PROTOCOL}; run `bench ab` from another checkout, or compare "
+            raise UnavailableError(line + "revisions of one version")
+        if Path(opened["root"]).resolve() != self.tree.bench.resolve():
+            line = f"{self.name} would run the code of another checkout; unset PYTHONPATH and retry"
+            raise UnavailableError(line)
+        return opened
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):
+                assert pipe is not None
+                pipe.close()
+
+
+def check_setup(base: Environment, head: Environment) -> None:
+    """Raise `BenchError` (exit 5) unless both sides run on one machine in the same way."""
+    theirs = _setup(head)
+    for what, ours in _setup(base).items():
+        if ours != theirs[what]:
+            line = (
+                f"the sides differ in {what}: {ours} and {theirs[what]}; only their code may differ"
+            )
+            raise UnavailableError(line)
+
+
+def _setup(env: Environment) -> dict[str, object]:
+    return {
+        **{name: getattr(env, name) for name in ("device", "dtype", "python")},
+        "torch": asdict(env.torch),
+        "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
+        "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
+        # computed here for both, which run on one machine: a checkout may name it otherwise
+        "key": comparability_key(replace(env, machine=replace(env.machine, cpu=None))),
+    }

@@ -1,0 +1,144 @@
+"""The verbs `bench cost` and `bench explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli import options
+from bench.cli.read import PANEL as READ
+from bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from bench.records.cost import Grid
+    from bench.stats.limit import OperatingPoint
+
+app = typer.Typer()
+PANEL = "Find the limit"
+
+_MOST = 1_000_000
+"""Largest value on any axis."""
+
+
+@app.command(rich_help_panel=PANEL)
+@options.configured("model", "compile", *options.MACHINE)
+def cost(
+    given: options.Given,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Random weights of a shape: zoo, smollm2-135m, llama-1b, qwen3-8b, or a folder "
+            "with a config.json."
+        ),
+    ] = None,
+    rows: Annotated[str, typer.Option(help="Rows per sequence.")] = "1,2,4,8,16,32,64,128,256",
+    sequences: Annotated[str, typer.Option(help="Sequences per call.")] = "1,4,16,64",
+    contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
+    rounds: Annotated[int, typer.Option(help="Measurements per cell; an interval needs six.")] = 7,
+    longest: Annotated[
+        float, typer.Option(help="Seconds per call; slower calls and all larger ones are skipped.")
+    ] = 1.0,
+    replay: Annotated[
+        bool, typer.Option(help="Also time one call as a graph, without the Python around it.")
+    ] = True,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Also plot this run's decoders and find their best k."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Output folder; resumes a stopped one. [default: results/cost-MODEL…]"),
+    ] = None,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = "auto",
+) -> None:
+    """Measure the time of a model call by rows, sequences and context, and the machine's limits."""
+    from bench.extras.cost.explain import best_drafts
+    from bench.extras.cost.measure import measure_cost
+    from bench.extras.cost.subject import open_subject
+    from bench.extras.cost.texts import curve_table, machine_lines, points_of, write_cost
+    from bench.records.cost import folder_name, write_choices
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.findings import Findings
+    from bench.stats.cost_curve import load_cost
+
+    if shape is not None and given["model"] is not None:
+        raise UsageError("--model and --shape exclude each other; give one of them")
+    grid = _grid(rows, sequences, contexts, rounds, longest)
+    shown_run = None if run is None else load_run(find_run(run, output))
+    with options.choose(progress) as display:
+        config = options.configuration(given)
+        subject = open_subject(config, grid, display.note, shape=shape, replay=replay)
+        made = folder or output / folder_name(subject.facts, subject.env)
+        display.note(f"writing to {made}")
+        facts = measure_cost(subject, made, display)
+    measured = load_cost(made)
+    points: Sequence[OperatingPoint] = []
+    lines = machine_lines(facts)
+    if shown_run is not None:
+        points, why = points_of(shown_run, measured)
+        best = {} if why else best_drafts(Findings(shown_run), measured)
+        lines += [why] if why else []
+        lines += [f"{name}: {k} drafts per step would be best" for name, k in best.items()]
+        write_choices(made, best)
+    write_cost(measured, points)
+    typer.echo("\n".join(lines))
+    headings, *lines_of_cells = curve_table(measured)
+    options.print_table(headings, lines_of_cells)
+    typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
+
+
+def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float) -> Grid:
+    """Return the grid, always with one row and one sequence, the reference for all else."""
+    from bench.records.cost import Grid
+    from bench.settings.bounds import Repeats, Seconds, check
+
+    check(rounds, Repeats, "--rounds")
+    check(longest, Seconds, "--longest")
+    return Grid(
+        rows=_numbers(rows, "--rows", {1}),
+        sequences=_numbers(sequences, "--sequences", {1}),
+        contexts=_numbers(contexts, "--contexts", set()),
+        rounds=rounds,
+        longest_s=longest,
+    )
+
+
+def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 0 < int(word) <= _MOST for word in words):
+        line = f"{name} {text!r} is not a list of whole numbers from 1 to {_MOST}, e.g. 1,8,64"
+        raise UsageError(line)
+    return tuple(sorted(always | {int(word) for word in words}))
+
+
+@app.command(rich_help_panel=READ)
+def explain(
+    run_dir: options.RunName,
+    cost: Annotated[
+        Path | None, typer.Option(help="A measured curve: a `bench cost` folder.")
+    ] = None,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Explain in words where the time went and what would help most."""
+    from bench.extras.cost.explain import print_explanation
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.findings import Findings
+    from bench.stats.cost_curve import load_cost
+
+    findings = Findings(load_run(find_run(run_dir, output)))
+    print_explanation(findings, options.console(), None if cost is None else load_cost(cost))
+
+
+def limit_of(run_dir: Path) -> list[str]:
+    """Say how near ar came to the machine's limit, if the run has a cost folder."""
+    from bench.extras.cost.texts import limit_lines
+    from bench.records.run_folder import load_run, read_config
+    from bench.stats.cost_curve import load_cost
+
+    if (folder := read_config(run_dir).get("cost")) is None:
+        return []
+    return limit_lines(load_run(run_dir), load_cost(Path(str(folder))))

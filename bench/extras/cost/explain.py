@@ -1,0 +1,291 @@
+"""`bench explain`: explain where a run's time went and what would help a decoder most.
+
+Reads only the run folder. Without a second pass (`bench.measure.phases`), only the counters are
+explained. "Would help" is an upper bound: the speed-up if that part cost nothing and all else
+stayed the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from bench.extras.cost.texts import cost_name, limit_lines
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report.findings import Findings
+from bench.report.tables.quality import telling
+from bench.report.tables.table import (
+    Columns,
+    Table,
+    guarantee_label,
+    number,
+    speed,
+)
+from bench.report.tables.times import instrument_bias_note
+from bench.stats.cost_curve import Cost
+from bench.stats.counters import Tally, ratio, timed
+from bench.stats.decompose import (
+    MOST_RESIDUAL,
+    OVERHEAD,
+    Decomposition,
+    DraftLength,
+    Split,
+    draft_length,
+)
+from bench.stats.limit import relative_at
+from bench.stats.summary import ALL
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.validity import from_here
+from bench.text import UNKNOWN, change, counted, factor, percent
+
+_WORDS = {
+    "prefill": "the prefill",
+    "draft": "drafting",
+    "verify": "verifying",
+    "sampling": "sampling",
+    "scheduler": "the scheduler",
+    "other": "the decoder's own code",
+}
+_ALWAYS = 0.9
+"""A mean above this share of the maximum counts as constant, because answers' ends cut drafts."""
+_MOST_DRAFTS = 16
+_MOST_BOUNDS = 2
+"""Possible gains that are named, the largest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """Facts about one decoder; `drafted` is its mean number of drafts per step after the first."""
+
+    row: SummaryRow
+    split: Split | None
+    parts: Decomposition | None
+    drafted: float | None
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """Names of phases; "predicting" replaces "verifying" for decoders that verify nothing."""
+        verified = self.row.decoder == BASELINE or self.row.acceptance_rate is not None
+        return _WORDS if verified else _WORDS | {"verify": "predicting"}
+
+    def share(self, *phases: str) -> float | None:
+        """Return the share of time in phases."""
+        return None if self.split is None else sum(self.split.shares[phase] for phase in phases)
+
+
+_OVERVIEW: Columns = {
+    "decoder": lambda facts: facts.row.decoder,
+    "speed-up": lambda facts: factor(facts.row.speedup),
+    "tokens\nper step": lambda facts: number(facts.row.acceptance_length),
+    "step costs\nar tokens": lambda facts: number(facts.parts and facts.parts.cost),
+    "prefill\n%": lambda facts: number(facts.share("prefill"), ".0f", 100),
+    "draft\n%": lambda facts: number(facts.share("draft"), ".0f", 100),
+    "target\ncalls %": lambda facts: number(facts.share("verify"), ".0f", 100),
+    "overhead\n%": lambda facts: number(facts.share(*OVERHEAD), ".0f", 100),
+}
+
+
+def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
+    """Print the verdict, a table of all decoders, and what to know about each in three lines."""
+    (first, *others), table = explain(findings, cost), Table.of("", "", _OVERVIEW, _facts(findings))
+    console.print(Text(f"{first}\n"))
+    if table is not None:
+        known = [
+            i for i, _ in enumerate(_OVERVIEW) if {row[i].text for row in table.rows} != {UNKNOWN}
+        ]
+        console.print(table.to_rich({table.headings[i]: table.headings[i] for i in known}), "")
+    console.print(Text("\n".join(others)), soft_wrap=not console.is_terminal)
+
+
+def _facts(findings: Findings) -> list[_Facts]:
+    splits = {split.decoder: split for split in findings.splits}
+    made = {item.decoder: item for item in findings.decompositions}
+    return [
+        _Facts(
+            row=row,
+            split=splits.get(row.decoder),
+            parts=made.get(row.decoder),
+            drafted=_drafted_per_step(findings, row.decoder),
+        )
+        for row in rows_of(findings.judged, ALL)
+    ]
+
+
+def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
+    """Explain a run in at most three lines per decoder, the baseline first.
+
+    `cost` is a measured curve. Its shape decides the best number of drafts. If it was measured on
+    the run's model and machine, ar's share of the machine's limit is stated.
+    """
+    if findings.summary.empty:
+        return ["Nothing is measured yet."]
+    lines = [f"{findings.name}: {findings.verdict}, {findings.status}."]
+    lines += [
+        f"Reason: {from_here(reason, findings.run.path)}." for reason in findings.validity.reasons
+    ]
+    for facts in _facts(findings):
+        if facts.row.decoder == BASELINE:
+            lines.append(_baseline(facts))
+            lines += limit_lines(findings.run, cost) if cost is not None else []
+        else:
+            lines += _decoder(findings, facts, cost)
+    lines.append("")
+    if findings.splits:
+        lines.append(
+            "Step: tokens it emits, and its cost in tokens of ar. Help: upper bounds, the speed-up "
+            "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
+            "(with draft layers and heads that it runs itself)."
+        )
+    else:
+        lines.append(
+            "This run has no second pass (phases.json), so how a step's cost splits into draft, "
+            "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
+        )
+    below = (*instrument_bias_note(findings.splits), telling(findings.summary))
+    return [*lines, *filter(None, below), findings.floor_sentence]
+
+
+def _baseline(facts: _Facts) -> str:
+    text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
+    if facts.split is None:
+        return text
+    spent = {k: v for k, v in facts.split.shares.items() if k not in ("verify", "draft")}
+    calls = percent(facts.share("verify"))
+    return f"{text}: {calls} model calls after the first, {_listed(spent, _WORDS)}"
+
+
+def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
+    """Return a decoder's lines: its speed-up, the cost of its steps, and what would help."""
+    row = facts.row
+    text = f"not compared with {BASELINE}" if row.speedup is None else speed(row).text
+    failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
+    helps = [
+        *(f"{what} {factor(value)}" for what, value in _bounds(facts)[:_MOST_BOUNDS]),
+        *_other_lengths(findings, facts, cost),
+    ]
+    if not helps and row.speedup_total is not None:
+        helps = ["unknown: nothing was drafted or split"]
+    lines = (_step(facts), f"help: {', '.join(helps)}" if helps else "")
+    head = f"{row.decoder}: {text}, {_guarantee(row)}{failed}"
+    return [head, *(f"  {line}" for line in lines if line)]
+
+
+def _guarantee(row: SummaryRow) -> str:
+    if row.guarantee == WRONG:
+        return f"{WRONG}: it claims to be lossless and is not, so its speed is meaningless"
+    if row.guarantee != NO_GUARANTEE:
+        return guarantee_label(row)
+    return "lossy" + (f", quality {percent(row.quality)}" if row.quality is not None else "")
+
+
+def _step(facts: _Facts) -> str:
+    """Compare tokens per step with the cost of a step; it pays off if it emits more."""
+    parts, words, length = facts.parts, facts.words, facts.row.acceptance_length
+    if parts is None:
+        decode = facts.row.speedup_decode
+        if length is None or decode is None:
+            return ""
+        return f"step: {number(length)} tokens, costs {length / decode:.2f} (decode speed-up)"
+    text = (
+        f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: "
+        f"{words['verify']} {parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, "
+        f"overhead {parts.overhead:.2f}"
+    )
+    if parts.residual is None or abs(parts.residual) <= MOST_RESIDUAL:
+        return text
+    return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
+
+
+def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
+    relative = None if cost is None else relative_at(cost, findings.run.records)
+    found = _best_lengths(findings, facts, relative)
+    if found is None or not facts.drafted:
+        return []
+    lengths, seen = found
+    best, now = lengths.best, round(facts.drafted)
+    if best == now:
+        return []
+    then = f"{now}: {factor(lengths.speedups[now - 1])}"
+    then += f"; if accepted beyond {seen}" if best > seen else ""
+    then += f"; by {cost_name(cost)}" if relative and cost else ""
+    return [f"{best} drafts {factor(lengths.speedups[best - 1])} ({then})"]
+
+
+def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
+    """Return the best number of drafts for each decoder with a constant number of drafts."""
+    relative = relative_at(cost, findings.run.records)
+    found = {f.row.decoder: _best_lengths(findings, f, relative) for f in _facts(findings)}
+    return {decoder: lengths[0].best for decoder, lengths in found.items() if lengths is not None}
+
+
+def _best_lengths(
+    findings: Findings, facts: _Facts, relative: Callable[[float], float] | None
+) -> tuple[DraftLength, int] | None:
+    """Return speed-ups with other numbers of drafts, and the number of positions measured.
+
+    Return None if the number of drafts varies: steps with many drafts then differ from the others.
+    """
+    table, drafted, decoder = findings.acceptance, facts.drafted, facts.row.decoder
+    mine = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
+    joint = [float(value) for value in mine["joint"].dropna()]
+    if facts.parts is None or not drafted or round(drafted) > _MOST_DRAFTS or len(joint) < 2:
+        return None
+    records = [r for r in timed(findings.run.records) if r.decoder == decoder]
+    depths = [count for r in records if r.steps is not None for count in r.steps.depths]
+    if drafted < _ALWAYS * max(depths, default=0):
+        return None
+    lengths = draft_length(facts.parts, joint, drafted, _MOST_DRAFTS, relative)
+    return None if lengths is None else (lengths, len(joint))
+
+
+def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
+    mine = [record for record in findings.run.records if record.decoder == decoder]
+    tally = Tally.pool(timed(mine))
+    return ratio(tally.depth, tally.later_steps) or None
+
+
+def _bounds(facts: _Facts) -> list[tuple[str, float]]:
+    """Return possible savings with the resulting speed-ups, the largest first.
+
+    Amdahl's law is applied to the ratio of totals: without a share s of its time, a decoder is
+    1 / (1 - s) times as fast. If all drafts were accepted, fewer steps would follow the first.
+    """
+    row, split, parts = facts.row, facts.split, facts.parts
+    if row.speedup_total is None:
+        return []
+    shares: dict[str, float] = {}
+    prefill = _prefill_share(row) if split is None else split.shares["prefill"]
+    length = parts.acceptance_length if parts else row.acceptance_length
+    if facts.drafted and length is not None and prefill is not None:
+        saved = (1 - prefill) * (1 - length / (1 + facts.drafted))
+        shares["all drafts accepted"] = saved
+    if prefill is not None:
+        shares["free prefill"] = prefill
+    if split is not None:
+        shares["free drafting"] = split.shares["draft"]
+        overhead = sum(split.shares[phase] for phase in OVERHEAD)
+        shares["no overhead"] = overhead
+    if split is not None and parts is not None and parts.verify > 1:
+        saved = split.shares["verify"] * (1 - 1 / parts.verify)
+        shares[f"{facts.words['verify']} as cheap as one token"] = saved
+    total = row.speedup_total
+    bounds = [(what, total / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
+    return sorted(bounds, key=lambda pair: -pair[1])
+
+
+def _prefill_share(row: SummaryRow) -> float | None:
+    """Return the first token's share of an answer's time, from the timed pass."""
+    if row.ttft_s is None or row.time_per_token_s is None or row.tokens is None:
+        return None
+    answers = (row.prompts or 0) * (row.repeats or 0)
+    return min(1.0, row.ttft_s * answers / (row.time_per_token_s * row.tokens))
+
+
+def _listed(shares: Mapping[str, float], words: Mapping[str, str]) -> str:
+    ranked = sorted(shares.items(), key=lambda pair: -pair[1])
+    return ", ".join(
+        f"{percent(share)} {words[phase]}" for phase, share in ranked if share >= 0.0005
+    )

@@ -1,0 +1,244 @@
+"""Times a model's calls by rows, sequences and context, for `bench cost`.
+
+A cell is a merged call like those of verifying decoders: every row's logits are read. Each round
+measures the machine's own rates and visits all cells, so that a drift of the machine affects all
+cells alike. A visit warms up with one call and takes the median of the next few. Only
+`Model.forward` is timed. Every line is written at once: a stopped measurement can continue.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from bench.errors import UnavailableError, UsageError
+from bench.extras.cost.call_times import Sequences, timed
+from bench.extras.cost.probes import Probe
+from bench.machine.clock import Clock
+from bench.machine.load import Load
+from bench.measure.timing import frozen_garbage
+from bench.progress import Progress
+from bench.records.cost import (
+    CALLS,
+    CURVE,
+    Calls,
+    CostCell,
+    CostFacts,
+    Event,
+    LeftOut,
+    Reading,
+    Visit,
+    read_facts,
+    write_facts,
+)
+from bench.records.environment import Environment, read_environment, write_environment
+from bench.records.files import SampleWriter, cannot_write, only_writer, remove_scratch, write_bytes
+from bench.records.frames import csv_bytes
+from bench.stats.cost_curve import table_of, with_readings
+from decoders.core.hf.checkpoint import first_line
+from decoders.core.model import Model
+from decoders.core.types import Call
+
+_CALLS = 3
+_LONG_ENOUGH_S = 0.3
+"""A visit ends after `_CALLS` timed calls or this many seconds."""
+_LOGIT_BYTES = 4 + 4
+"""Bytes of a logit: a float32, and as much again while it is computed."""
+_SHARE_OF_ROOM = 0.5
+Item = TypeVar("Item")
+Replayer = Callable[[Sequence[Call]], Callable[[], object]]
+"""Makes a call and returns a function that repeats its work (`HFModel.replay`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model and a machine, with the facts that the cost folder records of them.
+
+    `replayer` is None if calls cannot be replayed; `facts` say why. `room_bytes` is the free memory
+    after the model is loaded; `lap` is `LoadWatch.lap`.
+    """
+
+    model: Model
+    facts: CostFacts
+    env: Environment
+    clock: Clock
+    probes: Sequence[Probe]
+    room_bytes: float
+    replayer: Replayer | None = None
+    lap: Callable[[], Load] | None = None
+
+
+def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFacts:
+    """Measure what is missing in `folder`; return the facts of the whole measurement.
+
+    Raises:
+        BenchError: the folder holds a measurement of another model or grid (exit 2) or of another
+            machine (5), is damaged (4) or cannot be written (1); another process writes to it (5).
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    with only_writer(folder):
+        remove_scratch(folder)
+        _begin(subject, folder)
+        facts, calls = subject.facts, Calls.read(folder)
+        try:
+            with SampleWriter(folder, name=CALLS) as writer, frozen_garbage():
+                no_replay = _Measurement(subject, calls, writer, progress).run()
+            facts = replace(facts, no_replay=no_replay)
+        finally:
+            progress.close()
+            facts = _conclude(facts, calls, folder)
+    return facts
+
+
+def _begin(subject: Subject, folder: Path) -> None:
+    """Write the plan, or check that it equals the plan that the folder was begun with."""
+    before = read_facts(folder)
+    if before is None:
+        write_environment(folder, subject.env)
+        write_facts(folder, subject.facts)
+        return
+    planned = [(f.work, f.grid, f.name, dict(f.target)) for f in (before, subject.facts)]
+    if planned[0] != planned[1]:
+        line = f"{folder} has a measurement of another model or grid; give another --folder"
+        raise UsageError(line)
+    if read_environment(folder).comparability_key != subject.env.comparability_key:
+        line = f"{folder} was started on another machine or setup; give another --folder"
+        raise UnavailableError(line)
+
+
+def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
+    """Write the results of the calls so far, complete or not."""
+    rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
+    rounds = range(facts.grid.rounds)
+    wanted = {(c, n) for c in facts.grid.cells if c not in calls.left_out for n in rounds}
+    read = {(what, number) for what in rates for number in rounds}
+    complete = wanted <= calls.visits.keys() and read <= calls.readings.keys()
+    facts = replace(with_readings(facts, calls), complete=complete)
+    times = csv_bytes(table_of(facts, calls), "%.9g")  # less than a nanosecond
+    write_bytes(folder / CURVE, times)
+    write_facts(folder, facts)
+    return facts
+
+
+class _Measurement:
+    """Measures the grid in rounds; skips everything that `calls` already holds."""
+
+    def __init__(
+        self, subject: Subject, calls: Calls, writer: SampleWriter, progress: Progress
+    ) -> None:
+        self._subject, self._writer, self._progress = subject, writer, progress
+        self._grid, self._calls = subject.facts.grid, calls
+
+    def run(self) -> str | None:
+        """Measure all rounds, then the replay; if nothing can be replayed, return the reason."""
+        self._leave_out_what_cannot_be()
+        visits = self._calls.visits
+        wanted = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
+        by_sequences = [list(g) for _, g in groupby(wanted, key=lambda cell: cell.sequences)]
+        total, done = len(wanted) * self._grid.rounds, len(visits)
+        self._progress.start("calls", total, min(done, total))
+        for number in range(self._grid.rounds):
+            self._read_machine(number)
+            before = len(visits)
+            for group in _in_order(by_sequences, number):
+                self._visit_all(_in_order(group, number), number)
+            if len(visits) > before:
+                self._read_load(number)
+        try:
+            self._replay()
+        except (RuntimeError, ValueError) as error:  # raised by compilers
+            return f"capturing a call failed: {first_line(error)}"
+        return self._subject.facts.no_replay
+
+    def _keep(self, event: Event) -> None:
+        self._writer.event(event.event, **asdict(event))
+        self._calls.add(event)
+
+    def _leave_out_what_cannot_be(self) -> None:
+        """Leave out cells that exceed the model's context or the memory."""
+        model, facts = self._subject.model, self._subject.facts
+        room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
+        for cell in self._grid.cells:
+            if cell in self._calls.left_out or cell in reached:
+                continue
+            cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
+            needed = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
+            if cell.context + cell.rows > model.max_length:
+                reason = f"beyond the model's {model.max_length} tokens"
+                self._keep(LeftOut(cell=cell, reason=reason))
+            elif needed > room:
+                self._keep(LeftOut(cell=cell, reason=f"{needed / 1e9:.1f} GB of memory"))
+
+    def _read_machine(self, number: int) -> None:
+        for probe in self._subject.probes:
+            if not {(what, number) for what in probe.what} <= self._calls.readings.keys():
+                value = probe.per_second(self._subject.clock)
+                for what in probe.what:
+                    self._keep(Reading(what=what, round=number, value=value))
+
+    def _read_load(self, number: int) -> None:
+        """Record the machine's other load in a round that has just been measured in part."""
+        other = None if self._subject.lap is None else self._subject.lap().other_cores
+        if other is not None and ("other_cores", number) not in self._calls.readings:
+            self._keep(Reading(what="other_cores", round=number, value=other))
+
+    def _visit_all(self, cells: Sequence[CostCell], number: int) -> None:
+        """Visit the cells of one number of sequences."""
+        calls = self._calls
+        missing = [c for c in cells if (c, number) not in calls.visits and c not in calls.left_out]
+        if not missing:
+            return
+        with Sequences(self._subject.model, missing) as sequences:
+            for cell in missing:
+                if cell in calls.left_out or (seconds := self._seconds(sequences, cell)) is None:
+                    continue
+                self._keep(Visit(cell=cell, round=number, seconds=seconds))
+                self._progress.step(f"{cell}: {1e3 * seconds:.2f} ms")
+        self._writer.sync()
+
+    def _seconds(self, sequences: Sequences, cell: CostCell) -> float | None:
+        """Return the median of a few calls after one warm-up call; None if that takes too long."""
+        clock = self._subject.clock
+        first_s = sequences.timed(cell, clock)
+        if first_s > self._grid.longest_s and cell not in (reached := self._calls.reached):
+            for other in self._grid.cells:
+                if other.contains(cell) and other not in reached | self._calls.left_out.keys():
+                    of = "its call" if other == cell else f"a call of {cell}"
+                    self._keep(LeftOut(cell=other, reason=f"{of} takes {first_s:.2g} s"))
+            return None
+        times = [sequences.timed(cell, clock)]
+        while len(times) < _CALLS and sum(times) < _LONG_ENOUGH_S:
+            times.append(sequences.timed(cell, clock))
+        return median(times)
+
+    def _replay(self) -> None:
+        """Time the smallest call in each round, first as an ordinary call, then as a replay."""
+        subject = self._subject
+        rounds = [n for n in range(self._grid.rounds) if ("replay", n) not in self._calls.readings]
+        cell = subject.facts.replayed
+        if subject.replayer is None or cell is None or not rounds:
+            return
+        with Sequences(subject.model, [cell]) as sequences:
+            replay = subject.replayer(sequences.calls(cell))
+            for number in rounds:
+                called = [sequences.timed(cell, subject.clock) for _ in range(_CALLS + 1)][1:]
+                replayed = [timed(replay, subject.clock) for _ in range(_CALLS + 1)][1:]
+                if ("beside_replay", number) not in self._calls.readings:
+                    value = median(called)
+                    self._keep(Reading(what="beside_replay", round=number, value=value))
+                self._keep(Reading(what="replay", round=number, value=median(replayed)))
+
+
+def _in_order(items: Sequence[Item], number: int) -> list[Item]:
+    """Keep ascending order in round 0, to find cells that are too slow from below; then shuffle."""
+    if number == 0:
+        return list(items)
+    return random.Random(f"cost {number}").sample(items, len(items))

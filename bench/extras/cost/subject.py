@@ -1,0 +1,144 @@
+"""Opens the subject of `bench cost`: a model or a shape with random weights, and the probes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+import torch
+
+from bench.errors import UnavailableError, UsageError, room_for
+from bench.extras.cost.call_times import Sequences
+from bench.extras.cost.measure import Subject
+from bench.extras.cost.probes import make_probes
+from bench.machine.clock import Clock
+from bench.machine.env import ROOT, capture
+from bench.machine.load import LoadWatch
+from bench.plan.compiling import open_compiled
+from bench.plan.devices import open_device, usual_dtype, usual_on_cpu
+from bench.plan.labels import Note
+from bench.plan.select import ResolvedRun
+from bench.plan.setup import checkpoint
+from bench.records.cost import CostCell, CostFacts, Grid, Work
+from bench.settings.config import ZOO, RunConfig
+from decoders.core.hf.graph_files import missing_compiler
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.quantized import num_packed, packed_bytes
+
+_SMALLER = "use a smaller --dtype (bfloat16) or shape, or another --device"
+
+
+def open_subject(
+    config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None, replay: bool = True
+) -> Subject:
+    """Load the model that `config` names or make one of a `shape`; return it as a `Subject`.
+
+    `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
+    Calls are compiled as in a run (`bench.plan.compiling`).
+
+    Raises:
+        BenchError: no such model or device (exit 5), no such shape (2), or too little memory (1).
+    """
+    device = open_device(config.device)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+
+    def opened(run: ResolvedRun) -> HFModel:
+        made = _random(run.config, device, shape) if shape else _loaded(run.config, device)
+        return _tried(made)
+
+    model = open_compiled(ResolvedRun(config=config, decoders={}), opened, note)
+    facts = {**model.facts, "random_weights": shape is not None}
+    dtype = str(facts["dtype"])
+    work = work_of(model)
+    room = _free_bytes(device)
+    on_gpu = model.device.type == "cuda"
+    no_replay = (None if on_gpu else missing_compiler()) if replay else "not requested"
+    smallest = CostCell(rows=1, sequences=1, context=grid.contexts[0])
+    return Subject(
+        model=model,
+        facts=CostFacts(
+            name=shape or config.model,
+            target=facts,
+            work=work,
+            grid=grid,
+            replayed=smallest,
+            replay_by=None if no_replay else "CUDA graph" if on_gpu else "machine code",
+            no_replay=no_replay,
+        ),
+        env=capture(device=str(device), dtype=dtype, models={"target": facts}),
+        clock=Clock.for_device(str(device)),
+        probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
+        room_bytes=room,
+        replayer=None if no_replay else model.replay,
+        lap=LoadWatch(str(device)).lap,
+    )
+
+
+def _loaded(config: RunConfig, device: torch.device) -> HFModel:
+    source = checkpoint(config.model, "target")
+    dtype = config.dtype or usual_dtype(config, device.type, source)
+    try:
+        with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
+            return HFModel.load(source, **_how(config, dtype, device))
+    except ValueError as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
+    from decoders.core.hf import shapes
+
+    folder = ROOT / ZOO / "target"
+    try:
+        shaped = shapes.config_of(folder if shape == ZOO else shape)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    usual = "bfloat16"
+    if device.type == "cpu":
+        usual = usual_on_cpu(shapes.count_weights(shaped))
+    dtype = config.dtype or usual
+    with room_for(f"the weights of {shape} in {dtype} on {device}", _SMALLER):
+        return shapes.random_model(shaped, **_how(config, dtype, device))
+
+
+def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
+    return {
+        "dtype": getattr(torch, dtype),
+        "device": device,
+        "attn_implementation": config.attention,
+        "compile": bool(config.compile),
+        "quantized": config.quantize,
+    }
+
+
+def _tried(model: HFModel) -> HFModel:
+    """Make the graphs of one sequence, if any, to find out now whether they can be made."""
+    cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
+    if model.facts["compiled"]:
+        with Sequences(model, cells) as sequences:
+            for cell in cells:
+                model.forward(sequences.calls(cell))
+    return model
+
+
+def work_of(model: HFModel) -> Work:
+    """Count what a model's call reads and computes, from the weights and the cache."""
+    from decoders.core.hf.shapes import weights_read
+
+    module: Any = model.module
+    read = weights_read(module)
+    config = module.config.get_text_config()
+    planes = model.architecture.planes
+    return Work(
+        weight_bytes=sum(weight.nbytes for weight in read) + packed_bytes(module),
+        token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
+        row_flops=2 * (sum(w.numel() for w in read if w.ndim > 1) + num_packed(module)),
+        # scores, and the weighted sum of values: each head takes two products of its width
+        pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
+    )
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return float(psutil.virtual_memory().available)

@@ -1,0 +1,71 @@
+"""The verb `bench export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bench.cli import options
+from bench.cli.read import PANEL
+from bench.errors import UsageError
+
+app = typer.Typer()
+_Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
+_Service = Literal["acceptance", "mlflow", "reference", "peft"]
+
+
+@app.command(rich_help_panel=PANEL)
+@options.configured(
+    project=options.option(str, "mlflow: the experiment. [default: decoding-bench]"),
+    figures=options.option(
+        list[str], "reference: a figure to keep. Repeatable.", "--figure", metavar="NAME"
+    ),
+)
+def export(
+    run_dir: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run or `latest`; for peft an adapter folder."),
+    ],
+    to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
+    folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
+    *,
+    given: options.Given,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Export a run to another tool, a tracker or a repository, or an adapter to PEFT."""
+    from bench.extras.exports.export import Choices
+    from bench.extras.exports.export import export as write
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.findings import Findings
+    from bench.stats.validity import from_here
+
+    choices = Choices(**{name: value for name, value in given.items() if value is not None})
+    if to == "peft":
+        choices.refuse_for(to)
+        _export_adapter(Path(run_dir).expanduser(), folder)
+        return
+    findings = Findings(load_run(find_run(run_dir, output)))
+    for written in write(findings, to, folder, choices):
+        typer.echo(written)
+    for line in findings.validity.reasons:
+        reason = from_here(line, findings.run.path)
+        typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
+
+
+def _export_adapter(adapter: Path, folder: Path | None) -> None:
+    from bench.records.files import refuse_links
+    from decoders.core.adapter.peft import to_peft
+
+    written = folder or adapter / "export" / "peft"
+    if folder is None:
+        refuse_links(adapter, written)
+    for path in written.glob("*"):
+        refuse_links(written, path)
+    try:
+        files = to_peft(adapter, written)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    for file in files:
+        typer.echo(file)

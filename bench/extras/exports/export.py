@@ -1,0 +1,158 @@
+"""`bench export`: a run's numbers in the formats of other tools, from its folder only.
+
+CI files, MLflow and acceptance leave out WRONG decoders.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UnavailableError, UsageError, did_you_mean
+from bench.extras.exports import ci
+from bench.extras.exports.acceptance import acceptance
+from bench.extras.exports.answers import answers
+from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
+from bench.records.environment import ENV
+from bench.records.files import SAMPLES, STORED, refuse_links, write_files
+from bench.records.frames import csv_bytes, parquet_bytes, write_samples
+from bench.records.json_file import read_json
+from bench.records.phases import PHASES_FILE
+from bench.records.plan import MANIFEST
+from bench.records.run_folder import CONFIG
+from bench.records.status import STATUS
+from bench.records.vocabulary import VOCABULARY, answered_ids
+from bench.report.findings import Findings
+from bench.report.write import REPORT, SUMMARY, tables_of
+
+_IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
+_OPTIONS = {
+    "project": "--project",
+    "figures": "--figure",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Options of single formats; None or empty if not given.
+
+    ``mlflow`` takes `project`, and ``reference`` takes `figures`.
+    """
+
+    project: str | None = None
+    figures: Sequence[str] = ()
+
+    def refuse_for(self, kind: str) -> None:
+        """Refuse (exit 2) options that a format does not take."""
+        for name, option in _OPTIONS.items():
+            kinds = [other for other, each in FORMATS.items() if name in each.options]
+            if getattr(self, name) and kind not in kinds:
+                line = f"{option} is for --to {' and '.join(kinds)}, not for {kind}"
+                raise UsageError(f"{line}; leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format: `files` by name, or a `tracker`.
+
+    `apart` puts files with fixed names into a separate folder; `options` are fields of `Choices`.
+    """
+
+    files: Callable[[Findings, Choices], dict[str, bytes]] | None = None
+    tracker: Callable[[Sequence[TrackedRun], str, Path | None, Path], str] | None = None
+    apart: bool = False
+    options: tuple[str, ...] = ()
+
+
+FORMATS: Mapping[str, Format] = {
+    "pytest-benchmark": Format(files=lambda findings, _: ci.pytest_benchmark(findings)),
+    "github-action-benchmark": Format(files=lambda findings, _: ci.github_action(findings)),
+    "csv": Format(
+        files=lambda findings, _: {"answers.csv": csv_bytes(answers(findings.run.records), None)}
+    ),
+    "parquet": Format(
+        files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
+    ),
+    "acceptance": Format(files=lambda findings, _: acceptance(findings), apart=True),
+    "mlflow": Format(tracker=to_mlflow, options=("project",)),
+    "reference": Format(
+        files=lambda findings, given: reference(findings, given.figures),
+        apart=True,
+        options=("figures",),
+    ),
+}
+
+
+def export(
+    findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
+) -> list[str]:
+    """Write a run in one format; return the files, or the store of a tracker.
+
+    `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
+    environment variable takes precedence.
+
+    Raises:
+        BenchError: an option is not for the format (exit 2), nothing was measured or a package is
+            missing (5), a store refuses or the files cannot be written (1).
+    """
+    choices, form = choices or Choices(), FORMATS[kind]
+    choices.refuse_for(kind)
+    if not findings.run.records:
+        raise UnavailableError(f"{findings.name} has no answers to export")
+    own = findings.run.path / "export"
+    if folder is None:
+        store = own / kind if form.tracker or form.apart else own
+        for path in (store, *store.glob("*")):
+            refuse_links(findings.run.path, path)
+    if form.tracker is not None:
+        project = choices.project or PROJECT
+        return [form.tracker(tracked_runs(findings), project, folder, own / kind)]
+    assert form.files is not None
+    folder = folder or (own / kind if form.apart else own)
+    if kind == "reference" and (folder / SAMPLES).is_file():
+        raise UsageError(f"{folder} is a run's own folder: give another --folder")
+    return [str(file) for file in write_files(folder, form.files(findings, choices))]
+
+
+def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:
+    """Return a run's files to keep in a repository, which are read like the run itself.
+
+    Answers are in ``samples.parquet``. Texts of prompts, traces, pages and all but the named
+    `figures` are left out. The same run gives the same bytes.
+
+    Raises:
+        UsageError: the report is not written yet, or has no such figure.
+    """
+    run = findings.run
+    if not (run.path / REPORT).is_file():
+        raise UsageError(f"{run.path} has no {REPORT}; write it: bench report {run.path}")
+    report = (run.path / REPORT).read_text(encoding="utf-8")
+    drawn = _IMAGE.findall(report)
+    for name in figures:
+        if name not in drawn:
+            raise UsageError(f"no figure {name!r} in {REPORT}; {did_you_mean(name, drawn)}")
+    report = _IMAGE.sub(lambda image: image[0] if image[1] in figures else "", report)
+    samples = io.BytesIO()
+    write_samples(samples, run.records, run.events)
+    answered = set(map(str, answered_ids(run.records)))
+    pieces = (read_json(run.path / VOCABULARY) or {}).items()
+    tables = {name: data for name, data in tables_of(findings).items() if name.endswith(".csv")}
+    copied = [CONFIG, ENV, STATUS, PHASES_FILE, *(f"figures/{name}.png" for name in figures)]
+    return {
+        **{name: (run.path / name).read_bytes() for name in copied if (run.path / name).is_file()},
+        MANIFEST: _json(run.plan.to_manifest()),
+        VOCABULARY: _json({token: piece for token, piece in pieces if token in answered}),
+        STORED: samples.getvalue(),
+        SUMMARY: csv_bytes(findings.summary),
+        REPORT: report.encode(),
+        **tables,
+    }
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode()

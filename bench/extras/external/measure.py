@@ -1,0 +1,161 @@
+"""Lets another engine answer a run's prompts: same ids, same budget, greedily, one at a time.
+
+Every answer is on disk before the next begins; a failed answer is a line with its error. Modes that
+fit into memory together answer each prompt in turn, in a seeded random order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import UnavailableError, UsageError
+from bench.extras.external.engine import Arm, Engine, Settings
+from bench.machine.clock import Clock, Stopwatch
+from bench.measure.timing import unmeasured
+from bench.plan.named_models import named, package_file, resolve
+from bench.progress import Progress
+from bench.records.external import ExternalAnswer, append_external, next_session, read_external
+from bench.records.plan import BASELINE
+from bench.records.prompts import Prompt, read_prompts
+from bench.records.run_folder import Run, load_run, refuse_stored
+
+_PLAIN = (str, int, float, bool, type(None))
+"""Types of options that are recorded as they are; any other option is recorded as text."""
+_WARM_UP = 16
+"""Tokens of the first answer in every mode, which is not recorded."""
+
+
+def measure_external(
+    run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None
+) -> int:
+    """Let every mode of an engine answer a run's timed prompts; return the number of failures.
+
+    If `model` is None, the run's own model is used, provided the engine can read it. `limit` is the
+    number of prompts, the first ones.
+
+    Raises:
+        BenchError: the run is stored (exit 2) or not greedy (5), the engine cannot read its model
+            (2), is missing or does not start (5), or a line cannot be written (1).
+    """
+    refuse_stored(run_dir)
+    run = load_run(run_dir)
+    prompts = _prompts(run)[:limit]
+    request = _request(run, prompts, model or _own_model(run, engine.name))
+    number = next_session(read_external(run_dir))
+    session = _Session(run_dir, number, engine, engine.module().__version__, request)
+    if not run.status.complete:
+        progress.note("the run is incomplete: if it is still running, both compete for cores")
+    modes = list(engine.modes)
+    progress.start(engine.name, len(prompts) * len(modes))
+    groups = [modes] if engine.together else [[mode] for mode in modes]
+    return sum(session.measure(group, prompts, progress) for group in groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One run of `bench external` with one engine."""
+
+    run_dir: Path
+    number: int
+    engine: Engine
+    version: str
+    request: Settings
+
+    def measure(self, modes: Sequence[str], prompts: Sequence[Prompt], progress: Progress) -> int:
+        order = random.Random(self.number)
+        failures = 0
+        with contextlib.ExitStack() as opened:
+            arms: list[tuple[str, Arm]] = []
+            for mode in modes:
+                arm = self.engine.open(mode, self.request)
+                opened.callback(arm.close)
+                self._warm_up(mode, arm, prompts[0])
+                arms.append((mode, arm))
+            for prompt in prompts:
+                order.shuffle(arms)
+                for mode, arm in arms:
+                    answer = self._timed(mode, arm, prompt)
+                    append_external(self.run_dir, answer)
+                    failures += answer.error is not None
+                    progress.step(f"{answer.name} {prompt.name}")
+        return failures
+
+    def _warm_up(self, mode: str, arm: Arm, prompt: Prompt) -> None:
+        try:
+            arm.answer(unmeasured(prompt).ids, min(_WARM_UP, self.request.budget))
+        except Exception as error:  # third-party code may raise anything
+            why = f"{type(error).__name__}: {error}"
+            line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"
+            raise UnavailableError(line) from error
+
+    def _timed(self, mode: str, arm: Arm, prompt: Prompt) -> ExternalAnswer:
+        error = given = None
+        with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
+            try:
+                given = arm.answer(prompt.ids, self.request.budget)
+            except Exception as raised:  # third-party code: go on with the other answers
+                error = f"{type(raised).__name__}: {raised}"
+        options = self.engine.modes[mode] or {}
+        asked = ExternalAnswer(
+            session=self.number,
+            engine=self.engine.name,
+            version=str(self.version),
+            mode=mode,
+            options={k: v if isinstance(v, _PLAIN) else str(v) for k, v in options.items()},
+            model=Path(self.request.model).name,
+            prompt=prompt.name,
+            prompt_hash=prompt.hash,
+            threads=self.request.threads,
+            error=error,
+        )
+        if given is None:
+            return asked
+        return dataclasses.replace(asked, total_s=watch.total_s, **dataclasses.asdict(given))
+
+
+def _prompts(run: Run) -> list[Prompt]:
+    known = read_prompts(run.path)
+    chosen = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known]
+    if not chosen:
+        raise UsageError(f"{run.path} has no prompts to time")
+    return chosen
+
+
+def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:
+    """Return the run's settings; the stop ids are the tokens that ended ar's answers."""
+    temperature = run.config.get("temperature", 0)
+    if temperature != 0:
+        line = f"{run.path} samples at temperature {temperature}; other engines draw other tokens"
+        advice = "use a greedy run: bench run --temperature 0"
+        raise UnavailableError(f"{line}: {advice}")
+    ends = frozenset(
+        record.tokens[-1]
+        for record in run.records
+        if record.decoder == BASELINE and record.stop == "eos" and record.tokens
+    )
+    return Settings(
+        model=model,
+        budget=int(run.config.get("max_new_tokens", 256)),
+        stop_ids=ends,
+        fixed_length=bool(run.config.get("fixed_length", False)),
+        longest_prompt=max(len(prompt.ids) for prompt in prompts),
+        threads=run.env.torch.threads,
+    )
+
+
+def _own_model(run: Run, engine: str) -> str:
+    source = str(run.config.get("model") or "zoo")
+    known = named(source)
+    if engine == "vllm" and source != "zoo":
+        return resolve(source)
+    file = package_file(known) if known is not None else Path(source).expanduser()
+    if file is not None and file.suffix.lower() == ".gguf":
+        return str(file)
+    kind = "a folder or hub id" if engine == "vllm" else "a .gguf file"
+    line = f"{engine} cannot read the run's model {source!r}"
+    raise UsageError(f"{line}: give {kind} of the same model with --model")

@@ -1,0 +1,141 @@
+"""vLLM's offline engine: plain decoding, its n-gram lookup, and any ``speculative_config``.
+
+Source: its documentation of `LLM`, `SamplingParams`, ``speculative_config`` and `LLM.get_metrics`.
+The counters ``vllm:spec_decode_*`` are read before and after each answer. Forward passes are not
+counted. Each pass emits one token besides the accepted drafts, so the number of passes is emitted -
+accepted tokens; this is up to k too low if drafts are accepted past an answer's end.
+A server's responses have metrics of their request (vllm-project/vllm#48915; `bench export --to
+acceptance` writes the same), but no ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UnavailableError, UsageError
+from bench.extras.external.engine import Answer, Arm, Engine, Settings
+from bench.records.external import ExternalAnswer
+from bench.text import UNKNOWN
+
+_DRAFTED = "vllm:spec_decode_num_draft_tokens"
+_ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
+
+
+class Vllm(Engine):
+    """The vLLM engine: one instance at a time, as each reserves a share of the device's memory."""
+
+    name, package, together = "vllm", "vllm", False
+
+    def __init__(
+        self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None
+    ) -> None:
+        """Take the options of llama.cpp; `speculative` is the user's own ``speculative_config``."""
+        lookup = {
+            "method": "ngram",
+            "num_speculative_tokens": num_drafts,
+            "prompt_lookup_max": ngram,
+            "prompt_lookup_min": 1,
+        }
+        given = (
+            {} if speculative is None else {speculative.get("method", "speculative"): speculative}
+        )
+        super().__init__({"ar": None, "lookup": lookup, **{str(k): v for k, v in given.items()}})
+
+    def open(self, mode: str, request: Settings) -> Arm:
+        """Start the engine for one sequence at a time, with no reuse between prompts."""
+        module, config = self.module(), self.modes[mode]
+        try:
+            model = module.LLM(
+                model=request.model,
+                max_model_len=request.longest_prompt + request.budget + 1,
+                max_num_seqs=1,
+                enable_prefix_caching=False,
+                disable_log_stats=False,
+                speculative_config=config,
+            )
+        except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
+            line = f"vLLM cannot start with {request.model!r}: {error}"
+            raise UnavailableError(line) from error
+        return _VllmArm(module, model, request, speculates=config is not None)
+
+
+class _VllmArm:
+    """A running engine."""
+
+    def __init__(self, module: Any, model: Any, request: Settings, *, speculates: bool) -> None:
+        self._module, self._model, self._request = module, model, request
+        self._speculates = speculates
+
+    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+        sampling = self._module.SamplingParams(
+            temperature=0.0,
+            max_tokens=budget,
+            ignore_eos=self._request.fixed_length,
+            stop_token_ids=sorted(self._request.stop_ids) or None,
+            detokenize=False,
+        )
+        before = self._counters()
+        prompt = {"prompt_token_ids": list(ids)}
+        (output,) = self._model.generate([prompt], sampling, use_tqdm=False)
+        drafted, accepted = (now - then for now, then in zip(self._counters(), before, strict=True))
+        tokens = tuple(int(token) for token in output.outputs[0].token_ids)
+        return Answer(
+            tokens=tokens, calls=max(len(tokens) - accepted, 1), drafted=drafted, accepted=accepted
+        )
+
+    def _counters(self) -> tuple[int, int]:
+        """Return the numbers of tokens drafted and accepted since the engine started."""
+        if not self._speculates:
+            return 0, 0
+        metrics = self._model.get_metrics()
+        drafted, accepted = (
+            sum(int(metric.value) for metric in metrics if metric.name == name)
+            for name in (_DRAFTED, _ACCEPTED)
+        )
+        return drafted, accepted
+
+    def close(self) -> None:
+        self._model.llm_engine.engine_core.shutdown()
+
+
+def read_responses(file: Path, session: int) -> list[ExternalAnswer]:
+    """Return an answer per JSON line, without ids and times; its mode is the file's name.
+
+    A response whose metrics are missing or contradictory, as AIPerf checks, is a `UsageError`.
+    """
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [_read(line, file.stem, session) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        advice = "a server started with --per-request-spec-decode-metrics summary writes them"
+        line = f"no JSON lines with valid metrics.speculative_decoding ({error!r}); {advice}"
+        raise UsageError(f"--read {file}: {line}") from error
+
+
+def _read(response: Any, mode: str, session: int) -> ExternalAnswer:
+    of, usage = response["metrics"]["speculative_decoding"], response.get("usage") or {}
+    names = ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens")
+    steps, accepted, drafted = (int(of[name]) for name in names)
+    histogram, num_tokens = of["acceptance_histogram"], usage.get("completion_tokens")
+    counted = (sum(histogram), sum(j * num for j, num in enumerate(histogram)))
+    if counted != (steps, accepted) or accepted > drafted or min(histogram, default=0) < 0:
+        told = f"acceptance_histogram {histogram} of {steps} steps, {accepted} of {drafted} drafts"
+        raise ValueError(f"{response.get('id', UNKNOWN)} has {told}")
+    return ExternalAnswer(
+        session=session,
+        engine="vllm",
+        version=UNKNOWN,
+        mode=mode,
+        options={},
+        model=Path(str(response.get("model", UNKNOWN))).name,
+        prompt=str(response.get("id", UNKNOWN)),
+        prompt_hash="",
+        calls=None if num_tokens is None else num_tokens - accepted,
+        drafted=drafted,
+        accepted=accepted,
+        num_tokens=num_tokens,
+        num_steps=steps,
+    )

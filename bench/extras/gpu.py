@@ -1,0 +1,198 @@
+"""Runs all measurements that need a GPU in under nine minutes: ``make gpu``.
+
+Every step is a separate command with its own time limit, the most valuable step first. If a step
+fails, hangs or takes the device down, the other steps are not lost; the summary is rewritten
+before and after each step. Only torch, transformers and their requirements must be installed; steps
+that need more are left out. ``--rehearse`` runs small steps on the CPU. See docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from bench.errors import BenchError, Exit, UnavailableError
+from bench.extras.gpu_summary import Status, Step, read_figures, write_summary
+from bench.plan.named_models import fetch
+
+ROOT = Path(__file__).resolve().parents[2]
+TOTAL_S = 540.0
+"""Most seconds of all steps together, including the start of each."""
+_GRACE_S = 12.0
+"""Seconds of a step's time limit kept for saving results after it is interrupted."""
+_CPU_SLOWER = 4
+_SMOLLM2 = "smollm2-135m"
+_FEW = (
+    *("--limit", "2", "--repeats", "1", "--quality-limit", "0", "--phase-limit", "1"),
+    *("--max-new-tokens", "16"),
+)
+GPU_TESTS = (
+    *("core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles", "core/hf/placed"),
+    "bench/measure/cost_subject",
+)
+"""Files with tests marked `gpu`, the most valuable first."""
+_NEEDED = (
+    *("datasets", "jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "rich"),
+    *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer"),
+)
+"""Packages that `bench run` needs."""
+
+
+def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
+    """Return the steps, the most valuable first; they write their results to `folder`."""
+    device = ("--device", "cpu" if rehearse else "cuda", "--dtype", "bfloat16")
+
+    def bare(part: str, shape: str, budget_s: float, aim: float | None = None) -> Step:
+        name = f"{part}-{shape}"
+        made = ("--shape", "zoo" if rehearse else shape, *device)
+        where = ("--output", str(folder / f"{name}.jsonl"))
+        words = ("bench.extras.cost.bare", part, *made, *where, *(("--small",) if rehearse else ()))
+        return Step(name=name, kind="lines", words=words, budget_s=budget_s, aim=aim)
+
+    def tests(file: str) -> Step:
+        path = Path("tests", file).parent / f"test_{Path(file).name}.py"
+        options = ("-q", "-m", "gpu", "-p", "no:cacheprovider")
+        words = ("pytest", *options, *(("--collect-only",) if rehearse else ()), str(path))
+        name = f"tests-{Path(file).name}"
+        return Step(name=name, kind="tests", words=words, budget_s=18.0, reason=_missing("pytest"))
+
+    def run(name: str, budget_s: float, model: str) -> Step:
+        where = ("--output", str(folder / name), "--progress", "plain")
+        words = ("bench", "run", "--model", model, *device, *(_FEW if rehearse else ()), *where)
+        reason = _missing(*_NEEDED)
+        return Step(name=name, kind="run", words=words, budget_s=budget_s, reason=reason)
+
+    smollm2 = run("smollm2", 45.0, _SMOLLM2)
+    not_here = "left to the GPU: its steps are those of the zoo" if rehearse else _missing_model()
+    steps = [
+        bare("ar", "llama-1b", 45.0, None if rehearse else 0.65),
+        bare("ar", "qwen3-8b", 65.0, None if rehearse else 0.80),
+        bare("profile", "llama-1b", 25.0),
+        bare("scripted", "llama-1b", 65.0),
+        bare("scripted", "qwen3-8b", 75.0),
+        bare("invariant", "llama-1b", 40.0),
+        *map(tests, GPU_TESTS),
+        replace(smollm2, reason=smollm2.reason or not_here),
+        run("zoo", 60.0, "zoo"),
+    ]
+    slower = _CPU_SLOWER if rehearse else 1
+    return [replace(step, budget_s=step.budget_s * slower) for step in steps]
+
+
+def _missing(*packages: str) -> str | None:
+    """Name the packages that a step lacks; None if all are installed."""
+    missing = ", ".join(name for name in packages if find_spec(name) is None)
+    return f"not installed: {missing}; `make install` brings all" if missing else None
+
+
+def _missing_model() -> str | None:
+    """Return why SmolLM2 is not measured; None if its weights are available."""
+    try:
+        fetch(_SMOLLM2)
+    except BenchError as error:
+        return error.message
+    return None
+
+
+def measure(
+    steps: Sequence[Step],
+    folder: Path,
+    *,
+    rehearsal: bool,
+    grace_s: float = _GRACE_S,
+    say: Callable[[str], object] = print,
+) -> Exit:
+    """Run the steps one after another, and write the summary before and after each."""
+    ended: list[Step] = []
+    for step in steps:
+        running = replace(step, status=Status.RUNNING, reason=None)
+        write_summary(folder, [*ended, running], rehearsal=rehearsal)
+        ended.append(_run(step, folder, grace_s))
+        write_summary(folder, ended, rehearsal=rehearsal)
+        reason = f": {ended[-1].reason}" if ended[-1].reason else ""
+        say(f"{step.name}: {ended[-1].status} in {ended[-1].seconds:.0f} s{reason}")
+        if ended[-1].status is Status.INTERRUPTED:
+            return Exit.INTERRUPTED
+    say(f"{folder / 'summary.md'}  {folder / 'summary.json'}")
+    return Exit.DONE if all(step.well for step in ended) else Exit.FAILED
+
+
+def _run(step: Step, folder: Path, grace_s: float) -> Step:
+    """Run a step in a new process group, with its output in ``NAME.log``."""
+    if step.reason is not None:
+        return replace(step, status=Status.LEFT_OUT)
+    log = folder / f"{step.name}.log"
+    began = time.monotonic()
+    status: Status | None = None
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *step.words],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(max(0.0, step.budget_s - grace_s))
+        except subprocess.TimeoutExpired:
+            status = Status.OUT_OF_TIME
+        except KeyboardInterrupt:
+            status = Status.INTERRUPTED
+        finally:
+            _end(process, grace_s)
+    status = status or (Status.FAILED if process.returncode else Status.PASSED)
+    seconds, code = time.monotonic() - began, process.returncode
+    return read_figures(replace(step, status=status, exit_code=code, seconds=seconds), folder)
+
+
+def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Interrupt a running step, wait `grace_s` seconds, then kill it and all its children."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+    with contextlib.suppress(ProcessLookupError):  # the group has ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the steps and return the exit code, 5 without a GPU unless it is a rehearsal."""
+    parser = argparse.ArgumentParser(prog="python -m bench.extras.gpu", description=__doc__)
+    parser.add_argument("--rehearse", action="store_true", help="the same in small, on the CPU")
+    parser.add_argument("--output", type=Path, default=ROOT / "results", help="where its folder is")
+    given = parser.parse_args(arguments)
+    try:
+        if not given.rehearse and not torch.cuda.is_available():
+            raise UnavailableError(
+                "torch sees no CUDA device here, which `make gpu` is for; to try its steps on the "
+                "CPU: make gpu GPU_ARGS=--rehearse",
+            )
+        folder = given.output.resolve() / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            line = f"cannot make {folder}: {error.strerror}; give another --output"
+            raise BenchError(line) from error
+        steps = make_steps(folder, rehearse=given.rehearse)
+        return measure(steps, folder, rehearsal=given.rehearse)
+    except BenchError as error:
+        sys.stderr.write(f"bench: {error.message}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

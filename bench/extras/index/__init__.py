@@ -1,0 +1,1 @@
+"""`bench index`: a web page for a folder of runs."""

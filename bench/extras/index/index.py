@@ -1,0 +1,223 @@
+"""`bench index`: one page for a folder of runs, and its ``history.parquet``.
+
+The history has a row per run and decoder, kept even if the run folder is deleted. Runs of the
+folder are added and rows of other runs stay, so a dashboard can grow from a CI that measures one
+run at a time. The page shows the latest verdict of every branch, and curves of counters and
+speed-ups with marks where their level changed. It needs no network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError, InvalidRunError, UsageError
+from bench.extras.index.change_points import change_points
+from bench.records.environment import read_environment
+from bench.records.files import write_files
+from bench.records.frames import parquet_bytes
+from bench.records.json_file import read_json
+from bench.records.plan import BASELINE, MANIFEST
+from bench.records.run_folder import read_config
+from bench.records.status import read_status
+from bench.report.page.render import render
+from bench.stats.folders import run_folders, run_verdict
+from bench.stats.summary import ALL
+from bench.stats.validity import VALID
+from bench.text import UNKNOWN, factor
+
+HISTORY = "history.parquet"
+NUMBERS = (
+    *("speedup", "speedup_low", "speedup_high", "tokens_per_call", "acceptance_length"),
+    *("acceptance_rate", "quality", "identical_to_ar"),
+)
+"""Columns kept from summary.csv, for the family `all`."""
+_FACTS = (
+    *("run", "started_utc", "verdict", "reasons", "branch", "commit", "dirty"),
+    *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee"),
+)
+COLUMNS = (*_FACTS, *NUMBERS)
+_UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "reference", "timeout")
+"""Settings that do not start another series; other work or another model does."""
+INDEX = "index.html"
+_SHORT = 9
+"""Digits of a commit that are shown."""
+_CURVES = (("tokens_per_call", "tokens per call"), ("speedup", "speed-up"))
+_WIDTH, _HEIGHT, _MARGIN = 360, 64, 6
+_MAIN = ("main", "master")
+"""Branches listed first."""
+
+
+def gather(folder: Path) -> pd.DataFrame:
+    """Return the runs of the history file and of the folder (which wins), oldest first."""
+    now = pd.DataFrame([row for run in run_folders(folder) for row in _rows(run)], columns=COLUMNS)
+    before = read_history(folder / HISTORY)
+    before = before[~before["run"].isin(now["run"])]
+    both = [frame for frame in (before, now) if not frame.empty]
+    joined = pd.concat(both, ignore_index=True) if both else now
+    joined = joined.sort_values(["started_utc", "run"], kind="stable", ignore_index=True)
+    return _typed(joined)
+
+
+def read_history(file: Path) -> pd.DataFrame:
+    """Return the rows of a history file, if there is one (exit 4 if it is damaged)."""
+    if not file.is_file():
+        return pd.DataFrame(columns=list(COLUMNS))
+    try:
+        return _typed(pd.read_parquet(file).reindex(columns=list(COLUMNS)))
+    except (OSError, ValueError, KeyError) as error:
+        line = f"{file} is damaged: {error}; delete it to rebuild it from the runs in its folder"
+        raise InvalidRunError(line) from error
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    numbers = dict.fromkeys(NUMBERS, "float64")
+    texts = dict.fromkeys((name for name in _FACTS if name != "dirty"), "string")
+    return frame.astype(numbers | texts | {"dirty": "boolean"})
+
+
+def _rows(run: Path) -> list[dict[str, Any]]:
+    try:
+        status, env, config = read_status(run), read_environment(run), read_config(run)
+        parts = (read_json(run / MANIFEST) or {}).get("parts", ())
+    except BenchError as error:
+        return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
+    facts = {
+        "run": run.name,
+        "started_utc": status.started_utc,
+        "verdict": run_verdict(run, status),
+        "reasons": "; ".join(status.reasons) or None,
+        "branch": status.revision or env.git.branch,
+        "commit": env.git.commit,
+        "dirty": env.git.dirty,
+        "model": config.get("model"),
+        "tasks": config.get("tasks"),
+        "device": env.gpu_name or env.machine.cpu or env.device,
+        "dtype": env.dtype,
+        "key": env.comparability_key,
+        "series": _series_name(config, env.dtype, parts),
+    }
+    summary = _summary(run / "summary.csv")
+    return [facts | row for row in summary] or [facts]
+
+
+def _summary(file: Path) -> list[dict[str, Any]]:
+    try:
+        summary = pd.read_csv(file)
+        overall = summary[summary["family"] == ALL]
+    except (OSError, ValueError, KeyError):
+        return []
+    chosen = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
+    rows: list[dict[str, Any]] = json.loads(chosen.to_json(orient="records"))
+    return rows
+
+
+def _series_name(config: Mapping[str, Any], dtype: str | None, parts: Iterable[str]) -> str:
+    """Return eight hexadecimal digits that identify work (a part's own) and model: one curve."""
+    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
+    text = json.dumps([asked, dtype, *parts], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
+    """Write ``index.html`` and ``history.parquet`` of a folder of runs; return page and history.
+
+    Raises:
+        BenchError: no run in the folder (exit 2), a damaged history (4), a failed write (1).
+    """
+    history = gather(folder)
+    if history.empty:
+        line = f"{folder} holds no run; bench index takes the parent of run folders"
+        raise UsageError(line)
+    made = {HISTORY: parquet_bytes(history), INDEX: page_of(history, folder)}
+    return write_files(folder, made)[-1], history
+
+
+def page_of(history: pd.DataFrame, folder: Path) -> bytes:
+    """Return the HTML of a history; runs link to their reports in `folder`."""
+    runs = map(_known, history.drop_duplicates("run").to_dict("records"))
+    lines = [_line(run, history, folder) for run in runs]
+    latest = {str(line["branch"] or UNKNOWN): line for line in lines}
+    return render(
+        "index.html.jinja",
+        title=f"Runs in {folder.resolve().name}",
+        branches=sorted(latest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
+        lines=lines[::-1],
+        series=list(_series(history)),
+        headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
+    )
+
+
+def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a row of the history with None for what is unknown."""
+    return {str(key): None if pd.isna(value) else value for key, value in row.items()}
+
+
+def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[str, Any]:
+    """Return a run's line in the list: its `cells`, and a `link` to its report if it has one."""
+    name = str(run["run"])
+    commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
+    mine = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
+    faster = mine.dropna(subset=["speedup"])
+    speedups = [
+        f"{decoder} {factor(value)}"
+        for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
+    ]
+    started = str(run["started_utc"] or "")[:16].replace("T", " ")
+    facts = (started, run["branch"], commit, run["model"], run["tasks"], run["device"])
+    report = f"{name}/report.html"
+    return {
+        **run,
+        "link": report if (folder / report).is_file() else None,
+        "good": run["verdict"] == VALID,
+        "cells": (*(str(fact or UNKNOWN) for fact in facts), ", ".join(speedups) or UNKNOWN),
+    }
+
+
+def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the curves of each series; a curve needs three VALID runs or more."""
+    valid = history[(history["verdict"] == VALID) & history["decoder"].notna()]
+    for _, of_series in valid.groupby("series", sort=False):
+        curves = []
+        for decoder, mine in of_series.groupby("decoder", sort=False):
+            for column, title in _CURVES:
+                known = mine.dropna(subset=[column])
+                if column == "speedup":  # a curve must not mix times of different machines
+                    known = known[known["key"] == mine["key"].iloc[-1]]
+                if decoder != BASELINE and len(known) >= 3:
+                    curves.append(_curve(f"{decoder}: {title}", known, column))
+        if curves:
+            last = _known(of_series.iloc[-1].to_dict())
+            words = [str(last[key]) for key in ("model", "tasks", "dtype") if last[key]]
+            yield f"{', '.join(words)} (series {last['series']})", curves
+
+
+def _curve(title: str, known: pd.DataFrame, column: str) -> dict[str, Any]:
+    """Return one number of a decoder over the runs of a series, with changes of its level."""
+    values = [float(value) for value in known[column]]
+    positions = change_points(values)
+    runs, commits = list(known["run"]), list(known["commit"].fillna(""))
+    low, high = min(values), max(values)
+    span = (high - low) or max(abs(high), 1e-9)
+    width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
+    across = [round(_MARGIN + width * i / max(len(values) - 1, 1), 1) for i in range(len(values))]
+    down = [round(_MARGIN + height * (1 - (value - low) / span), 1) for value in values]
+    names = [f"{run}: {value:.4g}" for run, value in zip(runs, values, strict=True)]
+    return {
+        "title": title,
+        "size": (_WIDTH, _HEIGHT),
+        "points": list(zip(across, down, names, strict=True)),
+        "breaks": [(across[i - 1] + across[i]) / 2 for i in positions],
+        "last": f"{values[-1]:.3g}",
+        "range": f"{low:.3g} to {high:.3g}",
+        "changes": [
+            f"{values[i - 1]:.3g} to {values[i]:.3g} with {runs[i]}"
+            + (f" (commit {commits[i][:_SHORT]})" if commits[i] else "")
+            for i in positions
+        ],
+    }

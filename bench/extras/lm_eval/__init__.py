@@ -1,0 +1,1 @@
+"""`bench eval`: quality on lm-eval's tasks."""

@@ -1,0 +1,67 @@
+"""The verb `bench eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli import options
+from bench.cli.group import Verb
+from bench.cli.measure import PANEL
+
+app = typer.Typer()
+
+
+@app.command("eval", cls=Verb, rich_help_panel=PANEL)
+@options.configured(
+    *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
+    *(*options.NUMERICS, "self_check", "timeout", "config"),
+    limit=options.option(int, "Documents per task. [default: all]", "--limit", "-L"),
+    max_new_tokens=options.option(int, "[default: the task's]"),
+    temperature=options.option(float, "0: greedy. [default: the task's]"),
+    top_p=options.option(float, "1 is off. [default: the task's]"),
+    top_k=options.option(int, "0 is off. [default: the task's]"),
+    seed=options.option(int, "Seed of answers. [default: 0]"),
+    batch_size=options.option(int, "Sequences per batch. [default: by device and model]"),
+)
+def evaluate(
+    given: options.Given,
+    tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval tasks, comma-separated.")],
+    decoder: Annotated[str, typer.Option(help="One NAME[@LABEL][:option=value]…")] = "ar",
+    num_fewshot: Annotated[
+        int | None, typer.Option(help="Examples before a document. [default: the task's]")
+    ] = None,
+    include: Annotated[Path | None, typer.Option(help="Folder of your own task files.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Apply no chat template.")] = False,
+    output: options.Output = options.RESULTS,
+    progress: options.Progressing = "auto",
+) -> None:
+    """Run tasks of lm-eval with a decoder, to measure quality on third-party tasks."""
+    from bench.extras.lm_eval.evaluate import EvalRequest
+    from bench.extras.lm_eval.evaluate import evaluate as answer
+
+    names = {"max_new_tokens": "max_gen_toks"}
+    drawn = {
+        names.get(name, name): given[name]
+        for name in ("max_new_tokens", "temperature", "top_p", "top_k")
+        if given[name] is not None
+    }
+    if given["temperature"] is not None:
+        drawn["do_sample"] = given["temperature"] > 0
+    request = EvalRequest(
+        tasks=[name.strip() for name in tasks.split(",") if name.strip()],
+        folder=include,
+        limit=given["limit"],
+        num_fewshot=num_fewshot,
+        plain=plain,
+        drawn=drawn,
+    )
+    chosen = options.configuration({**given, "decoders": decoder})
+    with options.choose(progress) as shown:
+        ended = answer(chosen, request, output, shown)
+    options.print_table(("task", "metric", "filter", "value"), ended.rows)
+    for note in ended.notes:
+        typer.echo(f"bench: {note}", err=True)
+    typer.echo(ended.folder / "results.json")

@@ -1,0 +1,186 @@
+"""`bench eval`: answers lm-eval's own tasks with one of our decoders.
+
+A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soon as it is complete
+(``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import BenchError, UnavailableError, UsageError, optional
+from bench.progress import Progress
+from bench.records.files import append_text, write_text
+from bench.records.plan import BASELINE
+from bench.records.run_folder import CONFIG, create_run_dir
+from bench.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from bench.plan.setup import Opener
+
+ANSWERS, RESULTS = "answers.jsonl", "results.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRequest:
+    """A request to lm-eval: tasks or groups, and a `folder` with the user's own task files.
+
+    `limit` counts documents per task, `num_fewshot` examples before each; `plain` leaves out the
+    chat template; `drawn` are sampling options, by lm-eval's names, that override the task's.
+    """
+
+    tasks: Sequence[str]
+    folder: Path | None = None
+    limit: int | None = None
+    num_fewshot: int | None = None
+    plain: bool = False
+    drawn: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """lm-eval's results, their folder, and notes on them."""
+
+    results: Mapping[str, Any]
+    folder: Path
+    notes: Sequence[str]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return task, metric, answer filter, and value with standard error, all as text."""
+        rows = []
+        for task, scores in (self.results.get("results") or {}).items():
+            for name, value in scores.items():
+                metric, comma, kind = name.partition(",")
+                if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                    continue
+                error = scores.get(f"{metric}_stderr,{kind}")
+                spread = f" ± {error:.4f}" if isinstance(error, float) else ""
+                rows.append((task, metric, kind, f"{value:.4f}{spread}"))
+        return rows
+
+
+def evaluate(
+    config: RunConfig,
+    request: EvalRequest,
+    parent: Path,
+    progress: Progress,
+    opener: Opener | None = None,
+) -> Evaluation:
+    """Answer tasks with the one decoder that `config` names, and let lm-eval score the answers.
+
+    Raises:
+        BenchError: lm_eval or data are missing (exit 5); the task is unknown, no decoder can answer
+            it, or `config` does not name exactly one decoder (2); or an answer failed (1).
+    """
+    harness = optional("lm_eval", "eval", "bench eval")
+    cells = list(config.decoders or {})
+    if len(cells) != 1:
+        line = f"--decoder names {len(cells)} decoders; evaluate them one at a time"
+        raise UsageError(line)
+    cell = cells[0]
+    tasks = _known_tasks(request)
+    from bench.extras.lm_eval.model import DecoderLM
+    from bench.plan.checks import check_first
+    from bench.plan.make import batch_size
+    from bench.plan.setup import open_setup
+
+    own = {"brings_models": opener is not None, "reads_tasks": False}
+    run = check_first(config, progress.note, **own)
+    setup = (opener or open_setup)(run)
+    templated = bool(setup.tokenizer.chat_template) and not request.plain
+    stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
+    progress.note(f"writing to {folder}")
+
+    def write(answer: Mapping[str, Any]) -> None:
+        append_text(folder / ANSWERS, json.dumps(answer, ensure_ascii=False) + "\n")
+
+    with _kept_if_answered(folder):
+        model = DecoderLM(
+            setup,
+            cell,
+            templated=templated,
+            batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
+            write=write,
+            progress=progress,
+        )
+        results = _run_lm_eval(
+            harness.simple_evaluate,
+            model=model,
+            tasks=list(request.tasks),
+            task_manager=tasks,
+            num_fewshot=request.num_fewshot,
+            limit=request.limit,
+            gen_kwargs=dict(request.drawn) or None,
+            apply_chat_template=templated,
+            log_samples=True,
+        )
+    facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
+    _store(folder, results, facts)
+    notes = [] if not model.num_cut else [f"prompts left-truncated to fit: {model.num_cut}"]
+    if cell != BASELINE and setup.arms[cell].cell.guarantee == "none":
+        notes.append(f"{cell} is not lossless: these are its scores, not the model's")
+    return Evaluation(results=results, folder=folder, notes=notes)
+
+
+def _known_tasks(request: EvalRequest) -> Any:
+    """Return lm-eval's task index; refuse a request whose tasks are not all in it."""
+    if request.folder is not None and not request.folder.is_dir():
+        raise UsageError(f"--include {request.folder}: there is no such folder")
+    make = importlib.import_module("lm_eval.tasks").TaskManager
+    manager = None
+    if request.folder is not None:  # if possible, without lm-eval's own thousands
+        manager = make(include_path=str(request.folder), include_defaults=False)
+        if not set(request.tasks) <= set(manager.all_tasks):
+            manager = make(include_path=str(request.folder))
+    manager = manager or make()
+    unknown = [name for name in request.tasks if name not in manager.all_tasks]
+    if unknown or not request.tasks:
+        near = difflib.get_close_matches("".join(unknown[:1]), manager.all_tasks, 3)
+        hint = f"did you mean {', '.join(near)}?" if near else "lm-eval ls tasks lists them"
+        line = f"lm-eval has no task {unknown[0]!r}" if unknown else "no task is named"
+        raise UsageError(f"{line}; {hint}")
+    return manager
+
+
+def _run_lm_eval(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
+    """Run lm-eval; turn a failure, such as missing data or packages of a task, into one line."""
+    try:
+        return simple_evaluate(**options)
+    except (BenchError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # third-party tasks and data may raise anything
+        line = f"lm-eval: {type(error).__name__}: {error}"
+        raise UnavailableError(line[:500]) from error
+
+
+@contextmanager
+def _kept_if_answered(folder: Path) -> Iterator[None]:
+    """Remove the folder if a failure comes before the first answer."""
+    (folder / ANSWERS).touch()
+    try:
+        yield
+    except BaseException:
+        if not (folder / ANSWERS).stat().st_size:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Write lm-eval's results and the samples of each task as JSON."""
+    kept = {name: value for name, value in results.items() if name != "samples"}
+    text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
+    write_text(folder / RESULTS, text + "\n")
+    for task, samples in (results.get("samples") or {}).items():
+        lines = [json.dumps(sample, ensure_ascii=False, default=str) for sample in samples]
+        write_text(folder / f"samples_{task}.jsonl", "".join(line + "\n" for line in lines))

@@ -1,0 +1,1 @@
+"""`bench paper`: figures, table and references of one run or several, for one venue."""

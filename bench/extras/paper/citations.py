@@ -1,0 +1,110 @@
+"""BibTeX entries for the decoders, models and data of runs, and for this harness.
+
+``references.bib`` has every known entry, ``citations.toml`` says what each is for. Other models and
+data sets of the hub get an entry from their name. Local files and users' decoders have none.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench.extras.paper.layout import packaged
+from bench.report.together import NamedRun
+from bench.text import latex, portable
+from specbench_tasks.task import EMBEDDED
+
+HARNESS = "decoding_bench"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_KEY = re.compile(r"@\w+\{([^,\s]+),")
+
+
+@cache
+def _keys() -> dict[str, Any]:
+    """Return the keys of decoders, refinement, loops, models and Spec-Bench's prompts."""
+    return tomllib.loads(packaged("citations.toml"))
+
+
+@cache
+def entries() -> dict[str, str]:
+    """Return every known entry by its key."""
+    text = packaged("references.bib")
+    starts = [match.start() for match in _KEY.finditer(text)]
+    each = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
+    return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in each}
+
+
+def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys of a decoder as configured; none for a user's own decoder."""
+    name = cell.split("@")[0]
+    if name == "idlm" and options.get("mode") == "refine":
+        rules = _keys()["refinement"]
+        return tuple(rules.get(options.get("commit", ""), rules["cmlm"]))
+    loop = _keys()["loops"].get(options.get("kind", ""), ()) if name == "hf" else ()
+    return (*_keys()["decoders"].get(name, ()), *loop)
+
+
+def of_model(name: object) -> tuple[str, ...]:
+    """Return the key of a model; none for an unknown local folder."""
+    text = portable(str(name)) if name else ""
+    own = text.rpartition("/")[2].lower()
+    known = next((key for start, key in _keys()["models"].items() if own.startswith(start)), None)
+    if known:
+        return (known,)
+    hub = _HUB_ID.fullmatch(text) and text == str(name) and not Path(text).is_dir()
+    return (_hub_key(text),) if hub else ()
+
+
+def of_tasks(tasks: object) -> tuple[str, ...]:
+    """Return the keys of the prompts; none for a user's own file."""
+    source, _, what = str(tasks or "").partition("=")
+    if source == "specbench":
+        return tuple(_keys()["specbench"])
+    if source == "hf":
+        return (_hub_key(what),) if _HUB_ID.fullmatch(what) else ()
+    return (HARNESS,) if {name.strip() for name in source.split(",")} <= EMBEDDED else ()
+
+
+def _hub_key(name: str) -> str:
+    return "hub_" + re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
+
+
+def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
+    """Return the entries for the runs, and the names without an entry."""
+    keys: dict[str, None] = {HARNESS: None}
+    missing: list[str] = []
+    hub: dict[str, str] = {}
+    for member in members:
+        config = member.side.config
+        for cell, options in member.side.cells.items():
+            keys |= dict.fromkeys(of_decoder(cell, options))
+            if cell.split("@")[0] not in _keys()["decoders"]:
+                missing.append(f"decoder {portable(cell)}")
+        adapters = config.get("adapters") or {}
+        models = (config.get("model"), config.get("draft"), *adapters.values())
+        used = [("model", str(name), of_model(name)) for name in models if name]
+        if tasks := config.get("tasks"):
+            used.append(("tasks", str(tasks), of_tasks(tasks)))
+        for kind, name, own in used:
+            keys |= dict.fromkeys(own)
+            text = name.partition("=")[2] if kind == "tasks" else name
+            hub |= {key: _hub_entry(key, text) for key in own if key.startswith("hub_")}
+            if not own:
+                missing.append(f"{kind} {portable(name)}")
+    missing = list(dict.fromkeys(missing))
+    lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
+    known = entries() | hub
+    return "\n".join([*lines, *(f"{known[key]}\n" for key in keys)]) + "\n", missing
+
+
+def _hub_entry(key: str, name: str) -> str:
+    owner = name.partition("/")[0]
+    return (
+        f"@misc{{{key},\n  title = {{{{{latex(name)}}}}},\n  author = {{{{{latex(owner)}}}}},\n"
+        "  howpublished = {Hugging Face Hub}\n}"
+    )

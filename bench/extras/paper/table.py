@@ -1,0 +1,181 @@
+"""The table of a paper: booktabs, numbers in siunitx columns, intervals to their right.
+
+Each run has a group of rows, under its name if there are several runs. In a venue with two columns
+the table spans both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from string import Template
+from typing import NamedTuple
+
+from bench.extras.paper.layout import COLUMNS, USUAL, VENUES, Layout, packaged
+from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
+from bench.report.tables.conclusion import not_slower
+from bench.report.together import NamedRun
+from bench.stats.summary import ALL
+from bench.stats.summary_row import SummaryRow, rows_of
+from bench.text import UNKNOWN
+from bench.text import latex as escaped
+
+_INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
+"""Columns that have an interval in the summary."""
+_TIMES = ("speedup", "speedup_decode", "ttft_s", "time_per_token_s", "tokens_per_s")
+"""Columns with a best entry only if its decoder is shown to be the fastest."""
+_STEPS, _CALLS = "acceptance_length", "calls_per_step"
+NEEDED = ("speedup", "speedup_decode")
+"""Columns that are never printed without their interval."""
+
+
+class Entry(NamedTuple):
+    """One printed number of the table, with its interval and a flag for bold."""
+
+    text: str
+    interval: str = ""
+    bold: bool = False
+
+
+class Grid(NamedTuple):
+    """The entries by run and row, the decoder's name first; `spread` columns print intervals."""
+
+    columns: tuple[str, ...]
+    groups: list[tuple[str, list[list[Entry]]]]
+    spread: frozenset[str]
+
+    def entries(self, column: str) -> list[Entry]:
+        """Return all entries of a column."""
+        index = 1 + self.columns.index(column)
+        return [row[index] for _, rows in self.groups for row in rows]
+
+    def digits(self, column: str) -> tuple[int, int]:
+        """Return the most digits of a column before and after the point."""
+        texts = [entry.text for entry in self.entries(column) if entry.text != UNKNOWN]
+        parts = [tuple(map(len, text.partition("."))) for text in texts] or [(1, 0, 0)]
+        return max(before for before, _, _ in parts), max(after for *_, after in parts)
+
+
+def grid(members: Sequence[NamedRun], layout: Layout, columns: Sequence[str]) -> Grid:
+    """Return the table over all families, with the best entries per run and column in bold, if any.
+
+    The best entry has the best printed value among decoders that guarantee something, including
+    ar. Equal printed values are all bold, unless all entries are equal. A time is bold only if its
+    decoder is shown to be the fastest, a quality only if its interval is above all others, tokens
+    per step only if all decoders have as many calls per step.
+    """
+    groups = []
+    for member in members:
+        rows = rows_of(member.summary, ALL)
+        best = {
+            name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
+        }
+        entries = [
+            [Entry(name_of(row, layout)), *(_entry(row, c, best[c]) for c in columns)]
+            for row in rows
+        ]
+        groups.append((member.label, entries))
+    made = Grid(tuple(columns), groups, frozenset())
+    there = {name for name in columns if any(entry.interval for entry in made.entries(name))}
+    return made._replace(spread=frozenset(there))
+
+
+def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
+    text, ends = _value(row, column), UNKNOWN
+    if column in _INTERVALS and (column not in NEEDED or row.decoder != BASELINE):
+        low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
+        if low is not None and high is not None:
+            ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
+    return Entry(text, "" if ends == UNKNOWN else ends, text == best and eligible(row))
+
+
+def _value(row: SummaryRow, column: str) -> str:
+    return COLUMNS[column].text(row.value(column))
+
+
+def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | None:
+    chosen = [row for row in rows if eligible(row) and row.value(column) is not None]
+    kind = COLUMNS[column].best
+    choose = max if kind == "most" else min
+    if kind == "none" or len({_value(row, column) for row in chosen}) < 2:
+        return None
+    if column == _STEPS and len({_value(row, _CALLS) for row in chosen}) > 1:
+        return None
+    best = choose(chosen, key=lambda row: row.value(column) or 0.0)
+    others = [row for row in chosen if row is not best]
+    if column == "quality" and any(not _above(best, other) for other in others):
+        return None
+    if column in _TIMES and not_slower(best, others, member.pairs, member.floor):
+        return None
+    return _value(best, column)
+
+
+def _above(best: SummaryRow, other: SummaryRow) -> bool:
+    """Tell whether a quality's interval is above another's; False if one is unknown."""
+    low, high = best.quality_low, other.quality_high
+    return low is not None and high is not None and low > high
+
+
+def eligible(row: SummaryRow) -> bool:
+    """Tell whether a decoder can be called the best, i.e. whether it guarantees something."""
+    return row.decoder == BASELINE or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
+
+
+def name_of(row: SummaryRow, layout: Layout) -> str:
+    """Return a decoder's name in the paper, marked if it is WRONG."""
+    name = layout.labels.get(row.decoder, row.decoder)
+    return f"{name} ({WRONG})" if row.guarantee == WRONG else name
+
+
+def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
+    """Return the requested columns, or the usual ones (without times for several runs).
+
+    Calls per step follow tokens per step, which compare nothing without them.
+    """
+    if layout.columns is not None:
+        alone = _STEPS in layout.columns and _CALLS not in layout.columns
+        pairs = ((name, _CALLS) if alone and name == _STEPS else (name,) for name in layout.columns)
+        return tuple(name for pair in pairs for name in pair)
+    return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
+
+
+def latex(members: Sequence[NamedRun], layout: Layout, caption: Callable[[Grid], str]) -> str:
+    """Return the table in its environment, below its caption."""
+    made = grid(members, layout, wanted(members, layout))
+    return Template(packaged("table.tex")).substitute(
+        star="*" if VENUES[layout.venue].two_columns else "",
+        caption=caption(made),
+        shapes="".join(_shape(made, name) for name in made.columns),
+        headings=" & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]),
+        body="\n".join(_body(made)),
+    )
+
+
+def _shape(made: Grid, column: str) -> str:
+    """Return a column type: numbers aligned at their points, intervals to their right."""
+    before, after = made.digits(column)
+    return f"S[table-format={before}.{after}]" + "@{~}l" * (column in made.spread)
+
+
+def _heading(made: Grid, column: str) -> str:
+    name = escaped(COLUMNS[column].heading)
+    return rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
+
+
+def _body(made: Grid) -> list[str]:
+    lines, wide = [], 1 + len(made.columns) + len(made.spread)
+    for label, rows in made.groups:
+        lines.append(r"\midrule")
+        if len(made.groups) > 1:
+            lines.append(rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escaped(label)}}}}} \\")
+        lines += [" & ".join(_cells(row, made)) + r" \\" for row in rows]
+    return lines
+
+
+def _cells(row: Sequence[Entry], made: Grid) -> list[str]:
+    cells = [escaped(row[0].text)]
+    for entry, column in zip(row[1:], made.columns, strict=True):
+        text = "{--}" if entry.text == UNKNOWN else entry.text
+        cells.append(rf"\bfseries {text}" if entry.bold else text)
+        if column in made.spread:
+            cells.append(entry.interval)
+    return cells

@@ -1,0 +1,189 @@
+r"""`bench paper`: write all parts of a paper that come from runs, from their folders only.
+
+The parts: figures at column width with embedded TrueType fonts and no title (the caption has it),
+their numbers as CSV, a booktabs table to ``\input`` with its caption, and BibTeX entries. The same
+records give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from bench.errors import UsageError, did_you_mean
+from bench.extras.paper import table
+from bench.extras.paper.citations import bibliography
+from bench.extras.paper.layout import COLUMNS, VENUES, Layout
+from bench.extras.paper.table import NEEDED, Grid, eligible
+from bench.records.files import write_files
+from bench.records.frames import csv_bytes
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report.tables.conclusion import leaders
+from bench.report.tables.quality import telling
+from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.table import interval
+from bench.report.together import NamedRun, decoders_of
+from bench.stats.summary import ALL
+from bench.stats.summary_row import rows_of
+from bench.stats.validity import VALID
+from bench.text import counted, factor, latex, portable
+
+
+def write_paper(
+    members: Sequence[NamedRun],
+    folder: Path,
+    layout: Layout,
+    note: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Write the table, the figures with their CSVs and the references; return the files.
+
+    `note` is called with names without BibTeX entries.
+
+    Raises:
+        BenchError: a label names no decoder of the runs (exit 2), or the files cannot be written
+            (1).
+    """
+    there = decoders_of(members)
+    for name in layout.labels:
+        if name not in there:
+            runs = " and ".join(member.name for member in members)
+            line = f"--label {name}: {runs} has no such decoder; {did_you_mean(name, there)}"
+            raise UsageError(line)
+    references, missing = bibliography(members)
+    if missing:
+        note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
+    texts = {
+        "main.tex": table.latex(members, layout, partial(caption_of, members, layout)),
+        "references.bib": references,
+    }
+    files = _figures(members, layout) | {name: text.encode() for name, text in texts.items()}
+    return write_files(folder, files)
+
+
+def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
+    """Draw speed-up, tokens per step and quality, each if it is known."""
+    from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
+
+    made: dict[str, bytes] = {}
+    shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
+    for name, what in shown.items():
+        drawn = dots.dots_figure(members, what, VENUES[layout.venue].width, layout.labels)
+        if drawn is not None:
+            made[f"{name}.pdf"] = canvas.render(drawn[0], ["pdf"])["pdf"]
+            made[f"{name}.csv"] = csv_bytes(drawn[1])
+    return made
+
+
+def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
+    """Return the caption as LaTeX: estimands, model, what is bold, and what is lossy."""
+    rows = [row for member in members for row in rows_of(member.summary, ALL)]
+    with_interval = made.spread - {*NEEDED}
+    words = [
+        COLUMNS[name].caption + " with its 95\\,\\% interval" * (name in with_interval)
+        for name in made.columns
+    ]
+    bold = ""
+    if layout.bold == "best":
+        of = " of a run" if len(members) > 1 else ""
+        bold = f" Bold: the best{of}"
+        bold += "" if all(map(eligible, rows)) else " of those with a guarantee"
+        bold += ", times and qualities only if their intervals show it"
+        if "acceptance_length" in made.columns:
+            bold += ", tokens per step only among decoders with as many calls per step"
+        bold += "."
+        if "speedup" in made.columns:
+            bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
+    told = ""
+    if "quality" in made.columns:
+        lines = dict.fromkeys(telling(member.summary) for member in members)
+        told = f" {latex(' '.join(filter(None, lines)))}".rstrip()
+    estimated = f"{_setting(members)}: {'; '.join(words)}.{_primary(members, layout)}"
+    return f"{estimated}{told}{bold}{_floors(members)}{_qualified(members, layout)}"
+
+
+def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
+    """Name the decoders that cannot be told apart from the fastest, as the report does."""
+    ahead, of = leaders(member.summary, member.pairs), f" of {latex(member.label)}" * several
+    if ahead is None:
+        return ""
+    if not ahead.shown:
+        return f" No decoder{of} with a guarantee is shown to be faster than AR."
+    if not ahead.tied:
+        return ""
+    each = (ahead.best.decoder, *ahead.tied)
+    names = ", ".join(latex(layout.labels.get(name, name)) for name in each)
+    return f" The fastest {len(each)}{of} cannot be told apart: {names}."
+
+
+def _primary(members: Sequence[NamedRun], layout: Layout) -> str:
+    """Name the primary comparisons; empty if there are none."""
+    named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
+    cells = ", ".join(
+        latex(layout.labels.get(name, name)) for name in named if name not in ("", "none")
+    )
+    return f" Primary comparison: {cells}; all others are exploratory." if cells else ""
+
+
+def _floors(members: Sequence[NamedRun]) -> str:
+    floors = []
+    for label, floor in ((member.label, member.floor) for member in members):
+        if floor.value is not None:
+            ends = "" if floor.low is None else f" {interval(floor.low, floor.high)}"
+            of = f" ({latex(label)})" if len(members) > 1 else ""
+            floors.append(factor(floor.value, f"{ends}{of}"))
+    return f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
+
+
+def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
+    """Warn of decoders without a guarantee, and of runs that are not VALID."""
+    lossy, wrong = (
+        dict.fromkeys(
+            layout.labels.get(row.decoder, row.decoder)
+            for member in members
+            for row in rows_of(member.summary, ALL)
+            if row.guarantee == kind and row.decoder != BASELINE
+        )
+        for kind in (NO_GUARANTEE, WRONG)
+    )
+    text = f" Lossy, without any guarantee: {', '.join(lossy)}." if lossy else ""
+    if wrong:
+        text += f" {WRONG}, and left out of the figures: {', '.join(wrong)}."
+    for member in members:
+        if member.side.verdict not in (VALID, WRONG):
+            what = f"The run {member.name}" if len(members) > 1 else "The run"
+            text += f" {what} is {member.side.verdict}."
+    return f" {latex(text)}" if text else ""
+
+
+def _setting(members: Sequence[NamedRun]) -> str:
+    """Name the model, prompts, sampling and machine; by run where the runs differ."""
+    each = [[model_of(member.side), *_conditions(member)] for member in members]
+    common = [part for part in each[0] if all(part in parts for parts in each)]
+    if len(members) == 1:
+        text = f"Decoders of {', '.join(common)}"
+    else:
+        own = [
+            f"{member.label}: {', '.join(own)}" if own else member.label
+            for member, parts in zip(members, each, strict=True)
+            for own in [[part for part in parts if part not in (*common, member.label)]]
+        ]
+        all_with = f", all with {', '.join(common)}" if common else ""
+        text = f"Decoders by run{all_with} ({'; '.join(own)})"
+    return latex(portable(text))
+
+
+def _conditions(member: NamedRun) -> list[str]:
+    rows, side = rows_of(member.summary, ALL), member.side
+    config = side.config
+    counts = [
+        counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)
+        for noun in ("prompt", "repeat")
+    ]
+    parts = [
+        f"{word} {config[key]:g}"
+        for word, key in (("temperature", "temperature"), ("batch size", "batch_size"))
+        if key in config
+    ]
+    dtype = config.get("dtype") or side.env.dtype
+    return [*counts, *parts, *filter(None, [dtype, hardware(side)])]

@@ -1,0 +1,1 @@
+"""Several sessions of one job, and what they pool to."""

@@ -1,0 +1,336 @@
+"""`bench pool RUN…`: combine sessions of one job into one estimate (pool.csv, pool.md, a table).
+
+Sessions are runs of the same work, on any day, machine and commit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from bench.errors import Exit, UnavailableError
+from bench.extras.sessions.pool import FEWEST, Pooled, pool
+from bench.records.files import write_files
+from bench.records.frames import csv_bytes
+from bench.records.plan import BASELINE, SECOND_BASELINE, guarantee_rank
+from bench.records.status import STATUS
+from bench.report.tables.setting import hardware
+from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
+from bench.report.together import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
+from bench.settings.config import RunConfig
+from bench.stats.estimates import prompt_table
+from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.side import RunSnapshot, load_side
+from bench.stats.validity import INCOMPLETE
+from bench.text import UNKNOWN, counted, factor, markdown, percent, portable
+
+_UNTIMED = {"quality limit"}
+"""Facts of a job that do not affect its times."""
+_SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
+"""Circumstances that the tables already show, or that follow from others."""
+_NOTE = (
+    "Speed-up over ar: geometric mean of paired, end-to-end time per token, with an interval over "
+    "prompts and sessions; bold if it excludes 1 and exceeds the A/A floor. Next session: interval "
+    "predicted for another session of these prompts. SD: standard deviation of sessions, as a "
+    "factor. Predicted: sessions inside the interval predicted from all other occasions (from all "
+    "other sessions, if there is only one)."
+)
+_PAUSE = timedelta(minutes=10)
+"""A longer pause between two sessions of a machine begins another occasion."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One of the pooled runs."""
+
+    side: RunSnapshot
+
+    @cached_property
+    def by_prompt(self) -> pd.DataFrame:
+        """Speed-ups by decoder and prompt, see `bench.stats.estimates.prompt_table`."""
+        return prompt_table(self.side.records, list(self.side.cells))
+
+    @property
+    def machine(self) -> str:
+        """The processor or GPU, and threads; machines that agree in both count as one."""
+        threads = self.side.env.torch.threads
+        shown = f"{UNKNOWN} threads" if threads is None else counted(threads, "thread")
+        return portable(f"{hardware(self.side) or UNKNOWN}, {shown}")
+
+    @property
+    def began(self) -> str:
+        """The start of the session (UTC), to the minute."""
+        return (self.side.status.started_utc or UNKNOWN)[:16].replace("T", " ")
+
+    def follows(self, before: Session) -> bool:
+        """Tell whether this session began soon after another had ended, or when is unknown."""
+        begun, ended = self.side.status.started_utc, before.side.status.ended_utc
+        if begun is None or ended is None:
+            return True
+        return datetime.fromisoformat(begun) - datetime.fromisoformat(ended) < _PAUSE
+
+    def mean(self, decoder: str, column: str) -> float:
+        """Return the geometric mean of a column of `by_prompt`."""
+        rows = self.by_prompt[self.by_prompt["decoder"] == decoder]
+        return float(np.exp(np.log(rows[column]).mean()))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Sessions to pool; `left_out` lists the runs and decoders that are not used."""
+
+    sessions: Sequence[Session]
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def decoders(self) -> dict[str, tuple[str, Pooled]]:
+        """Guarantee and estimate of each decoder in all sessions, strongest guarantee first."""
+        found = {each.cell: each.guarantee for each in self.sessions[0].side.planned}
+        kept = [name for name in found if self._everywhere(name) and name not in self.wrong]
+        kept.sort(key=lambda name: guarantee_rank(found[name]))
+        return {name: (found[name], self._pooled(name)) for name in kept}
+
+    @cached_property
+    def floor(self) -> Estimate:
+        """The A/A floor over all sessions."""
+        there = self._everywhere(SECOND_BASELINE)
+        return self._pooled(SECOND_BASELINE).mean if there else Estimate()
+
+    @cached_property
+    def wrong(self) -> set[str]:
+        """Decoders that wrongly claim to be lossless, in any session."""
+        return {cell for session in self.sessions for cell in session.side.wrong}
+
+    @cached_property
+    def occasions(self) -> list[str]:
+        """Number the sessions' occasions: series on one machine without a long pause."""
+        numbers, last = list[str](), dict[str, tuple[Session, str]]()
+        for session in self.sessions:
+            before, number = last.get(session.machine, (None, ""))
+            if before is None or not session.follows(before):
+                number = str(len(set(numbers)) + 1)
+            last[session.machine] = session, number
+            numbers.append(number)
+        return numbers
+
+    @property
+    def machines(self) -> list[str]:
+        """The machines, in the order of their first sessions."""
+        return list(dict.fromkeys(session.machine for session in self.sessions))
+
+    @property
+    def days(self) -> set[str]:
+        """The days (UTC) on which sessions began."""
+        return {session.began[:10] for session in self.sessions}
+
+    @property
+    def title(self) -> str:
+        """Count the sessions, occasions, days, machines and prompts, and name the machines."""
+        prompts = max(pooled.mean.num for _, pooled in self.decoders.values())
+        occasions = len(set(self.occasions))
+        counts = zip(
+            (len(self.sessions), occasions, prompts, len(self.days), len(self.machines)),
+            ("session", "occasion", "prompt", "UTC date", "machine"),
+            strict=True,
+        )
+        return f"{', '.join(counted(*each) for each in counts)}: {'; '.join(self.machines)}"
+
+    @property
+    def notes(self) -> list[str]:
+        """State the A/A floor, what differs between the sessions, and what is left out."""
+        facts = [identity(session.side) for session in self.sessions]
+        told = {key: dict.fromkeys(str(each.get(key)) for each in facts) for key in facts[0]}
+        floor = [f"A/A noise floor: {estimated(self.floor)}."] if self.floor.value else []
+        if len(self.sessions) == FEWEST:
+            floor.append("Two sessions tell little about a third, and predict none: measure more.")
+        if len(set(self.occasions)) == 1:
+            floor.append(
+                "All sessions are one occasion and share the machine's state: the next session may "
+                "differ more on another (`bench run --sessions N --every MINUTES`)."
+            )
+        differing = [
+            f"{key}: {', '.join(values)}"
+            for key, values in told.items()
+            if len(values) > 1 and key in CIRCUMSTANCES - _SHOWN
+        ]
+        return [*floor, *differing, *self.left_out]
+
+    def _everywhere(self, decoder: str) -> bool:
+        return all((session.by_prompt["decoder"] == decoder).any() for session in self.sessions)
+
+    def _pooled(self, decoder: str) -> Pooled:
+        """Pool one decoder over the prompts that every session answered."""
+        rows = pd.concat([s.by_prompt.assign(session=i) for i, s in enumerate(self.sessions)])
+        rows = rows[(rows["decoder"] == decoder) & (rows["speedup"] > 0)]
+        ratios = rows.pivot(index="session", columns="prompt", values="speedup").dropna(axis=1)
+        if ratios.empty or len(ratios) < len(self.sessions):
+            raise UnavailableError(f"{decoder} has no prompt that every session answered")
+        conversations = rows.drop_duplicates("prompt").set_index("prompt")["conversation"]
+        named = list(conversations[ratios.columns])
+        return pool(np.log(ratios.to_numpy()), self.occasions, named)
+
+
+def load_pool(names: Sequence[str], parent: Path) -> Pool:
+    """Load runs, or folders of runs, without incomplete runs.
+
+    Raises:
+        BenchError: a name is not a run, or is given twice (exit 2); a run is damaged or invalid
+            (4); one measured another job, or fewer than two runs or no shared decoder remain (5).
+    """
+    sides = [load_side(str(run), parent) for name in names for run in _runs_of(name, parent)]
+    lost = [s for s in sides if s.verdict == INCOMPLETE and not s.status.complete]
+    told = [f"{side.name} did not end" for side in lost]
+    ended = [side for side in sides if side not in lost]
+    ended.sort(key=lambda side: side.status.started_utc or "")
+    for i, side in enumerate(ended):
+        refuse_invalid(side)
+        for before in ended[:i]:
+            refuse_twice(before, side)
+        if i and (unlike := list(_unlike(ended[0], side))):
+            line = f"{ended[0].name} and {side.name} cannot be pooled: {'; '.join(unlike)}"
+            raise UnavailableError(portable(line))
+    if len(ended) < FEWEST:
+        line = f"pooling needs {FEWEST} or more sessions that ended, and got {len(ended)}"
+        raise UnavailableError("; ".join([line, *told]))
+    found = Pool([Session(side) for side in ended])
+    if not set(found.decoders) - {BASELINE}:
+        raise UnavailableError(f"no decoder except {BASELINE} is in all {len(ended)} sessions")
+    for cell in dict.fromkeys(cell for side in ended for cell in side.cells):
+        if cell in found.wrong:
+            told.append(f"{cell} claims to be lossless and is not")
+        elif cell not in (BASELINE, *found.decoders):
+            told.append(f"{cell} is not in every session")
+    return Pool(found.sessions, tuple(f"Left out: {line}." for line in told))
+
+
+def _runs_of(name: str, parent: Path) -> list[str]:
+    """Return the runs in a folder that is not itself a run; else return the name."""
+    for folder in (Path(name), parent / name):
+        if folder.is_dir() and not (folder / STATUS).is_file():
+            runs = [run for run in sorted(folder.iterdir()) if (run / STATUS).is_file()]
+            if held := [str(run) for run in runs if not run.is_symlink()]:
+                return held
+    return [name]
+
+
+def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
+    """Yield differences in what two sessions measured; settings missing in one are the defaults."""
+    fields = RunConfig.model_fields.items()
+    usual = {name.replace("_", " "): str(field.default) for name, field in fields}
+    for key in dict.fromkeys([*(ours := _job(first, other)), *(theirs := _job(other, first))]):
+        one, two = (facts.get(key, usual.get(key)) for facts in (ours, theirs))
+        if one != two and None not in (one, two):
+            yield f"{key} is {one} in one and {two} in the other"
+    asked, others = (
+        {r.prompt: r.prompt_hash for r in side.records if r.kind == "timing"}
+        for side in (first, other)
+    )
+    if asked != others:
+        yield "their prompts differ"
+
+
+def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
+    """Return what a run measured: its identity without circumstances, and decoder options."""
+    less = CIRCUMSTANCES | _UNTIMED
+    facts = {key: value for key, value in identity(side).items() if key not in less}
+    if side.env.device:
+        facts["kind of device"] = side.env.device.partition(":")[0]
+    for cell in side.cells.keys() & other.cells.keys():
+        facts |= {f"{key} of {cell}": value for key, value in side.cells[cell].items()}
+    return facts
+
+
+def write_pool(found: Pool, folder: Path) -> list[Path]:
+    """Write pool.csv and pool.md into a folder (`BenchError` if it cannot be written)."""
+    tables = [f"{made.to_markdown()}\n\n{made.note}" for made in (table(found), sessions(found))]
+    texts = [f"# {found.title}", *tables, *(f"* {markdown(line)}" for line in found.notes)]
+    made = {"pool.csv": csv_bytes(frame(found)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
+    return write_files(folder, made)
+
+
+def print_pool(found: Pool, console: Console) -> Exit:
+    """Print the pooled estimates; return the exit code (3 if a decoder is wrong)."""
+    made = table(found)
+    console.print(Text(found.title, style="bold"))
+    console.print(made.to_rich({name: name.replace(" ", "\n", 1) for name in made.headings}))
+    for line in (made.note, *found.notes):
+        console.print(Text(line, style="yellow" if line in found.left_out else "dim"))
+    return Exit.REGRESSION if found.wrong else Exit.DONE
+
+
+def frame(found: Pool) -> pd.DataFrame:
+    """Return the pooled estimates, one row per decoder."""
+    return pd.DataFrame(
+        {
+            "decoder": name,
+            "guarantee": guarantee,
+            "sessions": len(found.sessions),
+            "occasions": len(set(found.occasions)),
+            "days": len(found.days),
+            "machines": len(found.machines),
+            "prompts": pooled.mean.num,
+            "conversations": pooled.mean.clusters,
+            **pooled.mean.columns("speedup"),
+            "next_low": pooled.next.low,
+            "next_high": pooled.next.high,
+            "session_sd": pooled.spread,
+            "predicted": pooled.held_out,
+            "predicted_inside": pooled.inside,
+        }
+        for name, (guarantee, pooled) in found.decoders.items()
+    )
+
+
+def table(found: Pool) -> Table:
+    """Make the table of pooled estimates by decoder."""
+    columns: Columns = {
+        "decoder": lambda name: name,
+        "guarantee": lambda name: found.decoders[name][0],
+        f"speed-up [{LEVEL}]": lambda name: against_floor(of(name).mean, found.floor),
+        f"next session [{LEVEL}]": lambda name: interval(of(name).next.low, of(name).next.high),
+        "sessions' SD": lambda name: factor(math.exp(of(name).spread), ""),
+        "predicted": lambda name: (
+            f"{of(name).inside} of {of(name).held_out}" if of(name).held_out else UNKNOWN
+        ),
+    }
+
+    def of(decoder: str) -> Pooled:
+        return found.decoders[decoder][1]
+
+    return Table.made("Pooled", _NOTE, columns, found.decoders)
+
+
+def sessions(found: Pool) -> Table:
+    """Make the table of speed-ups by session."""
+    any_decoder = next(iter(found.decoders))
+    occasions = dict(zip(map(id, found.sessions), found.occasions, strict=True))
+    columns: Columns = {
+        "session": lambda each: each.side.name,
+        "occasion": lambda each: occasions[id(each)],
+        "began": lambda each: each.began,
+        "machine": lambda each: each.machine,
+        "ar ms per token": lambda each: number(
+            each.mean(any_decoder, "ar_time_per_token_s"), scale=1e3
+        ),
+        "drift": lambda each: percent(each.side.status.drift),
+    }
+    for name in found.decoders:
+        columns[name] = partial(_speedup, decoder=name)
+    note = (
+        "Geometric means over a session's prompts. Occasion: sessions without a pause of ten "
+        "minutes between them. Drift: how much slower ar became within the session."
+    )
+    return Table.made("Sessions", note, columns, found.sessions)
+
+
+def _speedup(session: Session, decoder: str) -> str:
+    return factor(session.mean(decoder, "speedup"))

@@ -1,0 +1,1 @@
+"""`bench show`: answers with the tokens of each step coloured."""

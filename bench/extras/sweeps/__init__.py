@@ -1,0 +1,1 @@
+"""`bench sweep`: a grid of runs."""

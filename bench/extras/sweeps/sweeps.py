@@ -1,0 +1,150 @@
+"""A sweep: one ordinary run per point of a grid, and a report of all runs.
+
+``FOLDER/sweep.toml`` has the content of the given file; ``FOLDER/points/`` holds the runs. The same
+command continues a stopped sweep: complete points stay as they are, an interrupted point is
+resumed, and missing points are measured.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from bench import runs
+from bench.errors import BenchError, Exit, UsageError
+from bench.extras.sweeps.settings import GRIDS, Point, Sweep
+from bench.extras.sweeps.texts import write_sweep
+from bench.plan.checks import check_first
+from bench.plan.setup import Opener, open_setup
+from bench.progress import Progress
+from bench.records.files import only_writer, refuse_links, write_text
+from bench.records.run_folder import read_config
+from bench.records.status import STATUS, read_status
+from bench.stats.validity import EXIT_CODES
+
+SWEEP = "sweep.toml"
+POINTS = "points"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """The worst exit code of a sweep's points, and the figures that were left out."""
+
+    exit_code: int
+    left_out: tuple[str, ...] = ()
+
+
+def plan_lines(sweep: Sweep, folder: Path, *, brings_models: bool = False) -> list[str]:
+    """Count a sweep's points and list the missing ones; raise as `check_first` for any."""
+    for point in sweep.points:  # a mistake in any point makes no folder
+        check_first(point.config, lambda _: None, brings_models=brings_models)
+    there = _existing(folder)
+    missing = [point for point in sweep.points if not _complete(there.get(point.name))]
+    line = f"sweep of {sweep.describe()}"
+    if len(missing) < len(sweep.points):
+        line += f"; {len(sweep.points) - len(missing)} complete already"
+    return [line, *(f"point {point.number}: {point.label}" for point in missing)]
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: Path,
+    progress: Progress,
+    opener: Opener = open_setup,
+    allowed: Sequence[str] = (),
+) -> SweepResult:
+    """Measure the missing points of a sweep, and write the report of all points.
+
+    If a point fails, it is reported and the next one is measured; Ctrl-C ends the sweep. `allowed`
+    are the paths of decoders' code that a stored point may run.
+
+    Raises:
+        UsageError: the folder holds another sweep.
+        BenchError: the folder cannot be written to.
+    """
+    brings_models = opener is not open_setup
+    described = plan_lines(sweep, folder, brings_models=brings_models)[0]
+    _begin(sweep, folder)
+    with only_writer(folder):
+        progress.note(described)
+        worst, failed = Exit.DONE, {}
+        for point in sweep.points:
+            code, reason = _measure(point, sweep, folder, progress, opener, allowed)
+            worst = max(worst, code)
+            if reason is not None:
+                failed[point.name] = reason
+            if code == Exit.INTERRUPTED:
+                break
+        left_out = write_sweep(folder, sweep, _existing(folder), failed)
+        if worst == Exit.INTERRUPTED:
+            progress.note("the sweep goes on where it was stopped by the same command")
+        return SweepResult(exit_code=int(worst), left_out=tuple(left_out))
+
+
+def _measure(
+    point: Point,
+    sweep: Sweep,
+    folder: Path,
+    progress: Progress,
+    opener: Opener,
+    allowed: Sequence[str],
+) -> tuple[Exit, str | None]:
+    """Complete one point; return its exit code and, if it has no result, the reason."""
+    at = _existing(folder).get(point.name)
+    if at is not None and _complete(at):
+        status = read_status(at)
+        code = EXIT_CODES[str(status.verdict)]
+        return Exit.FAILED if code == Exit.DONE and status.num_errors else code, None
+    progress.note(f"point {point.number} of {len(sweep.points)}: {point.label}")
+    try:
+        if at is None:
+            ended = runs.run(point.config, folder / POINTS, progress, opener)
+        else:
+            ended = runs.resume(at, progress, opener, allowed=allowed)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED, None
+    except BenchError as error:
+        progress.note(f"point {point.number} has no result: {error.message}")
+        return Exit(error.exit_code), error.message
+    return Exit(ended.exit_code), None
+
+
+def _begin(sweep: Sweep, folder: Path) -> None:
+    """Make the sweep's folder, or check that an existing folder holds the same sweep."""
+    file = folder / SWEEP
+    refuse_links(folder, folder / POINTS)
+    if file.is_file():
+        if tomllib.loads(file.read_text(encoding="utf-8")) != _stored(sweep):
+            raise UsageError(f"{folder} holds another sweep; give another --folder")
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is no folder of a sweep and not empty; give another --folder")
+    try:
+        (folder / POINTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
+    write_text(file, tomli_w.dumps(_stored(sweep)))
+
+
+def _stored(sweep: Sweep) -> dict[str, object]:
+    """Return the given file's content with its grids as TOML tables, keyed by number."""
+    grids = sweep.given[GRIDS]
+    listed = [grids] if isinstance(grids, Mapping) else grids
+    base = {key: value for key, value in sweep.given.items() if key != GRIDS}
+    return {**base, GRIDS: {str(number): grid for number, grid in enumerate(listed, start=1)}}
+
+
+def _existing(folder: Path) -> dict[str, Path]:
+    paths = sorted(each for each in (folder / POINTS).glob("*") if (each / STATUS).is_file())
+    return {str(read_config(each).get("run_name")): each for each in paths if not each.is_symlink()}
+
+
+def _complete(run_dir: Path | None) -> bool:
+    if run_dir is None:
+        return False
+    status = read_status(run_dir)
+    return status.complete and status.reported is not False

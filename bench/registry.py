@@ -1,0 +1,59 @@
+"""The registry of extras: features that hang on the core from outside, in this package or others.
+
+An extra registers objects as entry points of its distribution (``pyproject.toml``), in one of the
+groups of `Group`. It is imported when it is first needed. The core imports no extra by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from bench.errors import UsageError
+
+Group = Literal["bench.verbs", "bench.jobs", "bench.sections", "bench.conclusions"]
+"""What an extra may add:
+
+* ``bench.verbs``: a `typer.Typer` whose verbs become verbs of `bench`;
+* ``bench.jobs``: a function that the core calls by the entry point's name;
+* ``bench.sections``: a function from `Findings` to the tables of a report section (empty: none);
+* ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.
+"""
+
+
+def extras(group: Group) -> list[Any]:
+    """Load all extras of a group, ordered by name; say on stderr which ones cannot be loaded."""
+    loaded = []
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        try:
+            loaded.append(_load(point))
+        except UsageError as error:
+            sys.stderr.write(f"bench: {error.message}\n")
+    return loaded
+
+
+def extra(group: Group, name: str) -> Any:
+    """Load the extra of a name.
+
+    Raises:
+        UsageError: no installed package has it, or it cannot be imported.
+    """
+    for point in entry_points(group=group, name=name):
+        return _load(point)
+    raise UsageError(
+        f"no installed package registers {name!r} in {group}; install this one again: "
+        "pip install -e ."
+    )
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        package = point.dist.name if point.dist else "an installed package"
+        why = str(error).strip().split("\n")[0]
+        raise UsageError(
+            f"the extra {point.name!r} of {package} cannot be imported "
+            f"({type(error).__name__}: {why}); update or uninstall it"
+        ) from error

@@ -1,1 +1,0 @@
-"""Explanations, answers, costs and sweeps as text."""

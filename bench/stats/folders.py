@@ -1,0 +1,51 @@
+"""A folder of runs at a glance: which folders are runs, and their verdicts, without their plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.records.files import SAMPLES, STORED
+from bench.records.frames import num_samples
+from bench.records.plan import WRONG
+from bench.records.run_folder import lost_plan
+from bench.records.status import RunStatus
+from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
+
+
+def run_verdict(folder: Path, status: RunStatus | None) -> str:
+    """Return a run's verdict from its status and number of records, without its plan.
+
+    `status` is None if it cannot be read.
+    """
+    if status is None or lost_plan(folder):
+        return DAMAGED
+    if num_records_of(folder) < (status.num_records or 0):
+        return DAMAGED
+    if status.verdict not in (None, VALID):
+        return str(status.verdict)
+    if status.wrong:
+        return WRONG
+    return VALID if status.complete else INCOMPLETE
+
+
+def run_folders(parent: Path) -> list[Path]:
+    """Return the run folders under `parent`, sorted by name (i.e. by time), without links."""
+    if not parent.is_dir():
+        return []
+    marks = ("manifest.json", "run.json")
+    return sorted(
+        path
+        for path in parent.iterdir()
+        if path.is_dir()
+        and not path.is_symlink()
+        and any((path / mark).is_file() for mark in marks)
+    )
+
+
+def num_records_of(folder: Path) -> int:
+    """Count the records of a run folder, without events and a truncated last line."""
+    try:
+        with (folder / SAMPLES).open("rb") as file:
+            return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
+    except OSError:
+        return num_samples(folder / STORED)

@@ -1,0 +1,124 @@
+"""`bench doctor`: what is wrong with a machine is said with advice; noise decides the margin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.extras.ab import doctor
+from bench.extras.ab.doctor import noise_of, supported_margin
+from bench.records.record import SampleRecord
+from bench.stats.intervals import cluster_mean
+
+
+def ratios(sd: float, num: int = 200) -> list[float]:
+    drawn = np.random.default_rng(0).normal(0, sd, num // 2)
+    return [*drawn, *-drawn]  # nothing differs: the middle is 0
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def test_more_threads_than_processors_are_advised_against() -> None:
+    assert doctor.threads(2, 2, None).good
+    assert doctor.threads(8, 8, 8.0).good
+    assert doctor.threads(8, 2, None).advice == "run with --threads 2"
+    assert doctor.threads(8, 8, 1.5).advice == "run with --threads 1"
+    assert doctor.threads(2, None, None).good
+
+
+@pytest.mark.parametrize(
+    ("check", "good"),
+    [
+        (doctor.governor(None), True),
+        (doctor.governor("performance"), True),
+        (doctor.governor("powersave"), False),
+        (doctor.others(None), True),
+        (doctor.others(0.4), True),
+        (doctor.others(1.2), False),
+        (doctor.throttling(None), True),
+        (doctor.throttling("CPU thermal"), False),
+        (doctor.memory(50, 100), True),
+        (doctor.memory(5, 100), False),
+        (doctor.clock(None, None), True),
+        (doctor.clock(SimpleNamespace(current=2400.0, max=0.0), boosts=True), True),
+    ],
+)
+def test_each_finding_says_whether_it_is_good(check: doctor.Check, good: bool) -> None:
+    assert check.good is good
+    assert check.seen
+
+
+def test_a_gpu_that_is_shared_or_slowed_down_is_told() -> None:
+    facts = {"name": "A", "sm_clock_mhz": 1, "sm_clock_max_mhz": 2, "temperature_c": 40}
+    assert all(check.good for check in doctor.gpu(facts, None, 0))
+    slowed = doctor.gpu(facts, "hardware thermal", 2)
+    assert [check.good for check in slowed] == [True, False, False]
+    assert slowed[2].seen == "2 other processes"
+    assert doctor.gpu(facts, None, None)[2].good
+
+
+def test_the_examination_looks_at_everything() -> None:
+    checks = doctor.examine(look_s=0.05)
+    names = [check.name for check in checks]
+    assert names[:8] == [
+        *("processor", "threads", "waiting threads", "governor", "clock"),
+        *("other load", "throttling", "memory"),
+    ]
+
+
+# ---------------------------------------------------------------- A/A
+
+
+@pytest.mark.parametrize(("prompts", "repeats"), [(12, 1), (24, 3), (96, 5)])
+def test_an_unchanged_decoder_passes_the_supported_margin_as_often_as_promised(
+    prompts: int, repeats: int
+) -> None:
+    pool = ratios(0.05, 2000)
+    margin = supported_margin(pool, prompts, repeats)
+    rng = np.random.default_rng(5)
+    passed = 0
+    for _ in range(400):
+        logs = np.median(rng.choice(pool, size=(prompts, repeats)), axis=1)
+        estimate = cluster_mean(list(logs), [str(i) for i in range(prompts)])
+        assert estimate.high is not None
+        passed += estimate.high <= np.log1p(margin)
+    assert 0.72 <= passed / 400 <= 0.88
+
+
+def test_more_prompts_more_repeats_and_less_noise_support_a_smaller_margin() -> None:
+    pool = ratios(0.05)
+    margin = supported_margin(pool, 24, 3)
+    assert supported_margin(pool, 96, 3) < margin < supported_margin(pool, 24, 1)
+    assert supported_margin(ratios(0.01), 24, 3) < margin
+
+
+def test_noise_is_read_from_the_two_arms_of_the_baseline(
+    record: Callable[..., SampleRecord],
+) -> None:
+    rng = np.random.default_rng(0)
+    arms: list[SampleRecord] = []
+    for i in range(40):
+        for arm in ("ar", "ar@aa"):
+            place: dict[str, Any] = {"conversation": f"c{i}", "prompt_hash": f"h{i}"}
+            seconds = float(np.exp(rng.normal(0, 0.02)))
+            arms.append(record(arm, total_s=seconds, **place))
+    noise = noise_of(arms)
+    assert noise is not None
+    assert noise.num_pairs == 40
+    assert noise.pair_sd == pytest.approx(0.02 * 2**0.5, rel=0.4)
+    assert noise.floor.value == pytest.approx(1, abs=0.02)
+    wanted = noise.wanted(0.03)
+    assert wanted is not None
+    assert wanted.margin <= 0.03
+    lines = doctor.noise_lines(noise, 0.03)
+    assert lines[-1].endswith(f"--limit {wanted.prompts} --repeats {wanted.repeats}")
+    assert "too noisy" in doctor.noise_lines(noise, 0.0001)[-1]
+
+
+def test_one_pair_is_no_measurement_of_noise(record: Callable[..., SampleRecord]) -> None:
+    assert noise_of([record("ar"), record("ar@aa")]) is None

@@ -1,0 +1,97 @@
+"""What `bench ab` asks of both sides: what was set and nothing else, understood alike by both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.extras.ab.request import check_asked, request_of
+from bench.machine.env import ROOT
+from bench.settings.config import load_config
+
+
+def asked(notes: list[str] | None = None, root: Path = ROOT, **values: Any) -> dict[str, Any]:
+    return request_of(load_config(None, values), root, ([] if notes is None else notes).append)
+
+
+def test_only_what_was_set_is_asked_for() -> None:
+    assert asked(decoders="spec:k=3", quality_limit=8) == {
+        "decoders": {"spec": {"k": "3"}},
+        "quality_limit": 8,
+        "limit": 24,
+    }
+
+
+def test_a_value_that_was_set_to_the_default_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "ab.toml"
+    file.write_text("temperature = 0.0\nlimit = 3\n")
+    config = load_config(file, {"top_p": 1.0})
+    asked = {"temperature": 0.0, "limit": 3, "top_p": 1.0}
+    assert request_of(config, ROOT, print) == {
+        **asked,
+        "quality_limit": 20,
+    }  # the zoo's own, as limit is
+
+
+def test_paths_mean_the_same_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "zoo", "data"):
+        (tmp_path / name).mkdir()
+    here = tmp_path.absolute()
+    for given, wanted in {
+        "model": f"{here}/model",
+        "./gone": f"{here}/gone",
+        "owner/name": "owner/name",
+        "zoo": "zoo",
+    }.items():
+        assert asked(model=given, draft=given)["model"] == wanted
+        assert asked(model=given, draft=given)["draft"] == wanted
+    adapters = asked(adapters={"ptp": "zoo", "refine": "model"})["adapters"]
+    assert adapters == {"ptp": "zoo", "refine": f"{here}/model"}
+    for given, wanted in {
+        "qa,rag": "qa,rag",
+        "specbench": "specbench",
+        "jsonl=zoo": f"jsonl={here}/zoo",
+        "specbench=a.jsonl": f"specbench={here}/a.jsonl",
+        "hf=data": f"hf={here}/data",
+        "hf=owner/name": "hf=owner/name",
+    }.items():
+        assert asked(tasks=given)["tasks"] == wanted
+
+
+def test_a_decoder_of_the_checkout_is_each_sides_own_and_another_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    root = root.resolve()
+    monkeypatch.chdir(root / "sub")
+    notes: list[str] = []
+    given = asked(notes, root, decoders="spec,../mine.py:Mine@m:k=3,own.py:Own")["decoders"]
+    assert given == {"spec": {}, "mine.py:Mine@m": {"k": "3"}, "sub/own.py:Own": {}}
+    assert not notes
+    shared = tmp_path.resolve() / "mine.py"
+    assert asked(notes, root, decoders="../../mine.py:Mine")["decoders"] == {f"{shared}:Mine": {}}
+    assert notes == [f"{shared} lies outside of root: both sides run the same file"]
+
+
+def test_one_decoder_named_twice_is_refused() -> None:
+    with pytest.raises(BenchError, match="give one a label") as refused:
+        asked(decoders={"mine.py:Mine": {}, "./mine.py:Mine": {}})
+    assert refused.value.exit_code == Exit.USAGE
+
+
+def test_other_defaults_are_refused_where_they_decide_answers_and_told_where_base_decides() -> None:
+    notes: list[str] = []
+    check_asked("temperature = 0.0\nlimit = 24\n", "temperature = 0.0\nnew = 1\n", notes.append)
+    assert not notes
+    check_asked("limit = 24\n", "limit = 48\n", notes.append)
+    assert notes == ["the default of limit is 24 in base and 48 in head: base plans for both"]
+    with pytest.raises(BenchError, match=r"temperature is 0\.0 in base and 0\.7 in head") as found:
+        check_asked("temperature = 0.0\n", "temperature = 0.7\n", notes.append)
+    assert found.value.exit_code == Exit.UNAVAILABLE

@@ -1,0 +1,226 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from bench.errors import BenchError
+from bench.extras.cost.measure import Subject, measure_cost
+from bench.extras.cost.probes import Probe, make_probes
+from bench.progress import Progress
+from bench.records.cost import CALLS, CURVE, MACHINE, Calls, CostCell, CostFacts, Grid, Work
+from bench.records.environment import Environment
+from bench.stats.cost_curve import load_cost
+from decoders.core.model import Session
+from tests.fake_clock import FakeClock
+
+GRID = Grid(rows=(1, 4), sequences=(1, 2), contexts=(20, 50), rounds=6, longest_s=10.0)
+WORK = Work(weight_bytes=10**6, token_bytes=1000, row_flops=10, pair_flops=1)
+
+
+def truth(cell):
+    return 0.01 + 0.002 * cell.rows * cell.sequences + 1e-5 * cell.context * cell.sequences
+
+
+class TimedModel:
+    """A model whose calls take what `truth` says; it refuses to read what was never written."""
+
+    vocab_size, max_length = 11, 100
+
+    def __init__(self, clock, stop_after=None):
+        self.clock, self.stop_after = clock, stop_after
+        self.sessions, self.written, self.cells = [], {}, []
+
+    def reserve(self, num_rows, capacity):
+        assert not self.sessions
+        self.num_rows, self.capacity = num_rows, capacity
+
+    def open(self):
+        session = Session(cast(Any, self), len(self.sessions), self.capacity)
+        self.sessions.append(session)
+        self.written[session] = set()
+        return session
+
+    def close(self, session):
+        self.sessions.remove(session)
+
+    def gather(self, session, sources, start):
+        assert set(sources) <= self.written[session]
+        self.written[session] |= set(range(start, start + len(sources)))
+
+    def forward(self, calls):
+        first = calls[0]
+        for call in calls:
+            assert set(range(call.session.length)) <= self.written[call.session]
+            stop = call.session.length + call.num_rows
+            self.written[call.session] |= set(range(call.session.length, stop))
+        if first.read:
+            if self.stop_after is not None and len(self.cells) >= self.stop_after:
+                raise KeyboardInterrupt
+            cell = CostCell(rows=first.num_rows, sequences=len(calls), context=first.session.length)
+            self.cells.append(cell)
+            self.clock.advance(truth(cell))
+        for call in calls:
+            call.session.committed(call)
+
+
+def subject(grid=GRID, stop_after=None, room_bytes=1e9, replayer=None, **env):
+    clock = FakeClock()
+    model = TimedModel(clock, stop_after)
+    probe = Probe(
+        what=("memory_bandwidth", "bandwidth"), amount=100.0, run=lambda: clock.advance(2.0)
+    )
+    facts = CostFacts(
+        name="made up",
+        work=WORK,
+        grid=grid,
+        no_replay=None if replayer else "no compiler",
+        replayed=CostCell(rows=1, sequences=1, context=20),
+    )
+    return Subject(
+        model=cast(Any, model),
+        facts=facts,
+        env=Environment(schema=1, **{"comparability_key": "here", **env}),
+        clock=clock,
+        probes=[probe],
+        room_bytes=room_bytes,
+        replayer=replayer and replayer(clock),
+    )
+
+
+def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_path: Path):
+    facts = measure_cost(subject(), tmp_path, Progress())
+    cost = load_cost(tmp_path)
+    assert cost.curve.points == pytest.approx({cell: truth(cell) for cell in GRID.cells})
+    assert (cost.table["rounds"] == GRID.rounds).all()
+    assert facts == cost.facts
+    assert facts.complete
+    assert facts.bandwidth is not None
+    assert facts.bandwidth.value == pytest.approx(50)
+    row = cost.table[(cost.table["rows"] == 4) & (cost.table["sequences"] == 2)].iloc[0]
+    assert row["memory_s"] == pytest.approx((10**6 + 2 * 24 * 1000) / 50)
+
+
+def test_rounds_interleave_the_cells_in_orders_of_their_own(tmp_path: Path):
+    measure_cost(subject(), tmp_path, Progress())
+    rounds = [[c for c, number in Calls.read(tmp_path).visits if number == n] for n in range(6)]
+    assert rounds[0] == GRID.cells
+    assert all(sorted(cells) == GRID.cells for cells in rounds)
+    assert len({tuple(cells) for cells in rounds}) > 1
+
+
+@pytest.mark.parametrize("stop_after", [0, 5, 77])
+def test_what_was_stopped_goes_on_where_it_was_and_measures_nothing_twice(
+    tmp_path: Path, stop_after
+):
+    with pytest.raises(KeyboardInterrupt):
+        measure_cost(subject(stop_after=stop_after), tmp_path, Progress())
+    before = Calls.read(tmp_path)
+    stopped = json.loads((tmp_path / MACHINE).read_text())
+    assert not stopped["complete"]
+    assert (tmp_path / CURVE).is_file()
+    with (tmp_path / CALLS).open("a") as file:
+        file.write('{"event":"call","cel')  # a line torn by a kill
+    facts = measure_cost(subject(), tmp_path, Progress())
+    after = Calls.read(tmp_path)
+    assert list(after.visits.items())[: len(before.visits)] == list(before.visits.items())
+    written = (tmp_path / CALLS).read_text().count('"event":"call"')
+    assert written == len(after.visits) == len(GRID.cells) * GRID.rounds
+    assert facts.complete
+    again = subject()
+    measure_cost(again, tmp_path, Progress())
+    assert again.model.cells == []
+    assert Calls.read(tmp_path) == after
+
+
+def test_a_call_that_takes_too_long_is_tried_once_and_all_larger_ones_never(tmp_path: Path):
+    slow = CostCell(rows=4, sequences=1, context=50)
+    tried = subject(replace(GRID, longest_s=truth(slow) - 1e-6))
+    facts = measure_cost(tried, tmp_path, Progress())
+    cost = load_cost(tmp_path)
+    expected = {cell for cell in GRID.cells if truth(cell) < facts.grid.longest_s}
+    assert set(cost.curve.points) == expected
+    assert tried.model.cells.count(slow) == 1
+    assert CostCell(rows=4, sequences=2, context=50) not in tried.model.cells
+    assert "takes 0.0" in cost.left_out[0].reason
+    assert facts.complete
+
+
+def test_cells_beyond_the_models_context_or_the_memory_are_left_out_with_the_reason(tmp_path: Path):
+    grid = replace(GRID, contexts=(20, 97))
+    # the cache of two sequences of 97 + 4 tokens takes 202 kB, twice the room
+    measure_cost(subject(grid, room_bytes=210_000), tmp_path, Progress())
+    reasons = {each.cell: each.reason for each in load_cost(tmp_path).left_out}
+    assert reasons == {
+        CostCell(rows=4, sequences=1, context=97): "beyond the model's 100 tokens",
+        CostCell(rows=4, sequences=2, context=97): "beyond the model's 100 tokens",
+        CostCell(rows=1, sequences=2, context=97): "0.0 GB of memory",
+    }
+
+
+def test_a_replay_stands_beside_the_same_call_made_as_ever(tmp_path: Path):
+    def replayer(clock):
+        return lambda calls: lambda: clock.advance(0.003)
+
+    facts = measure_cost(subject(replayer=replayer), tmp_path, Progress())
+    assert facts.replay is not None
+    assert facts.beside_replay is not None
+    assert facts.replayed is not None
+    assert facts.replay.value == pytest.approx(0.003)
+    assert facts.beside_replay.value == pytest.approx(truth(facts.replayed))
+    assert facts.complete
+
+
+def test_no_time_holds_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    compiled = subject()
+    model, kinds = compiled.model, set()
+    plain = model.forward
+
+    def forward(calls):
+        plain(calls)
+        if (kind := (len(calls), calls[0].num_rows)) not in kinds:
+            kinds.add(kind)
+            compiled.clock.advance(100.0)
+
+    monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr(TimedModel, "num_graphs", property(lambda _: len(kinds)), raising=False)
+    measure_cost(compiled, tmp_path, Progress())
+    assert load_cost(tmp_path).curve.points == pytest.approx({c: truth(c) for c in GRID.cells})
+    assert kinds
+
+
+def test_a_capture_that_fails_leaves_a_line_and_all_that_was_measured(tmp_path: Path):
+    def replayer(clock):
+        def capture(calls):
+            raise RuntimeError("this cannot be compiled\nat all")
+
+        return capture
+
+    facts = measure_cost(subject(replayer=replayer), tmp_path, Progress())
+    assert facts.no_replay == "capturing a call failed: this cannot be compiled"
+    assert facts.replay is None
+    assert len(load_cost(tmp_path).curve.points) == len(GRID.cells)
+
+
+def test_a_folder_of_another_grid_or_machine_is_refused(tmp_path: Path):
+    measure_cost(subject(), tmp_path, Progress())
+    with pytest.raises(BenchError, match="another model or grid") as other:
+        measure_cost(subject(replace(GRID, rounds=7)), tmp_path, Progress())
+    assert other.value.exit_code == 2
+    with pytest.raises(BenchError, match="another machine") as elsewhere:
+        measure_cost(subject(comparability_key="there"), tmp_path, Progress())
+    assert elsewhere.value.exit_code == 5
+
+
+def test_probes_read_every_matrix_once_and_count_what_they_read():
+    cpu, bytes_of = torch.device("cpu"), 1024**2 * 4
+    probes = make_probes(2 * bytes_of, dtype=torch.float32, device=cpu, room_bytes=4 * 5 * bytes_of)
+    amounts = {probe.what: probe.amount for probe in probes}
+    assert amounts[("memory_bandwidth",)] == 5 * bytes_of
+    assert amounts[("bandwidth",)] == 2 * bytes_of
+    clock = FakeClock(step_s=0.5)
+    assert probes[0].per_second(clock) == 5 * bytes_of / 0.5
+    whole = make_probes(10**12, dtype=torch.float32, device=cpu, room_bytes=4 * bytes_of)
+    assert whole[0].what == ("memory_bandwidth", "bandwidth")

@@ -1,0 +1,193 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.cli.measure import print_conclusions
+from bench.extras.cost.explain import best_drafts
+from bench.extras.cost.texts import curve_table, points_of, write_cost
+from bench.records.cost import CALLS, read_choices
+from bench.records.phases import PHASES, PHASES_FILE
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.stats.cost_curve import CostCurve, load_cost
+from bench.stats.limit import OperatingPoint
+from tests.command_line import bench
+from tests.made_up_cost import write_cost_folder
+from tests.tiny_models import fresh
+
+SMALL = ("--rows", "2,4", "--sequences", "2", "--contexts", "8,100", "--rounds", "1")
+TARGET = {"architecture": "L", "layers": 1, "hidden_size": 2, "vocab_size": 3, "parameters": 4}
+
+
+@pytest.mark.usefixtures("saved")
+def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
+    fresh("llama-gqa").config.save_pretrained(tmp_path / "tiny")
+    where = ("--shape", tmp_path / "tiny", "--device", "cpu", "--output", tmp_path / "results")
+    command = ("cost", *where, *SMALL, "--no-replay", "--progress", "none")
+    first = bench(*command)
+    assert first.code == 0, first.err
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name == "cost-tiny-float32-cpu"
+    cost = load_cost(folder)
+    # one row and one sequence are always measured: all else is held to them
+    assert {cell.rows for cell in cost.curve.points} == {1, 2, 4}
+    assert {cell.sequences for cell in cost.curve.points} == {1, 2}
+    assert (folder / "figures" / "call_time.svg").is_file()
+    assert "no replay: not requested" in first.out
+    lines = (folder / CALLS).read_bytes()
+    assert bench(*command).code == 0
+    assert (folder / CALLS).read_bytes() == lines
+    other = bench(*command, "--rows", "8", "--folder", folder)
+    assert (other.code, "another model or grid" in other.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--rows", "1,x"), "--rows '1,x' is not a list"),
+        (("--contexts", "0"), "--contexts '0' is not a list"),
+        (("--rounds", "0"), "--rounds"),
+        (("--model", "zoo", "--shape", "zoo"), "exclude each other"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(arguments, said):
+    ended = bench("cost", *arguments)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+@pytest.mark.slow
+def test_a_packed_model_has_a_folder_of_its_own_and_reads_fewer_bytes(tmp_path: Path):
+    small = (
+        *("cost", "--model", "zoo", "--rows", "1", "--sequences", "1", "--contexts", "16"),
+        *("--rounds", "1", "--no-replay", "--output", str(tmp_path), "--dtype", "bfloat16"),
+        *("--progress", "none"),
+    )
+    read = {}
+    for name, options in (("bfloat16", ()), ("int8", ("--quantize", "int8"))):
+        ended = bench(*small, *options)
+        assert ended.code == 0, ended.err
+        (folder,) = tmp_path.glob(f"cost-*-{name}-cpu")
+        read[name] = load_cost(folder).facts.work
+    assert read["int8"].weight_bytes < 0.7 * read["bfloat16"].weight_bytes
+    assert read["int8"].row_flops == read["bfloat16"].row_flops
+
+
+def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
+    head, *rows = curve_table(load_cost(write_cost_folder(tmp_path / "cost")))
+    assert head[0] == "rows"
+    assert [row[0] for row in rows] == ["1", "4", "16"]
+    # 1.4 / 1.1 = 1.27 tokens a step; 1 + a + a^2 + a^3 is that at a = 22 %
+    assert rows[1][1:4] == ["1.40 [1.40, 1.40]", "1.27", "21.6 %"]
+    assert rows[0][3] == "-"
+    # 1 MB and 14 tokens of 100 bytes at 10 GB/s: 0.1 ms of 1.4
+    assert rows[1][4] == "7.2 %"
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_cost_folders_files_are_the_same_bytes_again(tmp_path: Path):
+    cost = load_cost(write_cost_folder(tmp_path / "cost"))
+    points = [OperatingPoint(decoder="spec", rows=5, seconds=2e-3)]
+    names = ("cost.md", "figures/call_time.png", "figures/call_time.svg")
+    written = []
+    for _ in range(2):
+        write_cost(cost, points)
+        written.append([(cost.path / name).read_bytes() for name in names])
+    assert written[0] == written[1]
+    assert b"spec" in written[0][2]
+
+
+@pytest.mark.slow
+def test_reading_a_cost_folder_loads_no_torch(tmp_path, synthetic_run):
+    cost = write_cost_folder(tmp_path / "cost")
+    run = synthetic_run({"spec": 3.0})
+    code = "import sys, cli\n"
+    arguments = ["bench", "explain", str(run), "--cost", str(cost)]
+    code += f"sys.argv = {arguments!r}; cli.app(standalone_mode=False)\n"
+    code += "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_explain_says_how_near_ar_is_to_the_limit_where_the_folder_fits(tmp_path, synthetic_run):
+    env = {"models": {"target": TARGET}, "comparability_key": "here"}
+    run = synthetic_run({"spec": 3.0}, env=env)
+    here = write_cost_folder(tmp_path / "here", TARGET, "here")
+    there = write_cost_folder(tmp_path / "there", TARGET, "there")
+    assert "Limit / measured: " in bench("explain", run, "--cost", here).out
+    assert "Limit / measured: " not in bench("explain", run).out
+    assert "another machine" in bench("explain", run, "--cost", there).out
+
+
+def test_a_folder_without_choices_has_none(tmp_path):
+    assert read_choices(write_cost_folder(tmp_path / "cost")) == {}
+
+
+def with_second_pass(run: Path) -> Path:
+    """Phases in which a call of ar takes 1 ms, one of spec 1.4 ms and its drafting nothing."""
+    answers = []
+    for record in load_run(run).records:
+        if record.kind != "timing" or record.repeat or record.decoder == "ar@aa":
+            continue
+        assert record.steps is not None
+        later = len(record.steps.emitted) - 1
+        call_s = 1e-3 if record.decoder == "ar" else 1.4e-3
+        answers.append(
+            {
+                "decoder": record.decoder,
+                "prompts": [record.prompt],
+                "seconds": {**dict.fromkeys(PHASES, 0.0), "verify": later * call_s},
+                "emitted": sum(record.steps.emitted),
+                "later_emitted": sum(record.steps.emitted[1:]),
+                "later_steps": later,
+                "repeat": 0,
+                "rows": 0,
+                "padded_rows": 0,
+            }
+        )
+    (run / PHASES_FILE).write_text(json.dumps({"answers": answers}))
+    return run
+
+
+def test_where_rows_are_dear_a_run_wants_fewer_drafts_than_where_they_are_free(
+    tmp_path, synthetic_run
+):
+    findings = Findings(load_run(with_second_pass(synthetic_run({"spec": 3.0}))))
+    dear = load_cost(write_cost_folder(tmp_path / "cost"))
+    free = replace(dear, curve=CostCurve(points=dict.fromkeys(dear.curve.points, 1e-3)))
+    steep = {cell: 1e-3 * cell.rows for cell in dear.curve.points}
+    few = best_drafts(findings, replace(dear, curve=CostCurve(points=steep)))
+    assert few["spec"] < best_drafts(findings, dear)["spec"]
+    assert best_drafts(findings, dear)["spec"] <= best_drafts(findings, free)["spec"]
+
+
+def test_a_runs_decoders_stand_on_the_curve_of_their_own_model_and_machine(tmp_path, synthetic_run):
+    env = {"models": {"target": TARGET}, "comparability_key": "here"}
+    run = load_run(with_second_pass(synthetic_run({"spec": 3.0}, env=env)))
+    points, why = points_of(run, load_cost(write_cost_folder(tmp_path / "here", TARGET, "here")))
+    assert why is None
+    assert {point.decoder: point.rows for point in points} == {"ar": 1, "spec": 8}
+    assert [point.seconds for point in points] == pytest.approx([1e-3, 1.4e-3])
+    none, why = points_of(run, load_cost(write_cost_folder(tmp_path / "there", TARGET, "there")))
+    assert not none
+    assert "another machine" in str(why)
+
+
+def test_a_run_that_was_given_a_curve_prints_ars_share_of_the_limit(
+    tmp_path, synthetic_run, capsys
+):
+    env = {"models": {"target": TARGET}, "comparability_key": "here"}
+    run = synthetic_run({"spec": 3.0}, env=env)
+    print_conclusions(run)
+    assert capsys.readouterr().out == ""
+    cost = write_cost_folder(tmp_path / "cost", TARGET, "here")
+    (run / "config.toml").write_text(f'model = "zoo"\ncost = "{cost}"\n')
+    print_conclusions(run)
+    assert "Limit / measured: " in capsys.readouterr().out
+    (cost / "cost.csv").unlink()  # the run is measured, and stands without it
+    print_conclusions(run)
+    assert "not a cost folder" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from bench.errors import BenchError
+from bench.extras.cost.measure import measure_cost
+from bench.extras.cost.subject import open_subject, work_of
+from bench.progress import Progress
+from bench.records.cost import Grid
+from bench.settings.config import load_config
+from bench.stats.cost_curve import load_cost
+from decoders.core.hf.model import HFModel
+from tests.tiny_models import SIZES, VOCAB, WIDTH, fresh
+
+TINY = Grid(rows=(1, 3), sequences=(1, 2), contexts=(5, 20), rounds=2, longest_s=60.0)
+
+
+@pytest.fixture
+def shape(tmp_path: Path) -> Path:
+    folder = tmp_path / "shape"
+    fresh("llama-gqa").config.save_pretrained(folder)
+    return folder
+
+
+def layer_weights(key_value_width):
+    return 2 * WIDTH**2 + 2 * WIDTH * key_value_width + 3 * WIDTH * SIZES["intermediate_size"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key_value_width", "tied"), [("llama", 32, False), ("llama-gqa", 16, True)]
+)
+def test_a_calls_work_is_what_is_counted_by_hand(name, key_value_width, tied):
+    work = work_of(HFModel(fresh(name)))
+    products = 2 * layer_weights(key_value_width) + VOCAB * WIDTH  # the head, tied or not
+    norms = 5 * WIDTH
+    assert work.row_flops == 2 * products
+    assert work.weight_bytes == 4 * (products + norms)
+    assert work.token_bytes == 4 * 2 * 2 * key_value_width
+    assert work.pair_flops == 2 * 4 * WIDTH  # two layers, scores and values, over all heads
+
+
+def test_learned_positions_are_looked_up_and_not_read():
+    module = fresh("gpt2")
+    positions = module.transformer.wpe.weight
+    whole = sum(weight.nbytes for weight in module.parameters())
+    assert work_of(HFModel(module)).weight_bytes == whole - positions.nbytes
+
+
+def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
+    config = load_config(None, {"device": "cpu"})
+    opened = open_subject(config, TINY, print, shape=str(shape), replay=False)
+    facts = measure_cost(opened, tmp_path / "cost", Progress())
+    cost = load_cost(tmp_path / "cost")
+    assert set(cost.curve.points) == set(TINY.cells)
+    assert facts.complete
+    assert facts.no_replay == "not requested"
+    assert facts.target["random_weights"]
+    assert (cost.table["memory_s"] > 0).all()
+    assert cost.env.comparability_key == opened.env.comparability_key
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_same_code_replays_a_cuda_graph(shape: Path, tmp_path: Path):
+    config = load_config(None, {"device": "cuda"})
+    opened = open_subject(config, TINY, print, shape=str(shape))
+    assert opened.model.device.type == "cuda"
+    facts = measure_cost(opened, tmp_path / "cost", Progress())
+    assert facts.complete
+    assert facts.replay_by == "CUDA graph"
+    assert facts.no_replay is None
+    assert facts.replay is not None
+    assert facts.beside_replay is not None
+    assert facts.replay.value < facts.beside_replay.value
+
+
+def test_an_unknown_shape_is_a_usage_error():
+    with pytest.raises(BenchError, match="neither a folder") as unknown:
+        open_subject(load_config(None, {"device": "cpu"}), TINY, print, shape="llama-900t")
+    assert unknown.value.exit_code == 2
+
+
+def test_the_zoos_shape_is_the_zoos(tmp_path: Path):
+    opened = open_subject(
+        load_config(None, {"device": "cpu"}), TINY, print, shape="zoo", replay=False
+    )
+    loaded = open_subject(load_config(None, {"device": "cpu"}), TINY, print, replay=False)
+    assert opened.facts.work == loaded.facts.work
+    assert opened.facts.target["dtype"] == "float32"

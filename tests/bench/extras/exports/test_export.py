@@ -1,0 +1,101 @@
+"""Exports: other tools read them, and they hold the numbers of the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.extras.exports.export import export as write
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+
+
+@pytest.fixture
+def findings(reported_run: Path) -> Findings:
+    return Findings(load_run(reported_run))
+
+
+def export(findings: Findings, *given: Any) -> list[Path]:
+    return [Path(path) for path in write(findings, *given)]
+
+
+def test_pytest_benchmarks_own_compare_reads_the_export(findings: Findings, tmp_path: Path) -> None:
+    (file,) = export(findings, "pytest-benchmark", tmp_path)
+    shown = subprocess.run(
+        [sys.executable, "-m", "pytest_benchmark", "compare", file],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    ).stdout
+    for decoder in ("ar", "spec", "nar"):
+        assert f"decode[{decoder}]" in shown
+    assert "ar@aa" not in shown
+
+
+def test_pytest_benchmark_entries_hold_every_answer_and_the_counters(
+    findings: Findings, tmp_path: Path
+) -> None:
+    (file,) = export(findings, "pytest-benchmark", tmp_path)
+    entries = {entry["param"]: entry for entry in json.loads(file.read_text())["benchmarks"]}
+    spec = entries["spec"]
+    num_answers = sum(r.kind == "timing" and r.decoder == "spec" for r in findings.run.records)
+    assert spec["stats"]["rounds"] == len(spec["stats"]["data"]) == num_answers
+    row = findings.summary.query("decoder == 'spec' and family == 'all'").iloc[0]
+    assert spec["extra_info"]["tokens_per_call"] == pytest.approx(row["tokens_per_call"])
+
+
+def test_the_github_action_gets_one_file_per_direction(findings: Findings, tmp_path: Path) -> None:
+    smaller, bigger = export(findings, "github-action-benchmark", tmp_path)
+    times, rates = (json.loads(file.read_text()) for file in (smaller, bigger))
+    assert {entry["unit"] for entry in times} == {"ms"}
+    by_name = {entry["name"]: entry for entry in rates}
+    assert by_name["ar: tokens per call"]["value"] == 1
+    assert " to " in by_name["spec: speed-up over ar"]["range"]
+    assert "A/A " in by_name["spec: speed-up over ar"]["extra"]
+    assert all(set(entry) <= {"name", "unit", "value", "range", "extra"} for entry in times + rates)
+
+
+def test_csv_and_parquet_hold_one_row_per_answer(findings: Findings, tmp_path: Path) -> None:
+    (csv,), (parquet,) = (export(findings, kind, tmp_path) for kind in ("csv", "parquet"))
+    frames = pd.read_csv(csv), pd.read_parquet(parquet)
+    for frame in frames:
+        assert len(frame) == len(findings.run.records)
+        timed = frame[(frame["pass"] == "timing") & (frame["decoder"] == "spec")]
+        row = findings.summary.query("decoder == 'spec' and family == 'all'").iloc[0]
+        rate = timed["tokens"].sum() / timed["target_calls"].sum()
+        assert rate == pytest.approx(row["tokens_per_call"])
+
+
+def test_a_run_without_answers_has_nothing_to_export(
+    synthetic_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = synthetic_run()
+    (run / "samples.jsonl").write_text("")
+    with pytest.raises(BenchError, match="no answers to export") as refused:
+        export(Findings(load_run(run)), "csv", tmp_path)
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_wrong_decoder_is_no_benchmark_of_another_tool(
+    synthetic_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    run = Findings(load_run(synthetic_run(status=status)))
+    (file,) = export(run, "pytest-benchmark", tmp_path)
+    data = json.loads(file.read_text())
+    assert data["run_verdict"] == "WRONG"
+    entries = {entry["param"]: entry["extra_info"] for entry in data["benchmarks"]}
+    assert set(entries) == {"ar", "ptp"}
+    assert entries["ptp"]["guarantee"] == "same tokens"
+    for file in export(run, "github-action-benchmark", tmp_path):
+        assert not any(entry["name"].startswith("spec") for entry in json.loads(file.read_text()))

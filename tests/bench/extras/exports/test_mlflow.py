@@ -1,0 +1,183 @@
+"""Runs in MLflow: the real package holds the run's numbers, in a local store."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.extras.exports.export import Choices, export
+from bench.extras.exports.mlflow import tracked_runs
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from tests.command_line import bench
+
+ROOT = Path(__file__).parents[4]
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    reason = f"{', '.join(missing)} missing: pip install 'decoding-bench[{modules[0]}]'"
+    return pytest.mark.skipif(bool(missing), reason=reason)
+
+
+@pytest.fixture
+def findings(reported_run: Path) -> Findings:
+    return Findings(load_run(reported_run))
+
+
+@pytest.fixture(autouse=True)
+def _no_store_of_mine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+# ---------------------------------------------------------------- what is tracked
+
+
+def test_a_tracked_run_has_the_decoders_rows_and_how_it_was_measured(findings: Findings) -> None:
+    runs = {run.decoder: run for run in tracked_runs(findings)}
+    assert list(runs) == ["ar", "spec", "nar"]
+    summary = findings.summary.set_index(["decoder", "family"])
+    spec = runs["spec"]
+    assert spec.metrics["speedup"] == pytest.approx(summary["speedup"]["spec", "all"])
+    assert spec.metrics["qa/quality"] == pytest.approx(summary["quality"]["spec", "qa"])
+    assert spec.params["decoder"] == "spec"
+    assert spec.params["verdict"] == "VALID"
+    assert spec.params["config.max_new_tokens"] == "256"
+    assert spec.name == f"{findings.name}/spec"
+
+
+def test_of_the_options_of_decoders_each_has_its_own_in_letters_trackers_allow(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    path = synthetic_run({"spec": 3.0, "idlm@isd": 4.0})
+    text = '[decoders.spec]\nk = "4"\n[decoders."idlm@isd"]\nstride = "8"\n'
+    (path / "config.toml").write_text('model = "zoo"\n' + text, encoding="utf-8")
+    runs = {run.decoder: run for run in tracked_runs(Findings(load_run(path)))}
+    assert runs["idlm@isd"].params["option.stride"] == "8"
+    assert not [name for name in runs["idlm@isd"].params if "spec" in name or "@" in name]
+    assert runs["spec"].params["option.k"] == "4"
+
+
+def test_a_wrong_decoder_is_not_tracked(synthetic_run: Callable[..., Path]) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    runs = tracked_runs(Findings(load_run(synthetic_run(status=status))))
+    assert [run.decoder for run in runs] == ["ar", "ptp"]
+    assert {run.params["verdict"] for run in runs} == {"WRONG"}
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_a_missing_package_is_one_line_that_says_what_to_install(
+    reported_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    ended = bench("export", reported_run, "--to", "mlflow", "--folder", tmp_path / "store")
+    assert (ended.code, ended.err.count("\n")) == (5, 1)
+    assert not (tmp_path / "store").exists()
+    assert "needs the package mlflow" in ended.err
+    assert "pip install 'decoding-bench[mlflow]'" in ended.err
+
+
+def test_a_tracker_without_answers_to_take_is_left_alone(
+    synthetic_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = synthetic_run()
+    (run / "samples.jsonl").write_text("")
+    with pytest.raises(BenchError, match="no answers to export") as refused:
+        export(Findings(load_run(run)), "mlflow", tmp_path / "store", Choices())
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+    assert not (tmp_path / "store").exists()
+
+
+# ---------------------------------------------------------------- the real packages
+
+_EXPORTS = """
+import json, sys
+from pathlib import Path
+from bench.records.run_folder import load_run
+from bench.extras.exports.export import Choices, export
+from bench.report.findings import Findings
+
+kind, store, run = sys.argv[1:]
+folder = Path(store) if store else None
+(where,) = export(Findings(load_run(Path(run))), kind, folder, Choices(project="decoders"))
+seen = look(where)
+assert not {"torch", "transformers"} & set(sys.modules)
+print(json.dumps(seen))
+"""
+_LOOK_MLFLOW = """
+def look(uri):
+    import mlflow
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    number = client.get_experiment_by_name("decoders").experiment_id
+    return {
+        run.info.run_name: {
+            "status": run.info.status, "start": run.info.start_time,
+            "params": run.data.params, "metrics": run.data.metrics,
+        }
+        for run in client.search_runs([number])
+    }
+"""
+
+
+def exported(look: str, kind: str, folder: Path | None, run: Path, **env: str) -> dict[str, Any]:
+    """What the tracker holds after an export, in a process of its own."""
+    command = [sys.executable, "-c", look + _EXPORTS, kind, str(folder or ""), str(run)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT), **env}, cwd=run.parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    held: dict[str, Any] = json.loads(done.stdout)
+    return held
+
+
+@pytest.fixture
+def run(synthetic_run: Callable[..., Path]) -> Path:
+    status = {
+        "status": "complete",
+        "verdict": "VALID",
+        "started_utc": "2026-01-02T03:04:05+00:00",
+        "finished_utc": "2026-01-02T03:05:05+00:00",
+    }
+    return synthetic_run({"spec": 3.0}, status=status)
+
+
+@pytest.mark.slow
+@needs("mlflow", "sqlalchemy", "alembic")
+def test_mlflow_holds_the_numbers_of_the_run(run: Path, tmp_path: Path) -> None:
+    held = exported(_LOOK_MLFLOW, "mlflow", tmp_path / "store", run)
+    ours = {each.name: each for each in tracked_runs(Findings(load_run(run)))}
+    assert set(held) == set(ours) == {f"{run.name}/ar", f"{run.name}/spec"}
+    for name, one in held.items():
+        assert one["metrics"] == pytest.approx(dict(ours[name].metrics))
+        assert one["params"] == ours[name].params
+        assert (one["status"], one["start"]) == ("FINISHED", 1767323045000)
+    assert {file.name for file in (tmp_path / "store").iterdir()} == {"mlflow.db"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "says"),
+    [
+        ("csv", ("--project", "x"), "--project is for --to mlflow, not for csv"),
+        ("mlflow", ("--figure", "speedup"), "--figure is for --to reference, not for mlflow"),
+    ],
+)
+def test_an_option_of_another_format_is_refused_in_one_line(
+    reported_run: Path, tmp_path: Path, kind: str, options: tuple[str, ...], says: str
+) -> None:
+    ended = bench("export", reported_run, "--to", kind, "--folder", tmp_path, *options)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert says in ended.err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,165 @@
+"""The page of a folder of runs, and the history that outlives them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.extras.index.change_points import change_points
+from bench.extras.index.index import HISTORY, INDEX, NUMBERS, gather, write_index
+from tests.command_line import bench
+
+REFERENCE = Path(__file__).parents[4] / "results" / "reference" / "cpu-zoo"
+
+
+def put(folder: Path, day: int, branch: str = "main", **changes: Any) -> Path:
+    """A stored run as if it were measured on some day; `changes` are of ar's and spec's numbers."""
+    run = folder / f"202611{day:02}-run"
+    run.mkdir(parents=True)
+    for name in ("config.toml", "summary.csv", "manifest.json", "samples.parquet"):
+        shutil.copy(REFERENCE / name, run)
+    summary = pd.read_csv(run / "summary.csv")
+    for column, value in changes.items():
+        summary.loc[summary["decoder"] == "spec", column] = value
+    summary.to_csv(run / "summary.csv", index=False)
+    status = json.loads((REFERENCE / "run.json").read_text())
+    status |= {"started_utc": f"2026-11-{day:02}T00:00:00+00:00"}
+    (run / "run.json").write_text(json.dumps(status))
+    env = json.loads((REFERENCE / "env.json").read_text())
+    env["git"] = {"commit": f"{day:02}" * 20, "branch": branch, "dirty": False}
+    (run / "env.json").write_text(json.dumps(env))
+    return run
+
+
+def test_the_latest_verdict_of_every_branch_stands_first(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    put(tmp_path, 2, "feature")
+    run = put(tmp_path, 3)
+    status = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**status, "verdict": "WRONG"}))
+    (run / "report.html").write_text("")
+    page, history = write_index(tmp_path)
+    text = page.read_text()
+    branches = text[text.index("Latest run of every branch") : text.index("All runs")]
+    rows = re.findall(
+        r"<tr><th>(.*?)</th><td><span class=\"(\w+)\">(\w+)</span></td><td>(\w+)</td>", branches
+    )
+    assert rows == [
+        ("main", "bad", "WRONG", "030303030"),
+        ("feature", "good", "VALID", "020202020"),
+    ]
+    assert '<a href="20261103-run/report.html">20261103-run</a>' in text
+    assert "20261101-run/report.html" not in text
+    assert set(history["run"]) == {"20261101-run", "20261102-run", "20261103-run"}
+
+
+def test_the_page_asks_nothing_of_the_network_and_shows_text_as_text(tmp_path: Path) -> None:
+    put(tmp_path, 1, "<script>alert(1)</script>")
+    text = write_index(tmp_path)[0].read_text()
+    assert "default-src 'none'" in text.replace("&#39;", "'")
+    assert not re.findall(r"(?:src|href)=\"(?!#|data:|history\.parquet|[\w./-]*report\.html)", text)
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_runs_that_are_gone_stay_in_the_history_and_in_the_curves(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        put(tmp_path, day)
+    write_index(tmp_path)
+    shutil.rmtree(tmp_path / "20261101-run")
+    put(tmp_path, 4)
+    _, history = write_index(tmp_path)
+    assert list(dict.fromkeys(history["run"])) == [f"2026110{day}-run" for day in (1, 2, 3, 4)]
+    assert not history.duplicated(["run", "decoder"]).any()
+    stored = pd.read_parquet(tmp_path / HISTORY)
+    assert stored.equals(history)
+    summary = pd.read_csv(REFERENCE / "summary.csv")
+    (of_spec,) = summary[(summary["decoder"] == "spec") & (summary["family"] == "all")].to_dict(
+        "records"
+    )
+    kept = history[(history["decoder"] == "spec") & (history["run"] == "20261101-run")].iloc[0]
+    assert all(kept[name] == pytest.approx(of_spec[name], nan_ok=True) for name in NUMBERS)
+
+
+def test_a_change_of_level_is_marked_with_the_run_that_brought_it(tmp_path: Path) -> None:
+    for day in range(1, 15):
+        put(tmp_path, day, tokens_per_call=3.7 if day < 8 else 3.1)
+    text = write_index(tmp_path)[0].read_text()
+    assert "Changed from 3.7 to 3.1 with 20261108-run (commit 080808080)." in text
+    assert text.count("Changed from") == 1
+    assert text.count('class="change"') == 1
+
+
+def test_change_points_are_found_and_noise_has_none() -> None:
+    assert change_points([1.0] * 8 + [2.0] * 8) == [8]
+    assert change_points([1.0] * 7 + [2.0] * 7 + [1.5] * 7) == [7, 14]
+    assert change_points([1.0, 1.0001] * 10) == []
+    assert change_points([1.0, 2.0, 1.0, 2.0]) == []
+    assert change_points([]) == []
+    noise = [1.0 + ((i * 7919) % 101) / 1000 for i in range(40)]
+    assert change_points(noise) == []
+    assert change_points([*noise[:20], *(value + 0.3 for value in noise[20:])]) == [20]
+
+
+def test_a_damaged_run_is_a_line_and_a_damaged_history_an_error(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    (put(tmp_path, 2) / "env.json").write_text("{")
+    _, history = write_index(tmp_path)
+    assert history.set_index("run").loc["20261102-run", "verdict"] == "DAMAGED"
+    (tmp_path / HISTORY).write_text("no parquet")
+    with pytest.raises(BenchError, match=r"history\.parquet is damaged") as raised:
+        gather(tmp_path)
+    assert raised.value.exit_code == Exit.INVALID
+
+
+def test_the_verb_writes_both_files_and_refuses_what_is_no_folder(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    ended = bench("index", tmp_path)
+    assert ended.code == 0
+    assert (tmp_path / INDEX).is_file()
+    assert (tmp_path / HISTORY).is_file()
+    ended = bench("index", tmp_path / "none")
+    assert ended.code == Exit.USAGE
+    assert "there is no folder" in ended.err
+
+
+def test_a_folder_without_runs_is_refused_and_gets_no_page(tmp_path: Path) -> None:
+    ended = bench("index", tmp_path)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert (
+        ended.err
+        == f"bench: {tmp_path} holds no run; bench index takes the parent of run folders\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_its_plan_is_damaged_in_the_history(tmp_path: Path) -> None:
+    (put(tmp_path, 1) / "samples.jsonl").write_text("{}\n")
+    assert set(gather(tmp_path)["verdict"]) == {"DAMAGED"}
+
+
+def test_parts_and_their_merge_are_no_one_curve(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        put(tmp_path, day)
+    manifest = tmp_path / "20261103-run" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "parts": ["1/2"]}))
+    first, second, part = gather(tmp_path).groupby("run")["series"].first()
+    assert first == second != part
+    assert "<svg viewBox" not in write_index(tmp_path)[0].read_text()
+
+
+def test_a_curve_names_its_range_and_the_page_its_command(tmp_path: Path) -> None:
+    for day, value in ((1, 3.0), (2, 4.0), (3, 3.5)):
+        put(tmp_path, day, tokens_per_call=value)
+    text = write_index(tmp_path)[0].read_text()
+    assert "spec: tokens per call, now 3.5 (all runs: 3 to 4)." in text
+    assert "<code>bench compare</code> says" in text
+    assert "`" not in text[text.index("<body>") : text.index("<script>")]

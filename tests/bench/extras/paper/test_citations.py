@@ -1,0 +1,97 @@
+"""BibTeX of decoders, models and data: every decoder has one, and what has none is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.extras.paper.citations import (
+    HARNESS,
+    bibliography,
+    entries,
+    of_decoder,
+    of_model,
+    of_tasks,
+)
+from bench.report.together import load_members
+from tests.bench.extras.paper.test_table import ROOT, stored
+
+DECODERS = sorted(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
+Write = Callable[..., Path]
+
+
+def keys(text: str) -> list[str]:
+    return re.findall(r"^@\w+\{([^,]+),", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_decoder_is_cited_by_what_its_page_cites(name: str) -> None:
+    page = (ROOT / "docs" / "decoders" / f"{name}.md").read_text(encoding="utf-8")
+    _, _, cited = page.partition("## Cite")
+    papers = set(re.findall(r"\[arXiv ([\d.]+)\]", cited))
+    options = [{}, *({"mode": "refine", "commit": c} for c in ("cmlm", "quota", "threshold"))]
+    options += ({"kind": kind} for kind in ("assisted", "lookup", "early-exit"))
+    mine = {key for each in options for key in of_decoder(name, each)}
+    ours = {number for key in mine for number in re.findall(r"arXiv:([\d.]+)", entries()[key])}
+    assert ours <= papers | {"2211.17192", "2302.01318"}
+    assert bool(mine) == (name != "ar")
+    if name not in ("lookup", "ptp_spec"):  # these cite by way of another page
+        assert ours == papers
+
+
+def test_every_key_has_an_entry_with_title_author_and_year() -> None:
+    for key, entry in entries().items():
+        assert entry.count("{") == entry.count("}"), key
+        for field in ("title", "author", "year"):
+            assert re.search(rf"^  {field} = \{{", entry, re.MULTILINE), (key, field)
+    for tasks in ("zoo", "specbench", "qa,rag"):
+        assert set(of_tasks(tasks)) <= entries().keys()
+        assert of_tasks(tasks)
+    for own in ("jsonl=mine.jsonl", "/home/somebody/mine.csv", "", None):
+        assert of_tasks(own) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("zoo", (HARNESS,)),
+        ("smollm2-135m", ("allal2025smollm2",)),
+        ("lmsys/vicuna-7b-v1.3", ("zheng2023judging",)),
+        ("/data/Qwen3-8B", ("qwen2025qwen3",)),
+        ("Org/New_Model-1.0", ("hub_org_new_model_1_0",)),
+        ("/data/mine", ()),
+        (None, ()),
+    ],
+)
+def test_models_are_known_by_name(name: str | None, expected: tuple[str, ...]) -> None:
+    assert of_model(name) == expected
+
+
+def test_a_paper_has_the_entries_of_its_runs_and_no_others() -> None:
+    members = stored("cpu-zoo", "cpu-zoo-ptp")
+    text, missing = bibliography(members)
+    assert missing == []
+    cells = [each for member in members for each in member.side.cells.items()]
+    assert set(keys(text)) == {key for each in cells for key in of_decoder(*each)} | {HARNESS}
+    assert len(keys(text)) == len(set(keys(text)))
+    assert "santilli2023accelerating" not in text
+
+
+def test_refinement_is_cited_by_the_rule_that_commits() -> None:
+    refined = of_decoder("idlm@x", {"mode": "refine", "commit": "quota"})
+    assert "nie2025large" in refined
+    assert of_decoder("idlm@isd", {"mode": "isd", "commit": "quota"}) == ("yu2026introspective",)
+
+
+def test_what_has_no_entry_is_named_and_a_hubs_model_gets_one(synthetic_run: Write) -> None:
+    run = synthetic_run({"Recycle": 3.0, "spec": 2.0})
+    config = 'model = "org/some_model"\ndraft = "/data/own"\ntasks = "hf=org/questions"\n'
+    (run / "config.toml").write_text(config)
+    text, missing = bibliography(load_members([str(run)], run))
+    assert missing == ["decoder Recycle", "model own"]
+    assert r"title = {{org/some\_model}}" in text
+    assert "title = {{org/questions}}" in text
+    assert "% no entry is known for decoder Recycle: add yours" in text

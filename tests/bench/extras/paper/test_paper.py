@@ -1,0 +1,149 @@
+"""`bench paper`: figures at column width with real fonts, and a table; the same bytes again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.errors import BenchError, Exit
+from bench.extras.paper.layout import VENUES, Layout
+from bench.extras.paper.table import grid
+from bench.extras.paper.write import caption_of, write_paper
+from bench.report.together import NamedRun, load_members
+from tests.bench.extras.paper.test_table import stored
+from tests.command_line import bench
+
+FIGURES = ("speedup", "tokens_per_step", "quality")
+FILES = {
+    *(f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "csv")),
+    *("main.tex", "references.bib"),
+}
+Write = Callable[..., Path]
+
+
+def written(members: list[NamedRun], folder: Path, venue: str = "icml") -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in write_paper(members, folder, Layout(venue=venue))}
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_run_gives_figures_their_numbers_and_a_table(reported_run: Path, tmp_path: Path) -> None:
+    members = load_members([str(reported_run)], tmp_path)
+    files = written(members, tmp_path / "icml")
+    assert files.keys() == FILES
+    for name in FIGURES:
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", files[f"{name}.pdf"])
+        assert box is not None
+        assert float(box[1]) / 72 == pytest.approx(VENUES["icml"].width, abs=0.01)
+        assert b"/Type3" not in files[f"{name}.pdf"]
+        assert b"/FontFile2" in files[f"{name}.pdf"]  # TrueType
+    assert list(pd.read_csv(tmp_path / "icml" / "speedup.csv")["decoder"]) == ["nar", "spec"]
+    text = files["main.tex"].decode()
+    for needed in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:decoders}"):
+        assert needed in text
+    assert r"95\,\% t-interval" in text
+    assert re.search(r"AR against a second AR in the same run: [\d.]+ \[[\d.]+, [\d.]+\]", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("venue", VENUES)
+@pytest.mark.usefixtures("saved")
+def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
+    members = stored("cpu-zoo", "cpu-zoo-ptp")
+    assert written(members, tmp_path / "a", venue) == written(
+        stored("cpu-zoo", "cpu-zoo-ptp"), tmp_path / "b", venue
+    )
+
+
+def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
+    text = written(stored(), tmp_path, "acl")["main.tex"].decode()
+    machine = "AMD EPYC, 2 cores"
+    setting = f"28 prompts, 3 repeats, temperature 0, batch size 1, float32, {machine}"
+    assert f"Decoders of zoo (2.2M parameters, compiled calls), {setting}: speed-up" in text
+
+
+def test_a_caption_of_several_runs_says_once_what_they_share(tmp_path: Path) -> None:
+    members = stored("cpu-zoo", "cpu-zoo-t07")
+    text = written(members, tmp_path, "neurips")["main.tex"].decode()
+    assert text.count("EPYC") == 1
+    assert "(cpu-zoo: temperature 0; cpu-zoo-t07: temperature 0.7)" in text
+    data = pd.read_csv(tmp_path / "speedup.csv")
+    assert list(dict.fromkeys(data["run"])) == ["cpu-zoo", "cpu-zoo-t07"]
+
+
+def test_a_run_of_the_baseline_alone_is_refused(synthetic_run: Write, tmp_path: Path) -> None:
+    run = synthetic_run({}, quality=0)
+    with pytest.raises(BenchError, match="no speed-up over ar") as refused:
+        load_members([str(run)], tmp_path)
+    assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+def test_quality_that_was_not_scored_has_no_figure(synthetic_run: Write, tmp_path: Path) -> None:
+    members = load_members([str(synthetic_run(quality=0))], tmp_path)
+    assert written(members, tmp_path / "p").keys() == FILES - {"quality.pdf", "quality.csv"}
+
+
+def test_a_label_for_no_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no such decoder; did you mean 'ptp'"):
+        write_paper(stored(), tmp_path, Layout(venue="icml", labels={"ptpp": "x"}))
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_figure_has_the_labels_of_its_paper(reported_run: Path, tmp_path: Path) -> None:
+    members = load_members([str(reported_run)], tmp_path)
+    plain, csv, *_ = write_paper(members, tmp_path / "a", Layout(venue="icml"))
+    named = Layout(venue="icml", labels={"spec": "Ours"})
+    other, again, *_ = write_paper(members, tmp_path / "b", named)
+    assert plain.read_bytes() != other.read_bytes()
+    assert csv.read_bytes() == again.read_bytes()
+
+
+def test_wrong_and_lossy_decoders_are_named_and_a_wrong_one_is_not_drawn(
+    synthetic_run: Write, tmp_path: Path
+) -> None:
+    left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
+    status = {"status": "complete", "verdict": "VALID", "differences": [left]}
+    run = synthetic_run({"spec": 3.0, "ptp": 4.0, "nar": 5.0}, status=status, lossy=["nar"])
+    text = written(load_members([str(run)], tmp_path), tmp_path / "p")["main.tex"].decode()
+    assert list(pd.read_csv(tmp_path / "p" / "speedup.csv")["decoder"]) == ["ptp", "nar"]
+    assert "Lossy, without any guarantee: nar. WRONG, and left out of the figures: spec." in text
+    (row,) = [line for line in text.splitlines() if line.startswith("spec (WRONG)")]
+    assert "bfseries" not in row
+
+
+def test_an_unfinished_run_is_called_so(synthetic_run: Write, tmp_path: Path) -> None:
+    run = synthetic_run(status={"status": "interrupted", "verdict": None})
+    text = written(load_members([str(run)], tmp_path), tmp_path / "p")["main.tex"].decode()
+    assert "The run is INCOMPLETE." in text
+
+
+def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: Path) -> None:
+    run = synthetic_run(quality=0)
+    layout = Layout(venue="icml", labels={"ptp": "PTP"})
+
+    def caption(config: str) -> str:
+        (run / "config.toml").write_text(f'model = "zoo"\n{config}', encoding="utf-8")
+        members = load_members([str(run)], tmp_path)
+        return caption_of(members, layout, grid(members, layout, ["speedup"]))
+
+    text = caption('primary = "ptp"\n')
+    assert "Primary comparison: PTP; all others are exploratory." in text
+    assert "t-interval over prompts, this session" in text
+    assert "rimary" not in caption('primary = "none"\n')
+
+
+def test_a_paper_from_an_invalid_run_ends_as_its_report_does(synthetic_run: Write) -> None:
+    run = synthetic_run()
+    assert bench("paper", run).code == 0
+    lines = (run / "samples.jsonl").read_text().splitlines()
+    place = next(i for i, line in enumerate(lines) if json.loads(line)["decoder"] == "spec")
+    broken = json.loads(lines[place])
+    broken["steps"]["accepted"][-1] = broken["steps"]["drafted"][-1] + 1
+    lines[place] = json.dumps(broken)
+    (run / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    ended = bench("paper", run)
+    assert (ended.code, "is INVALID" in ended.err) == (4, True)

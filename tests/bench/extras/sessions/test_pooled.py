@@ -1,0 +1,234 @@
+"""Sessions of one job: which may be pooled, what is written of them, and how the command ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from bench.errors import BenchError, Exit
+from bench.extras.sessions.pooled import frame, load_pool, sessions, table
+from tests.bench.report.test_together import configured, with_options
+from tests.command_line import bench
+
+ROOT = Path(__file__).parents[4]
+Write = Callable[..., Path]
+MACHINE = {"device": "cpu", "machine": {"cpu": "EPYC", "affinity": 2}, "torch": {"threads": 2}}
+
+
+def session(write: Write, number: int, **options: Any) -> Path:
+    status = {"status": "complete", "verdict": "VALID", "reasons": [], "warnings": []}
+    began = f"2026-11-2{number // 2}T10:1"
+    status["started_utc"] = f"{began}{5 * (number % 2)}:00+00:00"
+    status["finished_utc"] = f"{began}{5 * (number % 2) + 1}:00+00:00"
+    cells = {"spec": 3.0, "nar": 6.0}
+    chosen: dict[str, Any] = {"env": MACHINE, "status": status, "lossy": ["nar"], "quality": 0}
+    return write(cells, name=f"runs/s{number}", seed=number, **chosen | options)
+
+
+def refused(*runs: Path) -> BenchError:
+    with pytest.raises(BenchError) as told:
+        load_pool([str(run) for run in runs], Path("nowhere"))
+    assert "\n" not in told.value.message
+    return told.value
+
+
+def test_a_folder_of_sessions_becomes_one_table(synthetic_run: Write) -> None:
+    *_, last = (session(synthetic_run, number) for number in range(4))
+    folder = last.parent
+    (folder / "latest").symlink_to(folder / "s3")
+    ended = bench("pool", folder)
+    assert ended.code == 0, ended.err
+    title = "4 sessions, 2 occasions, 14 prompts, 2 UTC dates, 1 machine: EPYC, 2 cores, 2 threads"
+    assert title in ended.out.replace("\n", " ").replace("  ", " ")
+    table = pd.read_csv(folder / "pool.csv").set_index("decoder")
+    assert list(table.index) == ["spec", "nar"]
+    assert list(table["guarantee"]) == ["same tokens", "none"]
+    assert set(table["sessions"]) == {4}
+    assert set(table["days"]) == set(table["occasions"]) == {2}
+    spec = table.loc["spec"]
+    assert spec["speedup_low"] < spec["speedup"] < spec["speedup_high"]
+    assert spec["next_low"] < spec["speedup"] < spec["next_high"]
+    assert spec["predicted"] == 4
+    page = (folder / "pool.md").read_text()
+    assert "over prompts and sessions" in page
+    assert "| s3 | 2 | 2026-11-21 10:15 | EPYC, 2 cores, 2 threads |" in page
+    assert "one occasion" not in page
+    assert "are one occasion" in " ".join(load_pool(["s0", "s1"], folder).notes)
+    assert bench("pool", folder).out == ended.out  # and again the same, its own files beside them
+
+
+def test_sessions_of_one_name_keep_their_occasions(synthetic_run: Write) -> None:
+    first, later = (session(synthetic_run, number) for number in (0, 2))
+    twin = first.parent / "elsewhere" / first.name
+    twin.parent.mkdir()
+    later.rename(twin)
+    made = sessions(load_pool([str(first), str(twin)], Path("nowhere")))
+    assert [[cell.text for cell in row[:2]] for row in made.rows] == [["s0", "1"], ["s0", "2"]]
+
+
+def test_the_pooled_mean_is_that_of_the_sessions(synthetic_run: Write) -> None:
+    runs = [session(synthetic_run, number) for number in range(3)]
+    found = load_pool([*map(str, runs)], runs[0])
+    _, spec = found.decoders["spec"]
+    product = 1.0
+    for each in found.sessions:
+        product *= each.mean("spec", "speedup")
+    assert spec.mean.value == pytest.approx(product ** (1 / 3))
+    assert found.floor.value == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": 0.7}, "temperature is 0.0 in one and 0.7 in the other"),
+        ({"split": "test"}, "split is None in one and test in the other"),
+        ({"compile": True}, "compile is None in one and True in the other"),
+        ({"model": "other"}, "model is zoo in one and other in the other"),
+    ],
+)
+def test_another_job_is_refused_with_what_differs(
+    settings: dict[str, Any], said: str, synthetic_run: Write
+) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    configured(two, **{"model": "zoo", "max_new_tokens": 256} | settings)
+    told = refused(one, two)
+    assert told.exit_code == Exit.UNAVAILABLE
+    assert f"s0 and s1 cannot be pooled: {said}" in told.message
+
+
+def test_other_options_prompts_and_devices_are_refused(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    with_options(one, "spec", k=4)
+    with_options(two, "spec", k=8)
+    assert "k of spec is 4 in one and 8 in the other" in refused(one, two).message
+    fewer = session(synthetic_run, 2, conversations=6)
+    assert "their prompts differ" in refused(two, fewer).message
+    gpu = session(synthetic_run, 3, env=MACHINE | {"device": "cuda:0"})
+    assert "kind of device is cpu in one and cuda in the other" in refused(two, gpu).message
+
+
+def test_one_session_is_not_pooled_and_one_that_did_not_end_is_left_out(
+    synthetic_run: Write,
+) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    assert "needs 2 or more sessions that ended, and got 1" in refused(one).message
+    assert refused(one, one).exit_code == Exit.USAGE
+    stopped = session(synthetic_run, 2, status={"status": "interrupted"})
+    found = load_pool([str(one), str(two), str(stopped)], one)
+    assert len(found.sessions) == 2
+    assert found.left_out == ("Left out: s2 did not end.",)
+
+
+def test_wrong_decoders_and_those_of_some_sessions_are_left_out(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    status = json.loads((two / "run.json").read_text())
+    wrong = {"cell": "spec", "num_answers": 3, "num_compared": 8, "num_wrong": 2, "example": "x"}
+    (two / "run.json").write_text(json.dumps(status | {"differences": [wrong]}))
+    ended = bench("pool", one, two, "--folder", one.parent / "pooled")
+    assert ended.code == Exit.REGRESSION, ended.err
+    assert "Left out: spec claims to be lossless and is not." in ended.out
+    assert list(pd.read_csv(one.parent / "pooled" / "pool.csv")["decoder"]) == ["nar"]
+    three = synthetic_run({"nar": 6.0}, name="runs/s7", env=MACHINE, lossy=["nar"])
+    found = load_pool([str(one), str(three)], one)
+    assert found.left_out == ("Left out: spec is not in every session.",)
+
+
+def test_stored_references_pool_by_their_answers(tmp_path: Path) -> None:
+    stored = ROOT / "results" / "reference" / "h100-smollm2-adapters"
+    copies = [shutil.copytree(stored, tmp_path / name) for name in ("a", "b")]
+    status = json.loads((copies[1] / "run.json").read_text())
+    later = status | {"started_utc": "2026-12-24T11:34:57+00:00"}
+    (copies[1] / "run.json").write_text(json.dumps(later))
+    found = load_pool([*map(str, copies)], tmp_path)
+    summary = pd.read_csv(stored / "summary.csv").set_index(["decoder", "family"])
+    for decoder, (_, pooled) in found.decoders.items():
+        assert pooled.mean.value == pytest.approx(
+            summary.loc[(decoder, "all"), "speedup"], rel=1e-4
+        )
+
+
+def test_two_sessions_predict_nothing_and_say_so(synthetic_run: Write) -> None:
+    one = {"device": "cpu", "machine": {"cpu": "EPYC", "affinity": 2}, "torch": {"threads": 1}}
+    runs = [session(synthetic_run, number, env=one) for number in (0, 2)]
+    found = load_pool([str(run) for run in runs], Path("nowhere"))
+    assert "Two sessions tell little about a third, and predict none: measure more." in found.notes
+    assert found.title.endswith("EPYC, 2 cores, 1 thread")
+    assert "0 of 0" not in table(found).to_markdown()
+
+
+def test_the_file_of_a_pool_has_the_ends_of_both_intervals(synthetic_run: Write) -> None:
+    """Three sessions of one occasion: the next one as a new value of their means."""
+    begun = [session(synthetic_run, number) for number in (0, 1)]
+    later = json.loads((begun[1] / "run.json").read_text())
+    later |= {
+        f"{end}_utc": f"2026-11-20T10:2{i}:00+00:00"
+        for i, end in enumerate(("started", "finished"))
+    }
+    runs = [*begun, session(synthetic_run, 5, status=later)]
+    found = load_pool([*map(str, runs)], runs[0])
+    assert set(found.occasions) == {"1"}
+    logs = [math.log(each.mean("spec", "speedup")) for each in found.sessions]
+    half = stats.t.ppf(0.975, 2) * np.std(logs, ddof=1) * math.sqrt(1 + 1 / 3)
+    row = frame(found).set_index("decoder").loc["spec"]
+    ends = [math.exp(np.mean(logs) + sign * half) for sign in (-1, 1)]
+    assert [row["next_low"], row["next_high"]] == pytest.approx(ends)
+    mean = found.decoders["spec"][1].mean
+    assert [row["speedup_low"], row["speedup_high"]] == [mean.low, mean.high]
+    assert mean.low != pytest.approx(ends[0])
+
+
+def test_a_prompt_that_one_session_did_not_answer_is_left_out_of_all(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    rows = [json.loads(line) for line in (two / "samples.jsonl").read_text().splitlines()]
+    lost = rows[0]["conversation"]
+    for row in rows:
+        if row["conversation"] == lost and row["decoder"] == "spec":
+            row |= {"error": "RuntimeError: boom", "tokens": None, "steps": None, "total_s": None}
+    (two / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_pool([str(one), str(two)], one)
+    each = [s.by_prompt[s.by_prompt["decoder"] == "spec"] for s in found.sessions]
+    both = [rows[rows["conversation"] != lost]["speedup"] for rows in each]
+    expected = math.exp(np.mean([np.log(ratios).mean() for ratios in both]))
+    pooled = found.decoders["spec"][1].mean
+    assert pooled.num == len(both[1]) < found.decoders["nar"][1].mean.num
+    assert pooled.value == pytest.approx(expected)
+
+
+def test_prompts_of_one_name_and_another_text_are_refused(synthetic_run: Write) -> None:
+    one, two = (session(synthetic_run, number) for number in range(2))
+    text = (two / "samples.jsonl").read_text()
+    first = json.loads(text.splitlines()[0])["prompt_hash"]
+    (two / "samples.jsonl").write_text(text.replace(first, "f" * len(first)))
+    manifest = (two / "manifest.json").read_text()
+    (two / "manifest.json").write_text(manifest.replace(first, "f" * len(first)))
+    assert "their prompts differ" in refused(one, two).message
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "occasions"),
+    [
+        ("10:00", "10:40", ["1", "1"]),  # five minutes of pause after forty of work
+        ("10:00", "10:20", ["1", "2"]),
+        ("10:36", None, ["1", "1"]),  # its end is unknown
+    ],
+)
+def test_a_pause_is_from_the_end_of_a_session_to_the_start_of_the_next(
+    began: str, ended: str | None, occasions: list[str], synthetic_run: Write
+) -> None:
+    runs = []
+    for number, (start, end) in enumerate(((began, ended), ("10:45", "10:50"))):
+        status: dict[str, Any] = {"status": "complete", "verdict": "VALID"}
+        status["started_utc"] = f"2026-11-20T{start}:00+00:00"
+        if end is not None:
+            status["finished_utc"] = f"2026-11-20T{end}:00+00:00"
+        runs.append(session(synthetic_run, number, status=status))
+    assert load_pool([*map(str, runs)], runs[0]).occasions == occasions

@@ -1,0 +1,112 @@
+"""The Python interface: the documented examples run, and show what the report's files say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import bench
+from bench.errors import BenchError, Exit
+from bench.extras.notebook import Drawing, Results, load_run
+from tests.conftest import only_svg
+
+pytestmark = pytest.mark.usefixtures("saved")
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+CELLS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_documented_examples_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(CELLS) == 3
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for cell in CELLS:
+        exec(compile(cell, "docs/notebooks.md", "exec"), names)
+    measured = names["results"]
+    assert (tmp_path / "results" / "latest" / "report.md").is_file()
+    written = pd.read_csv(measured.path / "summary.csv")
+    assert list(written.columns) == list(names["summary"].columns)
+    assert names["spec"].speedup == pytest.approx(
+        written.query("decoder == 'spec' and family == 'all'")["speedup"].item(), rel=1e-4
+    )
+    assert (tmp_path / "speedup.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_frames_are_those_of_the_files(reported_run: Path) -> None:
+    results = load_run(reported_run)
+    written = pd.read_csv(reported_run / "summary.csv")
+    assert list(results.summary.columns) == list(written.columns)
+    for column in written.select_dtypes("number"):
+        shown = results.summary[column].astype(float).to_numpy()
+        assert shown == pytest.approx(written[column].to_numpy(), rel=1e-4, nan_ok=True), column
+    assert [row.decoder for row in results.rows] == list(written["decoder"])
+    assert len(results.answers) == len(results.records) > 0
+    assert set(results.prompts["decoder"]) - {"ar@aa"} == {"spec", "nar"}
+    assert next(iter(results.headline.index)) == "ar"
+    assert "VALID" in str(results)
+
+
+def test_figures_are_those_of_the_report(reported_run: Path) -> None:
+    figures = load_run(reported_run).figures
+    assert set(figures) == {file.stem for file in (reported_run / "figures").glob("*.png")}
+    drawing = figures["speedup"]
+    assert isinstance(drawing, Drawing)
+    data = pd.read_csv(reported_run / "figures" / "data" / "speedup.csv")
+    assert list(drawing.data.columns) == list(data.columns)
+    stored = (reported_run / "figures" / "speedup.svg").read_text(encoding="utf-8")
+    assert drawing._repr_svg_() == stored
+    with only_svg():
+        assert figures._repr_html_().count("<svg") == len(figures)
+    with pytest.raises(KeyError, match="did you mean 'speedup'"):
+        figures["speedups"]
+
+
+def test_what_a_notebook_shows_is_inert(synthetic_run: Callable[..., Path]) -> None:
+    shown = load_run(synthetic_run({"spec@<script>x</script>": 3.0}))._repr_html_()
+    assert "<b>VALID</b>" in shown
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_a_changed_frame_changes_nothing_else(reported_run: Path) -> None:
+    results = load_run(reported_run)
+    frame = results.summary
+    frame["speedup"] = 0.0
+    assert (results.summary["speedup"] != 0).any()
+
+
+def test_bad_input_is_a_line(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no run folder 'latest'") as caught:
+        load_run(output=tmp_path)
+    assert caught.value.exit_code == Exit.USAGE
+    with pytest.raises(BenchError, match="limits"):
+        bench.run(limits=3, output=tmp_path)
+    with pytest.raises(ValueError, match="progress"):
+        bench.run(limit=3, output=tmp_path, progress="loud")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(AttributeError, match="has no attribute 'rum'"):
+        bench.rum  # noqa: B018
+
+
+def test_opening_a_run_needs_no_model(reported_run: Path) -> None:
+    code = (
+        "import sys; import bench; assert 'pandas' not in sys.modules; "
+        f"bench.load_run({str(reported_run)!r})._repr_html_(); "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_results_are_named_at_the_top() -> None:
+    assert bench.Results is Results
+    assert bench.load_run is load_run

@@ -40,6 +40,7 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_skipped_tests_are_named_as_pytest_names_them(tmp_path: Path) -> None:
     found = skipped(made(tmp_path), tmp_path)
     assert list(found) == [

@@ -56,6 +56,7 @@ def test_frames_are_those_of_the_files(reported_run: Path) -> None:
     assert "VALID" in str(results)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_report(reported_run: Path) -> None:
     figures = load_run(reported_run).figures
     assert set(figures) == {file.stem for file in (reported_run / "figures").glob("*.png")}

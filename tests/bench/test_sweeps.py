@@ -158,6 +158,7 @@ def test_a_2x2_sweep_is_four_runs_and_a_second_time_nothing(tmp_path: Path) -> N
     assert runs_in(folder) == made
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     sweep, folder = sweep_of(tmp_path, GRID), tmp_path / "out"

@@ -10,6 +10,7 @@ def test_a_draft_that_numbers_its_tokens_otherwise_is_refused(case: Case, storie
     assert not (case.folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_draft_of_the_same_tokenizer_passes(case: Case, stories, variant):
     done = case.run(stories, "--draft", variant("fewer"), decoders="spec")
     assert done.code == 0, done.err

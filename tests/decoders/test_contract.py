@@ -239,6 +239,7 @@ def test_results_on_tables_are_inference_tensors_of_real_width() -> None:
             result += 1
 
 
+@pytest.mark.slow
 def test_block_verification_meets_the_contract() -> None:
     decoder = build(parse_spec(f"{EXAMPLES / 'wrong.py'}:BlockVerified"))
     for check in set(checks_for(decoder)) - {check_distribution}:

@@ -135,6 +135,7 @@ def test_above_temperature_1_or_below_transformers_warps_what_is_drafted_twice()
 # ---------------------------------------------------------------- ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [*itertools.product(["llama", "qwen2-window"], KINDS), *[("gpt2", k) for k in KINDS[:3]]],
@@ -495,6 +496,7 @@ def test_nothing_beside_a_model_is_executed(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
+@pytest.mark.slow
 def test_a_custom_loop_promises_nothing_and_runs_alone(tmp_path: Path) -> None:
     decoder = hf(f":custom={custom_file(tmp_path, ASKING)}")
     assert not decoder.lossless

@@ -70,6 +70,7 @@ def test_rejection_has_the_exact_distribution_of_the_table(monkeypatch: pytest.M
     assert_distribution_of(Fractions(TARGET), answers(Speculative(k=1), both, 3, SIXTHS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_stopping_at_an_improbable_draft_keeps_the_distribution(
     monkeypatch: pytest.MonkeyPatch, stop: float

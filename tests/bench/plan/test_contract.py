@@ -109,6 +109,7 @@ WIDE = """\
 """
 
 
+@pytest.mark.slow
 def test_a_decoder_that_fits_one_model_claims_and_says_why(
     small: Any, opener: Any, progress: Any, tmp_path: Path, undrawn: None
 ) -> None:
@@ -134,6 +135,7 @@ MODULE = """\
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_a_decoder_that_reads_the_models_modules_is_verified_on_the_llama(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(HEAD + MODULE)

@@ -31,6 +31,7 @@ def setup() -> Setup:
     return open_setup(run_of(decoders=cells, numerics="invariant", tile=8))
 
 
+@pytest.mark.slow
 def test_cells_compute_as_the_run_does_or_as_they_say(setup: Setup) -> None:
     tiles = {cell: getattr(arm.models.target, "tile", None) for cell, arm in setup.arms.items()}
     assert tiles == {"ar": 8, "ar@fast": None, "ptp": 8, "ptp@fast": None}

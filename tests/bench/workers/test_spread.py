@@ -151,6 +151,7 @@ def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
     assert raised.value.exit_code == Exit.FAILED
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_more_workers_and_then_alone(
     alone: Run, in_process: Any, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.skipped import lacking, main, skipped
 
 ROOT = Path(__file__).parents[1]

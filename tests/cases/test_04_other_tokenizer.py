@@ -1,5 +1,7 @@
 """A draft model of equal size with other token ids: no draft of it could ever stand."""
 
+import pytest
+
 from tests.cases.conftest import Case
 
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cases.conftest import Case
 
 LINE = "the draft model's context is 48 tokens, the target's 512: texts of this run have up to "

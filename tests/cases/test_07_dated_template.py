@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from bench.records.environment import ENV
 from bench.records.run_folder import CONFIG, load_run
 from bench.settings.config import read_toml

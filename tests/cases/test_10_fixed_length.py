@@ -1,5 +1,7 @@
 """``--fixed-length`` goes on behind the end token: told with its share, and not scored."""
 
+import pytest
+
 from tests.cases.conftest import Case
 
 MOST = 64

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.records.run_folder import load_run
 from tests.cases.conftest import Case
 

@@ -1,5 +1,7 @@
 """A generation config that samples or has stop strings is told, recorded and shown."""
 
+import pytest
+
 from tests.cases.conftest import Case
 
 

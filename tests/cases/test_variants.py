@@ -1,5 +1,7 @@
 """The variants are what their names say: otherwise a case would test nothing."""
 
+import pytest
+
 from tests.cases.conftest import Case
 from tests.cases.variants import CHANGES
 

@@ -99,6 +99,7 @@ def test_bad_input_is_a_line(tmp_path: Path) -> None:
         bench.rum  # noqa: B018
 
 
+@pytest.mark.slow
 def test_opening_a_run_needs_no_model(reported_run: Path) -> None:
     code = (
         "import sys; import bench; assert 'pandas' not in sys.modules; "

@@ -210,6 +210,7 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
         assert refused.value.exit_code == Exit.USAGE
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick", "saved")
 def test_prompt_length_is_an_axis_with_a_figure(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [30, 90]\n")

@@ -91,6 +91,7 @@ def test_a_drafting_loop_meets_the_contract(kind: str, check: Check) -> None:
     check(hf(f":kind={kind}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["assisted"])
 def test_a_drafting_loop_follows_the_targets_distribution(kind: str) -> None:
     draws = table_draws(hf(f":kind={kind}"), 300)
@@ -174,6 +175,7 @@ def test_sampled_answers_are_those_of_their_seed() -> None:
     assert all(one != other for one, other in zip(sampled(1), sampled(2), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warped", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
 def test_the_warp_is_the_samplings(warped: dict) -> None:
     # each of them leaves the likeliest token alone

@@ -64,6 +64,7 @@ def assert_distribution_of(target: Fractions, found: dict[tuple[int, ...], float
         assert found[answer] == pytest.approx(mass, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_rejection_has_the_exact_distribution_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "Uniforms", Uniforms)
     both = Models(target=Fractions(TARGET), draft=Fractions(DRAFT))

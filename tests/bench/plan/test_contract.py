@@ -50,7 +50,13 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("name", ["NoResidual", "Lenient", "PeeksAtTest"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NoResidual",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("Lenient", "PeeksAtTest")),
+    ],
+)
 def test_a_wrong_distribution_is_refuted(name: str) -> None:
     found = examine(wrong(name), sampled=True)
     assert found.outcome == "wrong"

@@ -40,6 +40,7 @@ def test_cells_compute_as_the_run_does_or_as_they_say(setup: Setup) -> None:
     assert precisions == ["invariant", "bfloat16", "invariant", "bfloat16"]
 
 
+@pytest.mark.slow
 def test_both_numerics_share_the_weights(setup: Setup) -> None:
     one, other = setup.arms["ar"].models.target, setup.arms["ar@fast"].models.target
     assert one.module is other.module  # type: ignore[attr-defined]

@@ -612,6 +612,7 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
         assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_what_hollow_means_is_said_once_and_every_other_figure_names_the_lossy(
     synthetic_run: Write,
@@ -628,6 +629,7 @@ def test_what_hollow_means_is_said_once_and_every_other_figure_names_the_lossy(
             assert "lossy" in drawing, file.name
 
 
+@pytest.mark.slow
 def test_every_axis_of_numbers_has_a_label(synthetic_run: Write) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0, "ptp": 4.0}, lossy=["idlm"])
     for name, (figure, _) in gallery.draw_all(Findings(load_run(path))).drawn.items():

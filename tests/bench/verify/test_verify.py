@@ -93,6 +93,7 @@ def test_a_negative_control_is_caught(controls: VerifyReport, control: str) -> N
     assert controls.exit_code == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ar", *(f"{WRONG}:{name}" for name in RIGHT)])
 def test_what_the_controls_are_made_of_is_right(controls: VerifyReport, name: str) -> None:
     assert of(controls, name).verdict == "lossless"

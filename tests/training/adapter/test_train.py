@@ -93,6 +93,7 @@ def test_training_leaves_an_adapter_that_loads_and_a_log(
     assert len(config.measured["accuracy"]) == len(config.measured["greedy_survival"]) == 4
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_same_weights(recipe: dict[str, Any], tmp_path: Path) -> None:
     recipe["run"]["stored"] = "float32"
     train_adapter(recipe, tmp_path / "whole", progress="plain")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
 from dataclasses import dataclass
+from unittest import mock
+
+import typer.main
 
 import cli
+
+_get_command = functools.cache(typer.main.get_command)
+"""Typer builds its commands anew for every call, which takes longer than most verbs."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,11 @@ def bench(*arguments: object) -> Output:
     argv, sys.argv = sys.argv, ["bench", *map(str, arguments)]
     code = 0
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(typer.main, "get_command", _get_command),
+        ):
             cli.main()
     except SystemExit as end:
         code = int(end.code or 0)

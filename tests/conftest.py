@@ -99,9 +99,14 @@ def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9)
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what costs a short run most: the first look at all garbage, and asking git."""
-    monkeypatch.setattr("gc.collect", lambda: 0)
+    """Leave out asking git, which costs a short run most."""
     monkeypatch.setattr("bench.machine.source._git", lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def _uncollected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at no garbage: a process of tests has millions of objects, and every run asks often."""
+    monkeypatch.setattr("gc.collect", lambda *_: 0)
 
 
 @pytest.fixture

@@ -139,6 +139,7 @@ def _asks_for_a_gpu(node: ast.AST) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_every_function_that_asks_for_a_gpu_is_on_the_page_of_the_gpu() -> None:
     page = (DOCS / "gpu.md").read_text(encoding="utf-8").split("<!-- gpu:")[1]
     listed = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))

@@ -82,6 +82,7 @@ def test_a_mutant_that_tests_notice_is_caught_and_the_tree_is_left_alone(
     assert (project / "arithmetic.py").read_text(encoding="utf-8") == RIGHT
 
 
+@pytest.mark.slow
 def test_one_that_survives_is_named_and_ends_with_exit_code_3(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +92,7 @@ def test_one_that_survives_is_named_and_ends_with_exit_code_3(
     assert "3 mutants planted: 1 caught, 1 not planted, 1 survived" in said
 
 
+@pytest.mark.slow
 def test_tests_of_minutes_are_asked_where_those_of_seconds_notice_nothing(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +107,7 @@ def test_tests_of_minutes_are_asked_where_those_of_seconds_notice_nothing(
     assert "tests of minutes do not pass with nothing planted" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_one_whose_code_is_gone_or_that_cannot_be_judged_ends_with_exit_code_1(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +138,7 @@ def test_tests_that_never_end_notice_it_and_a_few_mutants_can_be_chosen(
     assert "no mutant is called z" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_marked_as_equivalent_is_counted_apart_and_planted_only_by_name(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

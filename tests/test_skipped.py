@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.skipped import lacking, main, skipped
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +42,7 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_skipped_tests_are_named_as_pytest_names_them(tmp_path: Path) -> None:
     found = skipped(made(tmp_path), tmp_path)
     assert list(found) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterable
 from importlib.util import resolve_name
@@ -30,7 +31,7 @@ def own_files(decoder: Decoder) -> list[Path]:
         file = _file(module)
         if module is not None and file is not None and name not in found and _near(file, first):
             found[name] = file
-            pending += sorted(_imported(file, module.__package__ or ""))
+            pending += sorted(_imported(file.read_bytes(), module.__package__ or ""))
     return [*(found[name] for name in sorted(found)), *map(Path, decoder.sources)]
 
 
@@ -54,16 +55,17 @@ def repository_of(decoders: Iterable[Decoder]) -> GitState | None:
     return git_state(root, [file for file in own if file.is_relative_to(root)])
 
 
-def _imported(file: Path, package: str) -> set[str]:
-    """Return the names of modules that a file may import, also inside of functions."""
+@functools.cache
+def _imported(source: bytes, package: str) -> frozenset[str]:
+    """Return the names of modules that a source may import, also inside of functions."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
             base = resolve_name("." * node.level + (node.module or ""), package)
             names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return names
+    return frozenset(names)
 
 
 def _file(module: ModuleType | None) -> Path | None:

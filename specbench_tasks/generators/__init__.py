@@ -6,6 +6,7 @@ content (see `base.split_of`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator
@@ -54,10 +55,15 @@ def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
 
 def zoo_conversations(family: str) -> list[Conversation]:
     """Return the fixed held-out test set: the first 120 distinct conversations of a family."""
+    return list(_zoo_conversations(family))
+
+
+@functools.cache
+def _zoo_conversations(family: str) -> tuple[Conversation, ...]:
     chosen: dict[tuple[str, ...], Conversation] = {}
     examples = generate(family, "test", ZOO_SEED)
     while len(chosen) < NUM_ZOO_CONVERSATIONS:
         drawn, name = next(examples), f"zoo-{family}-{len(chosen):05d}"
         asked = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
         chosen.setdefault(drawn.turns, asked)
-    return list(chosen.values())
+    return tuple(chosen.values())

@@ -69,8 +69,9 @@ class Case:
 
 
 @pytest.fixture(autouse=True)
-def _fast(undrawn: None, quick: None) -> None:
+def _fast(undrawn: None, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out figures, and what else takes longer than these runs."""
+    monkeypatch.setattr("bench.measure.timing.WARMUP_MAX", 1)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """A draft model of equal size with other token ids: no draft of it could ever stand."""
 
+import pytest
+
 from tests.cases.conftest import Case
 
 
@@ -10,6 +12,7 @@ def test_a_draft_that_numbers_its_tokens_otherwise_is_refused(case: Case, storie
     assert not (case.folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_draft_of_the_same_tokenizer_passes(case: Case, stories, variant):
     done = case.run(stories, "--draft", variant("fewer"), decoders="spec")
     assert done.code == 0, done.err

@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
+
 from tests.cases.conftest import Case
 
 LINE = "the draft model's context is 48 tokens, the target's 512: texts of this run have up to "
 
 
+@pytest.mark.slow
 def test_texts_beyond_the_drafts_context_are_told_of_in_the_run_and_in_its_report(
     case: Case, stories, variant
 ):
@@ -19,6 +22,7 @@ def test_texts_beyond_the_drafts_context_are_told_of_in_the_run_and_in_its_repor
     assert [line for line in warnings if LINE in line]
 
 
+@pytest.mark.slow
 def test_texts_within_it_are_not(case: Case, stories, variant):
     done = case.run(stories, "--draft", variant("short"), decoders="spec")
     assert LINE not in done.err

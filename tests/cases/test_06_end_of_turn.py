@@ -22,6 +22,7 @@ def running_on(stories: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_turns_end_that_stops_nothing_is_told_and_recorded(case: Case, running_on: Path):
     done = case.run(running_on)
     assert done.code == 0, done.err

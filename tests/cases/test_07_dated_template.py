@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from bench.records.environment import ENV
 from bench.records.run_folder import CONFIG, load_run
 from bench.settings.config import read_toml
@@ -14,6 +16,7 @@ def hashes(case: Case, output: str = "out") -> list[str]:
     return [prompt.hash for prompt in load_run(case.latest(output)).plan.prompts]
 
 
+@pytest.mark.slow
 def test_a_date_is_recorded_told_and_measured_again(case: Case, variant, monkeypatch):
     monkeypatch.setattr("bench.plan.setup.today", lambda: "2026-03-01")
     quick = ("--quality-limit", 0)
@@ -36,6 +39,7 @@ def test_a_date_is_recorded_told_and_measured_again(case: Case, variant, monkeyp
     assert "date (--date) is 2026-03-01 in base and 2026-03-02 in head" in reason
 
 
+@pytest.mark.slow
 def test_a_template_that_draws_has_the_same_prompts_in_every_process(case: Case, variant):
     first = case.run(variant("drawn"), "--dry-run")
     assert "its chat template draws at random" in first.err
@@ -46,6 +50,7 @@ def test_a_template_that_draws_has_the_same_prompts_in_every_process(case: Case,
     assert shown == [line for line in second.out.splitlines() if "Lily" in line or "cat" in line]
 
 
+@pytest.mark.slow
 def test_a_template_without_a_date_is_recorded_without_one(case: Case, variant):
     assert case.run(variant("say"), "--quality-limit", 0, "--date", "2026-03-01").code == 0
     found = json.loads((case.latest() / ENV).read_text())["models"]["target"]["template"]

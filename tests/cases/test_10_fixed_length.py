@@ -1,11 +1,14 @@
 """``--fixed-length`` goes on behind the end token: told with its share, and not scored."""
 
+import pytest
+
 from tests.cases.conftest import Case
 
 MOST = 64
 SMALL = ("--max-new-tokens", MOST, "--limit", 1, "--quality-limit", 1)
 
 
+@pytest.mark.slow
 def test_what_follows_the_end_is_told_and_not_scored(case: Case):
     assert case.run("zoo", *SMALL, tasks="qa").code == 0
     assert case.run("zoo", *SMALL, "--fixed-length", tasks="qa", output="fixed").code == 0

@@ -10,6 +10,7 @@ from bench.settings.config import parse_arguments, read_toml
 from tests.cases.conftest import Case
 
 
+@pytest.mark.slow
 def test_an_argument_reaches_the_template_the_record_and_the_header(case: Case, variant):
     off = ("--template-args", "enable_thinking=false", "--quality-limit", 0)
     assert case.run(variant("think"), *off).code == 0

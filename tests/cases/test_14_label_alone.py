@@ -14,6 +14,7 @@ def test_a_label_that_says_what_no_option_does_is_refused(decoders: str) -> None
     assert "write" in done.err
 
 
+@pytest.mark.slow
 def test_the_label_of_a_row_of_the_tables_is_that_row() -> None:
     done = bench(*DRY, "idlm@isd")
     assert done.code == 0
@@ -21,5 +22,6 @@ def test_the_label_of_a_row_of_the_tables_is_that_row() -> None:
     assert "idlm@isd is idlm:mode=isd:stride=8" in done.err
 
 
+@pytest.mark.slow
 def test_isd_alone_says_how_it_differs_from_the_row_of_the_tables() -> None:
     assert "the tables' row idlm@isd is isd:stride=8" in bench(*DRY, "isd").err

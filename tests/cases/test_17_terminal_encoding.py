@@ -10,7 +10,7 @@ import pytest
 from tests.cases.conftest import Case
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("cp1252", marks=pytest.mark.slow)])
 def test_prompts_of_any_script_are_shown_on_any_terminal(encoding: str, case: Case):
     file = case.write([{"id": "u", "prompt": "猫は庭で — “眠る” 😀"}], "u.jsonl")
     command = [sys.executable, "-m", "bench", "show-prompts", "-t", str(file)]

@@ -8,7 +8,13 @@ from tests.cases.conftest import Case
 from tests.cases.variants import VOCAB
 
 
-@pytest.mark.parametrize("sampled", [(), ("--temperature", 0.8)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        pytest.param((), id="greedy"),
+        pytest.param(("--temperature", 0.8), id="sampled", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("padded", ["draft", "target"])
 def test_a_draft_of_the_same_tokenizer_may_have_another_size(
     padded: str, sampled: tuple[object, ...], case: Case, stories, variant

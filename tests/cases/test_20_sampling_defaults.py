@@ -1,8 +1,11 @@
 """A generation config that samples or has stop strings is told, recorded and shown."""
 
+import pytest
+
 from tests.cases.conftest import Case
 
 
+@pytest.mark.slow
 def test_sampling_and_stop_strings_of_a_generation_config_are_told(case: Case, variant, stories):
     done = case.run(variant("sampling"), "--quality-limit", 0)
     assert done.code == 0, done.err

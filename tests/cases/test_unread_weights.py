@@ -8,6 +8,7 @@ from bench.records.run_folder import load_run
 from tests.cases.conftest import Case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "weight"), [("biased", "q_proj.bias"), ("fewer", "layers.3.")])
 def test_weights_without_a_place_are_told(case: Case, variant, name, weight):
     done = case.run(variant(name), "--quality-limit", 0)
@@ -19,6 +20,7 @@ def test_weights_without_a_place_are_told(case: Case, variant, name, weight):
     assert note in case.report()
 
 
+@pytest.mark.slow
 def test_a_text_under_several_names_is_one_cluster(case: Case, stories):
     tasks = case.write([{"id": str(n), "prompt": "Once upon a time"} for n in range(4)])
     case.run(stories, "--quality-limit", 0, tasks=tasks)

@@ -1,9 +1,12 @@
 """The variants are what their names say: otherwise a case would test nothing."""
 
+import pytest
+
 from tests.cases.conftest import Case
 from tests.cases.variants import CHANGES
 
 
+@pytest.mark.slow
 def test_the_model_itself_passes_without_a_word(case: Case, stories):
     done = case.run(stories)
     assert done.code == 0, done.err
@@ -11,6 +14,7 @@ def test_the_model_itself_passes_without_a_word(case: Case, stories):
     assert {record.decoder for record in case.records()} == {"ar", "ar@aa", "lookup"}
 
 
+@pytest.mark.slow
 def test_a_model_with_renumbered_tokens_says_the_same(case: Case, stories, variant):
     for output, model in (("out", stories), ("other", variant("permuted"))):
         assert case.run(model, "--quality-limit", 0, output=output).code == 0

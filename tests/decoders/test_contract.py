@@ -59,13 +59,13 @@ SPECS = [
     "eagle@chain:width=1:nodes=3",
     "eagle@wide:width=7:nodes=40:depth=4",
     "eagle@shallow:depth=1",
-    "eagle@strict:verify=strict",
-    "eagle@strict_wide:verify=strict:width=3:nodes=30:depth=4",
+    "eagle@rejection:verify=rejection",
+    "eagle@rejection_wide:verify=rejection:width=3:nodes=30:depth=4",
     "medusa@chain:width=1:nodes=3",
     "medusa@wide:width=7:nodes=40",
     "medusa@one:heads=1",
-    "medusa@strict:verify=strict",
-    "medusa@strict_wide:verify=strict:width=3:nodes=30",
+    "medusa@rejection:verify=rejection",
+    "medusa@rejection_wide:verify=rejection:width=3:nodes=30",
     "lookup@long:n=5:k=12",
     "hybrid@merge:how=merge",
     "hybrid@model:first=lookup+n=2+k=8:then=spec:least=2",
@@ -239,6 +239,7 @@ def test_results_on_tables_are_inference_tensors_of_real_width() -> None:
             result += 1
 
 
+@pytest.mark.slow
 def test_block_verification_meets_the_contract() -> None:
     decoder = build(parse_spec(f"{EXAMPLES / 'wrong.py'}:BlockVerified"))
     for check in set(checks_for(decoder)) - {check_distribution}:

@@ -227,6 +227,7 @@ def test_drawn_trees_have_an_even_share_of_the_nodes_on_every_level(nodes: int, 
     assert [places.count(places[0] + level) for level in range(1, 5)] == [rows // 4] * 4
 
 
+@pytest.mark.slow
 def test_a_better_layer_has_more_accepted() -> None:
     def accepted(error: float) -> int:
         """In answers to many prompts: greedy ones of a table soon go round in a circle."""

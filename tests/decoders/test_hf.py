@@ -91,6 +91,7 @@ def test_a_drafting_loop_meets_the_contract(kind: str, check: Check) -> None:
     check(hf(f":kind={kind}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["assisted"])
 def test_a_drafting_loop_follows_the_targets_distribution(kind: str) -> None:
     draws = table_draws(hf(f":kind={kind}"), 300)
@@ -135,6 +136,7 @@ def test_above_temperature_1_or_below_transformers_warps_what_is_drafted_twice()
 # ---------------------------------------------------------------- ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [*itertools.product(["llama", "qwen2-window"], KINDS), *[("gpt2", k) for k in KINDS[:3]]],
@@ -173,6 +175,7 @@ def test_sampled_answers_are_those_of_their_seed() -> None:
     assert all(one != other for one, other in zip(sampled(1), sampled(2), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warped", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
 def test_the_warp_is_the_samplings(warped: dict) -> None:
     # each of them leaves the likeliest token alone
@@ -495,6 +498,7 @@ def test_nothing_beside_a_model_is_executed(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
+@pytest.mark.slow
 def test_a_custom_loop_promises_nothing_and_runs_alone(tmp_path: Path) -> None:
     decoder = hf(f":custom={custom_file(tmp_path, ASKING)}")
     assert not decoder.lossless

@@ -126,6 +126,7 @@ def distance(
     return max(gaps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("proposal", "branches"),
     [
@@ -185,6 +186,7 @@ class OneStream(CoinScript):
         return super().at("draw" if stream == "accept" else stream, position)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "exact"), [(CoinScript, True), (OneStream, False)])
 def test_the_distribution_is_exact_where_specs_are_proposed_again_after_a_rejection(
     script: type[CoinScript], exact: bool, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +213,7 @@ NUCLEUS = Sampling(temperature=1.0, top_p=0.6, max_new_tokens=3)
 WARM = Sampling(temperature=2.0, max_new_tokens=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [NUCLEUS, WARM], ids=["top-p", "temperature"])
 def test_the_distribution_is_the_warped_one(
     sampling: Sampling, monkeypatch: pytest.MonkeyPatch
@@ -254,6 +257,7 @@ class LogitsAsDistribution(Tampering):
         return dataclasses.replace(result, slot_probs=result.slot_probs.log() + 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("naive", [ArgmaxUnderSoftDistribution, LogitsAsDistribution])
 def test_verifying_with_another_distribution_than_the_specs_were_drawn_from_is_told_apart(
     naive: type[Tampering], monkeypatch: pytest.MonkeyPatch
@@ -280,6 +284,7 @@ def test_verifying_with_another_warp_than_tokens_are_drawn_with_is_told_apart(
     assert distance(isd(stride=2), monkeypatch, sampling, ends=ENDS[:2]) > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verify", "option"), [("relaxed", {"lenience": 0.3}), ("topk", {})])
 def test_relaxed_acceptance_leaves_the_distribution_and_says_so(
     verify: str, option: dict[str, float], monkeypatch: pytest.MonkeyPatch

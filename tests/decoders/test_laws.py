@@ -104,6 +104,7 @@ REJECTING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -142,6 +142,7 @@ def test_nothing_is_proposed_that_was_never_seen_or_that_the_budget_cannot_hold(
     assert [step.target_rows for step in answer.steps] == [1] * 10 + [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", [PromptLookup(n=1, k=1), PromptLookup(n=2, k=2)])
 def test_answers_have_the_exact_distribution_of_the_table(
     monkeypatch: pytest.MonkeyPatch, decoder: PromptLookup

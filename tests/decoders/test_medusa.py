@@ -72,7 +72,7 @@ def test_no_more_heads_are_asked_than_the_option_says() -> None:
     assert {step.depth for step in answer.steps[1:-1]} == {2}
 
 
-@pytest.mark.parametrize("verify", ["coupled", "strict"])
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
 def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
     """With top-k 1 one token may follow each: the tree is a chain."""
     model = Recording(0.0)

@@ -314,6 +314,7 @@ def test_no_draft_is_verified_that_the_budget_has_no_room_for(variant: str) -> N
             left -= len(step.tokens)
 
 
+@pytest.mark.slow
 @both_variants
 def test_a_round_has_no_more_rows_than_the_cache_has_room_for(variant: str) -> None:
     """Sixty branches of up to sixty slots, at the end of an answer: far more than there is room."""

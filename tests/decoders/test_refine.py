@@ -298,6 +298,7 @@ def test_every_token_says_which_pass_decided_it(rules: dict[str, Any], sampling:
     assert {0, 1, 2} <= {decided for step in answer.steps for decided in step.decided}
 
 
+@pytest.mark.slow
 def test_more_passes_bring_tokens_nearer_to_the_target() -> None:
     """Where the first pass was wrong a later one, which sees neighbours, may be right."""
     found = [agreement(refine(max_passes=passes, revise="none")) for passes in (1, 2, 4, 15)]

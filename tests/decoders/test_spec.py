@@ -64,12 +64,14 @@ def assert_distribution_of(target: Fractions, found: dict[tuple[int, ...], float
         assert found[answer] == pytest.approx(mass, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_rejection_has_the_exact_distribution_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "Uniforms", Uniforms)
     both = Models(target=Fractions(TARGET), draft=Fractions(DRAFT))
     assert_distribution_of(Fractions(TARGET), answers(Speculative(k=1), both, 3, SIXTHS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_stopping_at_an_improbable_draft_keeps_the_distribution(
     monkeypatch: pytest.MonkeyPatch, stop: float

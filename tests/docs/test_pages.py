@@ -22,6 +22,7 @@ def blocks(path: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", TEXTS[path], re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
     tmp_path: Path,
 ) -> None:

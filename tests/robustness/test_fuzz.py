@@ -274,6 +274,7 @@ def test_a_whole_file_is_read(name: str, tmp_path: Path) -> None:
     PARSERS[name].read(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.filterwarnings("ignore")
 def test_some_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_tracebacks_and_other_engines_answers_are_not_written_elsewhere(
     assert "external.jsonl is a link" in refused(lambda: append_external(run, answer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tables", "figures", "figures/data"])
 def test_a_report_is_not_written_through_a_linked_folder(
     name: str, whole: Path, victim: Path, tmp_path: Path
@@ -162,6 +163,7 @@ def test_a_page_of_runs_replaces_a_link(whole: Path, victim: Path, tmp_path: Pat
     assert not page.is_symlink()
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_nothing_through_a_link(victim: Path, tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text('decoders = "spec"\n[sweep]\nseed = [1]\n')

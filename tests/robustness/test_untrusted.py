@@ -214,6 +214,7 @@ def poison(tmp_path: Path) -> tuple[Path, Path]:
     return file, mark
 
 
+@pytest.mark.slow
 def test_a_plugin_is_run_only_by_who_names_it(
     poison: tuple[Path, Path],
     small: Any,

@@ -141,6 +141,7 @@ def undrawn() -> Iterator[None]:
 SLOW_MACHINE = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=SLOW_MACHINE)
 @given(changes=st.lists(CHANGES, min_size=1, max_size=2), verb=st.sampled_from(VERBS[:9]))

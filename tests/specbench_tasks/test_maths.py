@@ -22,6 +22,7 @@ p - q|\frac{14}{3}|9|\text{Evelyn}|42|27|90^\circ|3\sqrt{13}|4|2220|\frac{3}{56}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "gold", [gold for line in GOLDS.split("\n") for gold in line.split("|") if gold]
 )

@@ -65,6 +65,7 @@ def tables(home: Path, tmp_path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_draft_is_distilled_written_in_half_precision_and_drafts(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ QUICK = ("ptp", "medusa", "drafter", "draft")
 """One of each job; the other variants are slow."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],

@@ -46,6 +46,7 @@ def fail_while_another_works() -> None:
     time.sleep(60)
 
 
+@pytest.mark.slow
 def test_what_a_worker_raises_is_all_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("torch.multiprocessing.spawn").addHandler(caplog.handler)
     with pytest.raises(ValueError, match="no such model"):

@@ -128,6 +128,7 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2")) == made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "lone", "num_rows", "graphs"),
     [

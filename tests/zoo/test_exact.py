@@ -34,6 +34,7 @@ def opened(dtype: torch.dtype) -> Models:
     return Models(target=target, draft=load("draft"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "temperature", "batch"),
     [

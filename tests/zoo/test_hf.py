@@ -22,6 +22,7 @@ from tests.zoo.conftest import ROOT
 LOOPS = ["hf", "hf:kind=assisted", "hf:kind=lookup", "hf:kind=early-exit:exit_layer=2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec", [*LOOPS[:2], *(pytest.param(spec, marks=pytest.mark.slow) for spec in LOOPS[2:])]
 )
@@ -45,6 +46,7 @@ def test_a_loop_of_transformers_gives_ars_tokens_to_many_prompts(
     assert tokens_of(build(parse_spec(spec)), zoo, prompts, sampling) == expected
 
 
+@pytest.mark.slow
 def test_assisted_generation_accepts_what_spec_accepts(
     zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -58,6 +60,7 @@ def test_assisted_generation_accepts_what_spec_accepts(
     assert per_step[0] == pytest.approx(per_step[1], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["ptp", "spec"])
 def test_a_user_of_transformers_runs_ours_and_has_the_same_ids(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, spec: str

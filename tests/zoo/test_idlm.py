@@ -69,6 +69,7 @@ def check(
             assert edge_distance(models, prompt, ars, ours, sampling) < NEAR_TIE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [2, 3, 4, 8])
 def test_greedy_strides_are_ars_tokens(
     masked: Models, tokenizer: PreTrainedTokenizerBase, stride: int
@@ -87,6 +88,7 @@ def test_greedy_strides_are_ars_tokens_on_every_held_out_prompt(
     check(shipped, prompts, sampling, StridedDecoding(stride=stride), 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stride", "least"), [(4, 2.5), (8, 3.2)])
 def test_the_shipped_strides_stand(
     shipped: Models, tokenizer: PreTrainedTokenizerBase, stride: int, least: float
@@ -98,6 +100,7 @@ def test_the_shipped_strides_stand(
     assert sum(len(s.tokens) for s in steps) > least * sum(s.target_calls for s in steps)
 
 
+@pytest.mark.slow
 def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
     shipped: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -115,6 +118,7 @@ def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
     assert same[3] > 0.7 * len(prompts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "decoder", [StridedDecoding(verify="coupled"), Jacobi()], ids=["isd", "jacobi"]
 )

@@ -17,6 +17,7 @@ from decoders.spec import Speculative
 from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of, tokens_of_ar
 
 
+@pytest.mark.slow
 def test_ar_emits_what_transformers_generates(
     zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -37,6 +38,7 @@ def test_ar_emits_what_transformers_generates(
         assert tokens == tuple(theirs[0, len(prompt) :].tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 def test_a_batch_of_8_emits_the_same_tokens_as_each_alone(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, temperature: float
@@ -60,6 +62,7 @@ def test_greedy_drafts_leave_ars_tokens(
     assert tokens_of(decoder, zoo, prompts, sampling, 8) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("top_k", "top_p"), [pytest.param(0, 1.0, marks=pytest.mark.slow), (20, 0.9)]
 )
@@ -99,6 +102,7 @@ def test_coupled_spec_leaves_ars_tokens_only_where_u_meets_a_cdf_edge(
         assert edge_distance(zoo, prompts[index], expected[index], found[index], sampling) < 3e-6
 
 
+@pytest.mark.slow
 def test_stories260k_writes_what_transformers_generates_from_the_empty_prompt(
     stories: HFModel,
 ) -> None:

@@ -68,6 +68,7 @@ def models(spec: str, *, on_cuda: bool, tile: int | None = None) -> Models:
     return Models(target=made, draft=small)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "place"),
     [
@@ -109,6 +110,7 @@ def test_the_budget_holds_every_decoder_to_a_wait_for_each_call() -> None:
         assert max(WAITS[spec]) <= drafts + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

@@ -78,6 +78,7 @@ def test_ptp_emits_ars_tokens_over_ten_thousand_tokens(
     assert num_tokens > 10_000
 
 
+@pytest.mark.slow
 def test_the_shipped_adapter_proposes_what_stands(
     parallel: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:

@@ -43,6 +43,7 @@ def test_greedy_answers_in_batches_of_all_prompts_are_those_of_each_alone(per_fa
             assert answer.tokens == alone.tokens, cell
 
 
+@pytest.mark.slow
 def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None:
     progress, taken = choose("none"), LineCollector()
     values = {"tasks": "translation,math_reasoning", "quality_limit": 12, "limit": 1}

@@ -207,6 +207,7 @@ def test_a_turn_without_reference_says_so() -> None:
     assert "no reference" in text
 
 
+@pytest.mark.slow
 def test_tasks_and_runs_are_listed_without_torch() -> None:
     code = (
         "import sys, pathlib; from bench.records import prompts; from bench.cli import listing; "

@@ -414,6 +414,7 @@ def test_noise_around_the_margin_is_inconclusive_and_fails_only_when_asked(pair:
     assert judged(runs, Gate(verdict={"inconclusive": "fail"})).exit_code == Exit.INVALID  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_noise_alone_never_regresses(pair: Pair) -> None:
     rng = np.random.default_rng(1)
     runs = pair(conversations=6, quality=0)
@@ -583,6 +584,7 @@ def test_another_split_is_told(pair: Pair) -> None:
     assert "split: None -> test" in judged((base, head)).changes
 
 
+@pytest.mark.slow
 def test_the_committed_reference_can_be_read() -> None:
     folder = Path(__file__).parents[3] / "results" / "reference" / "cpu-zoo"
     comparison = judged((folder, folder))

@@ -56,6 +56,7 @@ def test_frames_are_those_of_the_files(reported_run: Path) -> None:
     assert "VALID" in str(results)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_report(reported_run: Path) -> None:
     figures = load_run(reported_run).figures
     assert set(figures) == {file.stem for file in (reported_run / "figures").glob("*.png")}
@@ -98,6 +99,7 @@ def test_bad_input_is_a_line(tmp_path: Path) -> None:
         bench.rum  # noqa: B018
 
 
+@pytest.mark.slow
 def test_opening_a_run_needs_no_model(reported_run: Path) -> None:
     code = (
         "import sys; import bench; assert 'pandas' not in sys.modules; "

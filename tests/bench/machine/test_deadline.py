@@ -69,6 +69,7 @@ def answers(way: str, limit: TimeLimit, batch_size: int = 1) -> list[Outcome]:
         return scheduler.run([[1], [3], [2], [4]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "batch_size"),
     [
@@ -88,6 +89,7 @@ def test_an_answer_without_an_end_is_stopped_and_all_others_are_given(
     assert [outcomes[0], *outcomes[2:]] == expected
 
 
+@pytest.mark.slow
 def test_signals_are_left_as_they_were() -> None:
     before = signal.getsignal(signal.SIGALRM)
     answers("loop", TimeLimit(SHORT_S))
@@ -103,6 +105,7 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
     return found[0]
 
 
+@pytest.mark.slow
 def test_in_a_thread_endless_calls_are_stopped_as_well() -> None:
     outcomes = in_a_thread(lambda: answers("calls", TimeLimit(SHORT_S)))
     kinds = [type(outcome) for outcome in outcomes]

@@ -50,7 +50,13 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("name", ["NoResidual", "Lenient", "PeeksAtTest"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NoResidual",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("Lenient", "PeeksAtTest")),
+    ],
+)
 def test_a_wrong_distribution_is_refuted(name: str) -> None:
     found = examine(wrong(name), sampled=True)
     assert found.outcome == "wrong"
@@ -109,6 +115,7 @@ WIDE = """\
 """
 
 
+@pytest.mark.slow
 def test_a_decoder_that_fits_one_model_claims_and_says_why(
     small: Any, opener: Any, progress: Any, tmp_path: Path, undrawn: None
 ) -> None:
@@ -134,6 +141,7 @@ MODULE = """\
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_a_decoder_that_reads_the_models_modules_is_verified_on_the_llama(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(HEAD + MODULE)

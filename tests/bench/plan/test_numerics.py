@@ -31,6 +31,7 @@ def setup() -> Setup:
     return open_setup(run_of(decoders=cells, numerics="invariant", tile=8))
 
 
+@pytest.mark.slow
 def test_cells_compute_as_the_run_does_or_as_they_say(setup: Setup) -> None:
     tiles = {cell: getattr(arm.models.target, "tile", None) for cell, arm in setup.arms.items()}
     assert tiles == {"ar": 8, "ar@fast": None, "ptp": 8, "ptp@fast": None}
@@ -39,6 +40,7 @@ def test_cells_compute_as_the_run_does_or_as_they_say(setup: Setup) -> None:
     assert precisions == ["invariant", "bfloat16", "invariant", "bfloat16"]
 
 
+@pytest.mark.slow
 def test_both_numerics_share_the_weights(setup: Setup) -> None:
     one, other = setup.arms["ar"].models.target, setup.arms["ar@fast"].models.target
     assert one.module is other.module  # type: ignore[attr-defined]

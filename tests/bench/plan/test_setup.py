@@ -81,6 +81,7 @@ def test_an_adapter_that_nothing_takes_is_refused(small: Any) -> None:
     assert refused.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_run_builds_each_decoder_once_and_its_resumption_once(
     small: Any, opener: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def refused(*runs: Path) -> BenchError:
     return told.value
 
 
+@pytest.mark.slow
 def test_runs_of_one_model_are_called_by_their_names_and_others_by_the_model(
     synthetic_run: Write,
 ) -> None:
@@ -89,6 +90,7 @@ def test_runs_of_one_name_are_numbered(synthetic_run: Write, tmp_path: Path) -> 
     assert [m.name for m in load_members([str(one), str(two)], tmp_path)] == ["run", "run (2)"]
 
 
+@pytest.mark.slow
 def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
     run = synthetic_run()
     (tmp_path / "link").symlink_to(run)
@@ -156,6 +158,7 @@ def test_one_name_is_one_decoder(synthetic_run: Write) -> None:
     assert "spec" not in set(members[1].summary["decoder"])
 
 
+@pytest.mark.slow
 def test_a_decoder_stands_where_its_weakest_guarantee_puts_it(synthetic_run: Write) -> None:
     cells = {"ptp": 4.0, "spec": 3.0}
     sure = synthetic_run(cells, name="sure")
@@ -183,6 +186,7 @@ def test_options_that_a_run_does_not_state_set_nothing_apart(synthetic_run: Writ
     assert disambiguate_names(sides) == [{}, {}]
 
 
+@pytest.mark.slow
 def test_differences_are_those_that_are_not_the_same_in_all(tmp_path: Path) -> None:
     names = [str(REFERENCES / name) for name in ("cpu-zoo", "cpu-zoo-t07", "cpu-zoo-ptp")]
     members = load_members(names, tmp_path)

@@ -230,6 +230,7 @@ def test_a_run_without_records_gives_an_empty_report(synthetic_run: Write) -> No
     assert "nothing is measured yet" in printed(path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_errors_and_reasons_stand_in_the_report_and_the_terminal(synthetic_run: Write) -> None:
     status = {"status": "complete", "verdict": "INVALID", "reasons": ["a broken invariant"]}
@@ -347,6 +348,7 @@ def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> N
         assert all(word in names for word in column.short.split()), heading
 
 
+@pytest.mark.slow
 def test_the_terminal_begins_with_verdict_and_conclusion_and_sorts_rows_by_guarantee_and_speed(
     synthetic_run: Write,
 ) -> None:
@@ -499,6 +501,7 @@ def counted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_wrong_decoder_is_wrong_in_the_verdict_and_in_its_rows(wrong_run: Path) -> None:
     findings = Findings(load_run(wrong_run))
     rows = {row[0].text: row for row in findings.headline.rows}
@@ -542,6 +545,7 @@ def test_a_wrong_decoder_is_kept_out_of_figures_and_a_line_says_so(wrong_run: Pa
     assert "Left out: spec is WRONG." in (wrong_run / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cut", [0, 50])
 def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
@@ -583,6 +587,7 @@ def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run:
     assert "idlm (guarantee: none)" in findings.sentences[-1]
 
 
+@pytest.mark.slow
 def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_run: Write) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0}, lossy=["idlm"])
     findings = Findings(load_run(path))
@@ -607,6 +612,7 @@ def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_ru
         assert not any(a.overlaps(b) for a in boxes[: len(texts)] for b in boxes if a is not b)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_what_hollow_means_is_said_once_and_every_other_figure_names_the_lossy(
     synthetic_run: Write,
@@ -623,6 +629,7 @@ def test_what_hollow_means_is_said_once_and_every_other_figure_names_the_lossy(
             assert "lossy" in drawing, file.name
 
 
+@pytest.mark.slow
 def test_every_axis_of_numbers_has_a_label(synthetic_run: Write) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0, "ptp": 4.0}, lossy=["idlm"])
     for name, (figure, _) in gallery.draw_all(Findings(load_run(path))).drawn.items():
@@ -634,6 +641,7 @@ def test_every_axis_of_numbers_has_a_label(synthetic_run: Write) -> None:
                 assert axes.get_ylabel() or figure.get_supylabel(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_columns_without_room_follow_in_further_blocks(reported_run: Path, width: int) -> None:
     def words(text: str) -> set[str]:

@@ -139,6 +139,7 @@ def test_every_reference_has_a_source_and_plausible_rows() -> None:
             assert 1 <= length < 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_report_prints_it_beneath_the_runs_own_rows(synthetic_run: Write) -> None:
     path = synthetic_run(quality=0)

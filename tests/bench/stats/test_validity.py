@@ -253,6 +253,7 @@ def test_with_one_repeat_drift_is_a_trend_over_the_blocks(record: Make, end: flo
     assert "the machine's speed drifted" in validity.warnings[0]
 
 
+@pytest.mark.slow
 def test_prompts_of_all_lengths_on_a_steady_machine_are_no_trend(record: Make) -> None:
     alarms = [bool(judge(run_of(once(record, 1.0, seed))).drift) for seed in range(200)]
     assert sum(alarms) <= 6  # 1 % are expected

@@ -83,6 +83,7 @@ def test_a_target_that_drafts_for_itself_is_always_accepted(
     assert findings_of(made, "ptp", "own drafts") == [], "it drafts with an adapter"
 
 
+@pytest.mark.slow
 def test_a_penalty_on_one_side_alone_shows_though_the_output_is_right(
     report: Callable[[str], VerifyReport], tmp_path: Path
 ) -> None:

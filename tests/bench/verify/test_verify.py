@@ -84,6 +84,7 @@ def controls() -> VerifyReport:
     return verify(config, RecordedProgress(), num_draws=1000, opener=open_tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", CONTROLS)
 def test_a_negative_control_is_caught(controls: VerifyReport, control: str) -> None:
     found = of(controls, f"{WRONG}:{control}")
@@ -92,6 +93,7 @@ def test_a_negative_control_is_caught(controls: VerifyReport, control: str) -> N
     assert controls.exit_code == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ar", *(f"{WRONG}:{name}" for name in RIGHT)])
 def test_what_the_controls_are_made_of_is_right(controls: VerifyReport, name: str) -> None:
     assert of(controls, name).verdict == "lossless"
@@ -119,6 +121,7 @@ def test_a_control_is_farther_off_than_the_distance_that_is_stated(control: str)
     assert distance - noise > finding.data["detectable_distance"]
 
 
+@pytest.mark.slow
 def test_honest_decoders_are_lossless(examined: Callable[..., VerifyReport]) -> None:
     report = examined(HONEST, adapters={"ptp": "tables"})
     assert {one.decoder: one.verdict for one in report.examined} == dict.fromkeys(
@@ -137,6 +140,7 @@ def test_honest_decoders_are_lossless(examined: Callable[..., VerifyReport]) -> 
     ]
 
 
+@pytest.mark.slow
 def test_a_drafter_of_25_lines_is_verified(
     examined: Callable[..., VerifyReport], tmp_path: Path
 ) -> None:
@@ -172,6 +176,7 @@ def test_controls_are_caught_whatever_the_seed(examined: Callable[..., VerifyRep
         assert [of(report, name).verdict for name in names] == ["wrong"] * len(names), seed
 
 
+@pytest.mark.slow
 def test_a_lossy_decoder_has_its_distance_measured(small: Make, opener: Any, progress: Any) -> None:
     name = f"{WRONG}:Unverified@loose"
     report = verify(
@@ -184,6 +189,7 @@ def test_a_lossy_decoder_has_its_distance_measured(small: Make, opener: Any, pro
     assert report.exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_lossy_decoder_that_fails_is_inconclusive(
     examined: Callable[..., VerifyReport], decoder_file: Callable[[str], str]
 ) -> None:
@@ -212,6 +218,7 @@ def without_numbers(run: ResolvedRun) -> Any:
     return setup
 
 
+@pytest.mark.slow
 def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: Any) -> None:
     report = verify(
         small(decoders="ar,spec", limit=2), progress(), num_draws=1000, opener=without_numbers
@@ -227,6 +234,7 @@ def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: 
     assert report.curves == []
 
 
+@pytest.mark.slow
 def test_what_ar_fails_on_leaves_the_others_open_too(
     examined: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +270,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_distribution_that_is_wrong_on_the_model_alone_is_caught_by_distribution(
     examined: Callable[..., VerifyReport], decoder_file: Callable[[str], str]
 ) -> None:
@@ -276,12 +285,14 @@ def test_a_distribution_that_is_wrong_on_the_model_alone_is_caught_by_distributi
     assert of(report, "ar").verdict == "lossless"
 
 
+@pytest.mark.slow
 def test_too_few_draws_are_inconclusive(examined: Callable[..., VerifyReport]) -> None:
     report = examined("spec", limit=2, draws=200)
     assert of(report, "spec").verdict == "inconclusive"
     assert report.exit_code == 4
 
 
+@pytest.mark.slow
 def test_a_decoder_that_fails_is_inconclusive_and_the_others_are_examined(
     examined: Callable[..., VerifyReport], decoder_file: Callable[[str], str]
 ) -> None:
@@ -324,6 +335,7 @@ def test_half_precision_is_examined_without_margins_unless_told(
     assert ("any difference from ar is wrong" in notes) == (precision == "invariant")
 
 
+@pytest.mark.slow
 def test_calls_are_compiled_where_a_run_compiles_them_and_the_reason_is_told_where_not(
     small: Make, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +359,7 @@ def test_calls_are_compiled_where_a_run_compiles_them_and_the_reason_is_told_whe
         assert report.examined
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [1, 3, 5])
 def test_an_interruption_keeps_what_was_found(
     examined: Callable[..., VerifyReport], progress: Any, tmp_path: Path, stop_at: int
@@ -374,6 +387,7 @@ def test_a_control_that_was_caught_stays_caught_when_interrupted(
     assert report.exit_code == 130
 
 
+@pytest.mark.slow
 def test_the_table_says_verdicts_powers_and_margins(examined: Callable[..., VerifyReport]) -> None:
     console = Console(width=200, record=True)
     examined("spec", limit=2).print(console)
@@ -405,6 +419,7 @@ def test_everything_printed_is_whole_on_a_narrow_terminal() -> None:
     assert re.search(" +".join(map(str, CURVE)), text)
 
 
+@pytest.mark.slow
 def test_json_holds_every_finding_with_its_data(
     examined: Callable[..., VerifyReport], tmp_path: Path
 ) -> None:

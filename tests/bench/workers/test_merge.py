@@ -52,6 +52,7 @@ def answers(run: Run) -> dict[Any, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_parts_are_disjoint_and_merged_are_the_whole_run(measured: Any, tmp_path: Path) -> None:
     whole = load_run(measured(None))
     parts = [measured(f"{number}/3") for number in (1, 2, 3)]
@@ -141,6 +142,7 @@ def test_phases_count_once_as_their_blocks_do(measured: Any, tmp_path: Path) -> 
     assert read_phases(folder) == (*read_phases(one), kept, *read_phases(other))
 
 
+@pytest.mark.slow
 def test_differences_are_counted_among_the_answers_that_count(
     measured: Any, decoder_file: Any, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_block_is_measured_by_one_worker_beside_which_its_peers_are_no_load(
     assert kinds == sorted(kinds, key=[TimeBlock, ScorePrompts].index), "scoring beside timing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_runs", [5, pytest.param(20, marks=pytest.mark.slow)])
 def test_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_double(
     alone: Run, in_process: Any, tmp_path: Path, num_runs: int
@@ -151,6 +152,7 @@ def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
     assert raised.value.exit_code == Exit.FAILED
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_more_workers_and_then_alone(
     alone: Run, in_process: Any, tmp_path: Path
 ) -> None:

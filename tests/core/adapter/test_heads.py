@@ -101,6 +101,7 @@ def test_hidden_states_are_what_the_head_reads_alone_and_merged(name: str) -> No
         torch.testing.assert_close(got[1:], states_of(model, [*prompt, 20, 22, 23])[-1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "export", "eager", "tiles"])
 def test_states_of_rows_that_are_not_read(way: str) -> None:
     compiled: dict[str, Any] = {"compile": True, "backend": way} if way[0] == "e" else {}

@@ -168,6 +168,7 @@ class ByPrefix(dict):
         return self[key[-1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "q"),
     [

@@ -86,6 +86,7 @@ def assert_alike(found: list[Any], expected: list[Any]) -> None:
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "words"), [("shallow", 20), ("eagle", 0), ("eagle", 9)])
 @pytest.mark.parametrize(("backend", "graphs"), [("export", 1), ("eager", None)])
 def test_graphs_draft_as_plain_layers(
@@ -98,6 +99,7 @@ def test_graphs_draft_as_plain_layers(
         assert model.num_graphs == graphs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["export", "eager"])
 def test_graphs_of_heads_propose_as_plain_heads(backend: Backend) -> None:
     layers = layers_of("medusa")

@@ -105,6 +105,7 @@ def test_slots_of_one_sequence_run_in_no_layer_below(name):
     assert rows == [9, 14, 3, 8, 1, 1, 6, 6]
 
 
+@pytest.mark.slow
 def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph():
     adapter, prompt, sizes = slot_adapter(tiny("qwen2"), enter=ENTER), ids(1, 9), (0, 2, 1)
     calls = [(1, (2,)), (1, (1,)), (4, (3,)), (3, sizes), (2, None)]
@@ -136,6 +137,7 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph():
         assert gap(graph, eager) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_layers_below_with_other_masks_and_rotations_get_their_own():
     kinds = ["sliding_attention", "full_attention", "full_attention"]
     module = fresh("gemma3-window")

@@ -408,6 +408,7 @@ def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own():
     found = made("llama-gqa", "sdpa", "merged")
     model = HFModel(copy.deepcopy(found.module), compile=True, backend="export")
@@ -427,6 +428,7 @@ def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own
     assert model.num_graphs == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [("a", "a"), pytest.param(("a", "b"), marks=pytest.mark.slow)], ids=" ".join
 )

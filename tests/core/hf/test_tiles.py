@@ -181,6 +181,7 @@ PAIRWISE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "temperature", "batch"),
     [

@@ -47,6 +47,7 @@ def test_every_call_is_made_and_counted() -> None:
         assert (step.target_calls, step.target_rows, step.draft_calls) == (1, 5, 4)
 
 
+@pytest.mark.slow
 def test_a_chance_between_is_kept_in_the_long_run_and_the_seed_repeats_it() -> None:
     found = answer("spec:k=1", 0.7, num_tokens=2000)
     stood = accepted(found)

@@ -70,6 +70,7 @@ def answer(model: HFModel, decoder: Any, prompt: list[int], sampling: Sampling) 
     return generate(decoder, prompt, sampling, Models(target=model))
 
 
+@pytest.mark.slow
 def test_a_trained_adapter_is_told_of_loaded_and_decodes(
     masked: dict[str, Any], variant: Variant, home: Path, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def small_model(seed: int = 1) -> Any:
         return LlamaForCausalLM(LlamaConfig(vocab_size=12, **sizes)).eval()
 
 
+@pytest.mark.slow
 def test_strides_learn_the_distributions_of_their_base(tmp_path: Path) -> None:
     module = small_model()
     generator = torch.Generator().manual_seed(3)
@@ -170,6 +172,7 @@ def test_strides_learn_the_distributions_of_their_base(tmp_path: Path) -> None:
     )  # the evaluation's distribution is the plain one here
 
 
+@pytest.mark.slow
 def test_blocks_learn_from_what_they_show_and_where_an_answer_ends(tmp_path: Path) -> None:
     rows = []
     generator = torch.Generator().manual_seed(4)
@@ -222,6 +225,7 @@ def full(recipe: dict[str, Any]) -> dict[str, Any]:
     return recipe
 
 
+@pytest.mark.slow
 def test_a_whole_model_is_trained_and_written_as_an_ordinary_checkpoint(
     full: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ def test_a_short_head_holds_all_words_that_are_asked_for() -> None:
 # ---------------------------------------------------------------- training
 
 
+@pytest.mark.slow
 def test_a_lean_run_learns_is_reported_and_decodes_losslessly(
     lean: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
@@ -264,6 +265,7 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
     ["isd", *(pytest.param(v, marks=pytest.mark.slow) for v in ("c-ptp", "o-ptp", "refine"))],
@@ -287,6 +289,7 @@ def test_the_loss_of_every_variant_falls(
     assert losses[-1] < math.log(300)
 
 
+@pytest.mark.slow
 def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
     lean: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_lack_of_memory_is_not_an_architectures_fault() -> None:
         rehearsed(MemoryError())
 
 
+@pytest.mark.slow
 def test_rows_of_slots_are_cut_to_a_sliding_window(
     recipe: dict[str, Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_training_leaves_an_adapter_that_loads_and_a_log(
     assert len(config.measured["accuracy"]) == len(config.measured["greedy_survival"]) == 4
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_same_weights(recipe: dict[str, Any], tmp_path: Path) -> None:
     recipe["run"]["stored"] = "float32"
     train_adapter(recipe, tmp_path / "whole", progress="plain")
@@ -107,6 +108,7 @@ def test_a_stopped_run_resumes_to_the_same_weights(recipe: dict[str, Any], tmp_p
     assert configs[0] == configs[1]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_path: Path) -> None:
     train_adapter(recipe, tmp_path, progress="plain", stop_after_s=0.0)
     for section, key, value in (
@@ -128,6 +130,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
     assert done.step == RUN["num_steps"]
 
 
+@pytest.mark.slow
 def test_an_adapter_exported_in_half_precision_is_as_good(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -481,6 +484,7 @@ def test_a_recipe_may_extend_another(tmp_path: Path) -> None:
         read_recipe(tmp_path / "d.toml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_recipes_are_complete_and_build(name: str, tmp_path: Path) -> None:
     tables = read_recipe(RECIPES / name)
@@ -498,6 +502,7 @@ def test_the_shipped_recipes_are_complete_and_build(name: str, tmp_path: Path) -
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.slow
 def test_the_command_trains_an_adapter(saved: Callable[[], Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     ended = bench(

@@ -229,6 +229,7 @@ def test_a_word_left_out_is_neither_learnt_nor_drafted_and_counts_as_wrong(
     assert max(job.held_out().sampled.accuracy) < 1 - outside / 4
 
 
+@pytest.mark.slow
 def test_a_drafter_is_trained_chosen_written_and_drafts(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_drafter_is_trained_chosen_written_and_drafts(
         assert sum(step.drafted for step in answer.steps) > 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -320,6 +322,7 @@ def test_recipes_of_smollm2_hold_no_keys_of_other_data(name: str) -> None:
     assert HeadsRecipe.of(tables).drafter is not None
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_drafter(tables: dict[str, Any], home: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "recipe.toml", tmp_path / "out"
     path.write_text(toml_of(tables), encoding="utf-8")

@@ -224,6 +224,7 @@ def test_the_command_trains_heads(tables: dict[str, Any], home: Path, tmp_path: 
         assert told in ended.err
 
 
+@pytest.mark.slow
 def test_a_draft_layer_is_trained_written_and_drafts(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
@@ -328,6 +329,7 @@ def test_more_words_than_answers_hold_are_filled_up_and_other_data_is_refused(
     assert len(words) == num_words - 1
 
 
+@pytest.mark.slow
 def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
@@ -352,6 +354,7 @@ def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
             assert generate(Eagle(verify=verify), [0], sampling, models).tokens == expected
 
 
+@pytest.mark.slow
 def test_a_draft_layer_may_begin_as_another_of_its_sizes(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:

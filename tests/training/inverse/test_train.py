@@ -373,6 +373,7 @@ def state_of(folder: Path, name: str) -> Any:
     return torch.load(folder / ".training" / f"{name}.pt", weights_only=True)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_weights_and_figures(tmp_path: Path) -> None:
     recipe = RECIPE_OF_TESTS
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -126,6 +126,7 @@ def test_batches_learn_answers_and_end_tokens_only(tokenizer: Any) -> None:
     assert (targets == encoder.end).sum() >= 15
 
 
+@pytest.mark.slow
 def test_a_stopped_and_a_killed_run_both_resume_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_stopped_and_a_killed_run_both_resume_to_the_same_weights(
         assert all(torch.equal(whole[key], parts[key]) for key in whole)
 
 
+@pytest.mark.slow
 def test_the_exported_models_load_and_share_a_tokenizer(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -170,6 +172,7 @@ def test_the_exported_models_load_and_share_a_tokenizer(tmp_path: Path) -> None:
         assert model(torch.tensor([ids])).logits.shape == (1, len(ids), len(tokenizer))
 
 
+@pytest.mark.slow
 def test_the_log_holds_losses_and_scores_per_family_and_can_be_plotted(tmp_path: Path) -> None:
     train_zoo(RECIPE, tmp_path, progress="plain")
     log = tmp_path / ".training" / "target.jsonl"
@@ -181,6 +184,7 @@ def test_the_log_holds_losses_and_scores_per_family_and_can_be_plotted(tmp_path:
     assert (tmp_path / "training.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
     train_zoo(RECIPE, tmp_path, progress="none")
     other = {**RECIPE, "target": {**SIZE, "muon_lr": 0.5}}

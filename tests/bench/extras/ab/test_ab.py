@@ -115,12 +115,14 @@ def test_the_same_code_on_both_sides_passes(sides: Any) -> None:
     assert comparison.exit_code == Exit.DONE
 
 
+@pytest.mark.slow
 def test_a_slow_down_of_eight_per_cent_regresses(sides: Any) -> None:
     folders, _ = sides(with_clock(0.54))
     comparison = judged(folders)
     assert {str(cell.verdict) for cell in comparison.cells} == {"regressed"}
 
 
+@pytest.mark.slow
 def test_both_sides_answer_right_after_each_other_in_changing_order(sides: Any) -> None:
     _, asked = sides()
     turns = [(side, cell) for side, do, cell in asked if do == "measure"]
@@ -131,12 +133,14 @@ def test_both_sides_answer_right_after_each_other_in_changing_order(sides: Any) 
     assert {one[1] for one, _ in pairs} == {"ar", "spec"}
 
 
+@pytest.mark.slow
 def test_every_second_repeat_has_fresh_processes_and_the_base_alone_plans(sides: Any) -> None:
     _, asked = sides()
     assert [side for side, do, _ in asked if do == "open"] == ["base", "head"] * 2
     assert [side for side, do, _ in asked if do == "plan"] == ["base"]
 
 
+@pytest.mark.slow
 def test_a_side_says_which_revision_it_is_and_a_folder_does_not(
     sides: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +152,7 @@ def test_a_side_says_which_revision_it_is_and_a_folder_does_not(
     assert load_run(head).status.revision is None
 
 
+@pytest.mark.slow
 def test_the_folders_are_whole_runs(sides: Any) -> None:
     (base, head), _ = sides()
     runs = [load_run(folder) for folder in (base, head)]
@@ -162,6 +167,7 @@ def test_the_folders_are_whole_runs(sides: Any) -> None:
     assert {p.hash for p in runs[0].plan.prompts} == {p.hash for p in runs[1].plan.prompts}
 
 
+@pytest.mark.slow
 def test_a_decoder_that_only_head_has_is_measured_and_new(sides: Any) -> None:
     import dataclasses
 

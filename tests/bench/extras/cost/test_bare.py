@@ -44,6 +44,7 @@ def bench() -> bare.Bench:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bare.SPECS)
 def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, name: str) -> None:
     spec = bare.SPECS[name].format(k=4, slots=5)
@@ -60,6 +61,7 @@ def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, nam
         assert broken_invariants(record, TOKENS + 1) == ()
 
 
+@pytest.mark.slow
 def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -> None:
     lines = [line for line in bare.time_scripted(bench) if line["sequences"] == 1]
     assert [(line["decoder"], line["k"], line["chance"]) for line in lines] == [
@@ -184,6 +186,7 @@ def test_a_part_that_is_killed_at_any_second_keeps_its_whole_lines(tmp_path: Pat
     assert read_lines(path) == found
 
 
+@pytest.mark.slow
 def test_row_invariant_numerics_give_equal_answers(bench: bare.Bench) -> None:
     fast, tiled = bare.time_invariant(bench)
     assert (fast["numerics"], tiled["numerics"]) == ("fast", "invariant")

@@ -111,6 +111,7 @@ def test_rounds_interleave_the_cells_in_orders_of_their_own(tmp_path: Path):
     assert len({tuple(cells) for cells in rounds}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_after", [0, 5, 77])
 def test_what_was_stopped_goes_on_where_it_was_and_measures_nothing_twice(
     tmp_path: Path, stop_after

@@ -23,6 +23,7 @@ SMALL = ("--rows", "2,4", "--sequences", "2", "--contexts", "8,100", "--rounds",
 TARGET = {"architecture": "L", "layers": 1, "hidden_size": 2, "vocab_size": 3, "parameters": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     fresh("llama-gqa").config.save_pretrained(tmp_path / "tiny")
@@ -88,6 +89,7 @@ def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
     assert rows[1][4] == "7.2 %"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_a_cost_folders_files_are_the_same_bytes_again(tmp_path: Path):
     cost = load_cost(write_cost_folder(tmp_path / "cost"))

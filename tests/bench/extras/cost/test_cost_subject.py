@@ -46,6 +46,7 @@ def test_learned_positions_are_looked_up_and_not_read():
     assert work_of(HFModel(module)).weight_bytes == whole - positions.nbytes
 
 
+@pytest.mark.slow
 def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
     config = load_config(None, {"device": "cpu"})
     opened = open_subject(config, TINY, print, shape=str(shape), replay=False)
@@ -79,6 +80,7 @@ def test_an_unknown_shape_is_a_usage_error():
     assert unknown.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_zoos_shape_is_the_zoos(tmp_path: Path):
     opened = open_subject(
         load_config(None, {"device": "cpu"}), TINY, print, shape="zoo", replay=False

@@ -30,6 +30,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_only_decoders_that_drafted_are_exported(exported: tuple[Findings, Path]) -> None:
     _, folder = exported
     assert list(read(folder / "synthetic.json")) == ["spec", "nar"]

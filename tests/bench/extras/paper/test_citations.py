@@ -70,6 +70,7 @@ def test_models_are_known_by_name(name: str | None, expected: tuple[str, ...]) -
     assert of_model(name) == expected
 
 
+@pytest.mark.slow
 def test_a_paper_has_the_entries_of_its_runs_and_no_others() -> None:
     members = stored("cpu-zoo", "cpu-zoo-ptp")
     text, missing = bibliography(members)

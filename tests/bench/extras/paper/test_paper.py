@@ -30,6 +30,7 @@ def written(members: list[NamedRun], folder: Path, venue: str = "icml") -> dict[
     return {f.name: f.read_bytes() for f in write_paper(members, folder, Layout(venue=venue))}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_a_run_gives_figures_their_numbers_and_a_table(reported_run: Path, tmp_path: Path) -> None:
     members = load_members([str(reported_run)], tmp_path)
@@ -59,6 +60,7 @@ def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
     text = written(stored(), tmp_path, "acl")["main.tex"].decode()
     machine = "AMD EPYC, 2 cores"
@@ -66,6 +68,7 @@ def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
     assert f"Decoders of zoo (2.2M parameters, compiled calls), {setting}: speed-up" in text
 
 
+@pytest.mark.slow
 def test_a_caption_of_several_runs_says_once_what_they_share(tmp_path: Path) -> None:
     members = stored("cpu-zoo", "cpu-zoo-t07")
     text = written(members, tmp_path, "neurips")["main.tex"].decode()
@@ -92,6 +95,7 @@ def test_a_label_for_no_decoder_is_refused(tmp_path: Path) -> None:
         write_paper(stored(), tmp_path, Layout(venue="icml", labels={"ptpp": "x"}))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_a_figure_has_the_labels_of_its_paper(reported_run: Path, tmp_path: Path) -> None:
     members = load_members([str(reported_run)], tmp_path)
@@ -136,6 +140,7 @@ def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: 
     assert "rimary" not in caption('primary = "none"\n')
 
 
+@pytest.mark.slow
 def test_a_paper_from_an_invalid_run_ends_as_its_report_does(synthetic_run: Write) -> None:
     run = synthetic_run()
     assert bench("paper", run).code == 0

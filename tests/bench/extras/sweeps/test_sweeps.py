@@ -158,6 +158,7 @@ def test_a_2x2_sweep_is_four_runs_and_a_second_time_nothing(tmp_path: Path) -> N
     assert runs_in(folder) == made
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     sweep, folder = sweep_of(tmp_path, GRID), tmp_path / "out"
@@ -209,6 +210,7 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
         assert refused.value.exit_code == Exit.USAGE
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick", "saved")
 def test_prompt_length_is_an_axis_with_a_figure(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [30, 90]\n")

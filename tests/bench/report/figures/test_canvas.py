@@ -27,6 +27,7 @@ NAMES = {
 TWELVE = [f"spec@k{k}" for k in range(1, 8)] + ["nar", "idlm@refine", "idlm@isd", "ptp", "a-" * 20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cells", [["spec"], TWELVE])
 def test_every_figure_is_drawn_for_few_and_for_many_decoders(
     synthetic_run: Callable[..., Path], cells: list[str]
@@ -40,6 +41,7 @@ def test_every_figure_is_drawn_for_few_and_for_many_decoders(
     assert set(names) == set(cells)
 
 
+@pytest.mark.slow
 def test_the_last_digits_of_a_layout_change_no_byte(
     synthetic_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

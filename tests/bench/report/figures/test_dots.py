@@ -67,6 +67,7 @@ def test_what_is_not_known_has_no_figure(synthetic_run: Write) -> None:
     assert dots.dots_figure(members_of([load_side(str(run), run)]), dots.QUALITY, 3.25) is None
 
 
+@pytest.mark.slow
 def test_a_figure_has_the_same_bytes_again_and_real_fonts(synthetic_run: Write) -> None:
     members = members_of([load_side(str(run := synthetic_run()), run)])
     made = []

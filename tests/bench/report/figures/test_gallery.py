@@ -80,6 +80,7 @@ def test_each_figure_has_its_data_beside_it(reported_run: Path) -> None:
     assert set(data["decoder"]) == {"ar", "spec", "nar"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:
     run = load_run(synthetic_run({"spec": 3.0, "mine": 4.0, "nar": 6.0}, lossy=["nar"]))

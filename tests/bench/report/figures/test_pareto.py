@@ -168,6 +168,7 @@ SPREADS: Sequence[dict[str, tuple[float, float]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("points", "half"), [*((points, 0.003) for points in SPREADS), (SPREADS[1], NAN)]
 )

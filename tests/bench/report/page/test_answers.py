@@ -38,6 +38,7 @@ def handed_over(run: Run) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]
     return index, chunks, unpack(made.pieces)
 
 
+@pytest.mark.slow
 def test_every_answer_of_the_viewer_is_that_of_its_record(told_run: Path) -> None:
     run = load_run(told_run)
     index, chunks, _ = handed_over(run)

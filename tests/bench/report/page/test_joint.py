@@ -31,6 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_every_number_is_the_runs_own() -> None:
     members = stored(*NAMES)
     table = matrices(members)["speedup"]
@@ -78,6 +79,7 @@ def test_what_runs_differ_in_and_share_is_all_that_is_known() -> None:
     assert unlike([members[0], members[0]]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_and_the_markdown_hold_tables_sections_and_links(
     synthetic_run: Write, tmp_path: Path
@@ -113,6 +115,7 @@ def test_the_page_and_the_markdown_hold_tables_sections_and_links(
     assert not re.search(r"@import|url\((?!#)|<script src|<link (?!rel=\"icon\")", own)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_writing_again_gives_the_same_bytes_and_leaves_the_runs_alone(
     synthetic_run: Write, tmp_path: Path

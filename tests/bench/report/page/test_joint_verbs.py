@@ -17,6 +17,7 @@ STORED = tuple(ROOT / "results" / "reference" / name for name in ("cpu-zoo", "cp
 Write = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_a_report_of_several_runs_lies_beside_them(synthetic_run: Write, tmp_path: Path) -> None:
     synthetic_run(name="one")
     synthetic_run(name="two", seed=1)

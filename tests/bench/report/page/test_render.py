@@ -137,6 +137,7 @@ def test_the_page_is_written_again_with_the_same_bytes(told_run: Path, tmp_path:
     assert page_of(again) == page_of(told_run)
 
 
+@pytest.mark.slow
 def test_a_page_without_timed_answers_says_so(told_run: Path, tmp_path: Path) -> None:
     run = tmp_path / told_run.name
     shutil.copytree(told_run, run)

@@ -82,6 +82,7 @@ def floored(looping: Path) -> Path:
     return looping
 
 
+@pytest.mark.slow
 def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floored: Path) -> None:
     findings = Findings(load_run(floored))
     (line,) = [line for line in findings.caveats if "cannot show a loss" in line]

@@ -38,6 +38,7 @@ def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     assert title_of(load_side(str(tmp_path), tmp_path)) == "tiny"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "tasks", "title"),
     [

@@ -13,13 +13,12 @@ from typing import Annotated
 import typer
 
 from bench.cli import gather, make, measure, read, regression
-from bench.cli.group import VerbGroup
+from bench.cli.group import AllVerbs
 from bench.errors import BenchError, Exit, room_for
 from bench.machine.openmp import shorten_spinning
-from bench.registry import extras
 
 app = typer.Typer(
-    cls=VerbGroup,
+    cls=AllVerbs,
     help="Benchmark of decoding strategies of language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -61,11 +60,8 @@ def _options(
     """Benchmark of decoding strategies of language models."""
 
 
-for verbs in (
-    *(part.app for part in (measure, read, gather, make, regression)),
-    *extras("bench.verbs"),
-):
-    app.add_typer(verbs)
+for part in (measure, read, gather, make, regression):
+    app.add_typer(part.app)
 
 
 if __name__ == "__main__":

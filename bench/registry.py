@@ -15,22 +15,27 @@ from bench.errors import UsageError
 Group = Literal["bench.verbs", "bench.jobs", "bench.sections", "bench.conclusions"]
 """What an extra may add:
 
-* ``bench.verbs``: a `typer.Typer` whose verbs become verbs of `bench`;
+* ``bench.verbs``: by the name of a verb, the `typer.Typer` that has it;
 * ``bench.jobs``: a function that the core calls by the entry point's name;
 * ``bench.sections``: a function from `Findings` to the tables of a report section (empty: none);
 * ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.
 """
 
 
-def extras(group: Group) -> list[Any]:
-    """Load all extras of a group, ordered by name; say on stderr which ones cannot be loaded."""
-    loaded = []
+def extras(group: Group) -> dict[str, Any]:
+    """Load all extras of a group by name, in order; say on stderr which ones cannot be loaded."""
+    loaded = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
-            loaded.append(_load(point))
+            loaded[point.name] = _load(point)
         except UsageError as error:
             sys.stderr.write(f"bench: {error.message}\n")
     return loaded
+
+
+def names(group: Group) -> set[str]:
+    """Return the names of a group's extras without importing any."""
+    return {point.name for point in entry_points(group=group)}
 
 
 def extra(group: Group, name: str) -> Any:

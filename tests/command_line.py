@@ -7,6 +7,7 @@ import functools
 import io
 import sys
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import typer.main
@@ -22,6 +23,13 @@ class Output:
     code: int
     out: str
     err: str
+
+
+def all_verbs() -> dict[str, Any]:
+    """The verbs of the core and of all extras."""
+    group: Any = _get_command(cli.app)
+    group.list_commands(None)
+    return dict(group.commands)
 
 
 def bench(*arguments: object) -> Output:

@@ -51,6 +51,11 @@ def num_lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
 
 
+def is_extra(folder: str) -> bool:
+    """Tell whether a folder hangs on the core from outside (docs/adr/0035)."""
+    return folder.split("/")[0] == "training" or folder.startswith("bench/extras")
+
+
 def main() -> None:
     """Print a table of the folders, and their sum."""
     table = {

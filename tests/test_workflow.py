@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from tests.command_line import all_verbs
+
 ROOT = Path(__file__).parents[1]
 WORKFLOW: dict[str, Any] = yaml.safe_load(
     (ROOT / ".github" / "workflows" / "bench.yml").read_text(encoding="utf-8")
@@ -15,11 +17,7 @@ SCRIPTS = [step["run"] for step in STEPS if "run" in step]
 
 
 def test_every_verb_and_option_it_uses_exists() -> None:
-    from typer.main import get_command
-
-    import cli
-
-    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
+    commands = all_verbs()
     used = [
         line for script in SCRIPTS for line in re.findall(r"bench (\w+)((?:.*\\\n)*.*)", script)
     ]
@@ -50,12 +48,8 @@ def test_the_gpu_runs_no_code_of_a_fork() -> None:
 
 
 def test_the_page_of_runs_is_made_with_verbs_and_options_that_exist() -> None:
-    from typer.main import get_command
-
-    import cli
-
     docs = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))
-    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
+    commands = all_verbs()
     scripts = [step.get("run", "") for step in docs["jobs"]["build"]["steps"]]
     used = [pair for script in scripts for pair in re.findall(r"bin/bench (\w+)(.*)", script)]
     assert [verb for verb, _ in used] == ["run", "index"]

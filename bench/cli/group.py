@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+from typer import Typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
 from bench.errors import BenchError, Exit, UsageError, did_you_mean
+from bench.registry import extra, extras, names
 
 
 @contextmanager
@@ -44,6 +47,13 @@ class Verb(TyperCommand):
         _write_sections(formatter, shown, "Other options")
 
 
+HEADINGS = (
+    *("Measure", "Read results", "Find the limit", "Make models and adapters"),
+    "Guard against regressions",
+)
+"""Headings of `bench --help` in order; those of other packages follow."""
+
+
 class VerbGroup(TyperGroup):
     """Commands under headings, in the order they are added."""
 
@@ -66,9 +76,8 @@ class VerbGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find a command; the error about an unknown one names the nearest."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise UsageError(
-                f"there is no verb {args[0]!r}; {did_you_mean(args[0], self.commands)}"
-            )
+            names = self.list_commands(ctx)
+            raise UsageError(f"there is no verb {args[0]!r}; {did_you_mean(args[0], names)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -78,6 +87,37 @@ class VerbGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section per heading."""
+        self.list_commands(ctx)
         texts = {name: each.get_short_help_str(limit=500) for name, each in self.commands.items()}
         shown = zip(self.commands.values(), texts.items(), strict=True)
         _write_sections(formatter, shown, "Commands")
+
+
+class AllVerbs(VerbGroup):
+    """The verbs of the core and, imported when one of them is needed, those of extras.
+
+    They stand in the order of their `HEADINGS`, and under one heading as they are added.
+    """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a verb, of the core or of an extra; None if there is none of this name."""
+        if cmd_name not in self.commands and cmd_name in names("bench.verbs"):
+            self._add(extra("bench.verbs", cmd_name))
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List all verbs in the order of the help."""
+        for verbs in dict.fromkeys(extras("bench.verbs").values()):
+            self._add(verbs)
+        place = {heading: number for number, heading in enumerate(HEADINGS)}
+
+        def heading_of(named: tuple[str, Any]) -> int:
+            return place.get(str(getattr(named[1], "rich_help_panel", None)), len(place))
+
+        self.commands = dict(sorted(self.commands.items(), key=heading_of))
+        return super().list_commands(ctx)
+
+    def _add(self, verbs: Typer) -> None:
+        verbs.rich_markup_mode = None  # help is plain text
+        for name, command in get_group(verbs).commands.items():
+            self.commands.setdefault(name, command)

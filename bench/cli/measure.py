@@ -147,7 +147,7 @@ def _conclude(ended: RunResult) -> None:
 
 def print_conclusions(run_dir: Path) -> None:
     """Print what extras say of a complete run; their errors are lines on stderr."""
-    for conclude in extras("bench.conclusions"):
+    for conclude in extras("bench.conclusions").values():
         try:
             for line in conclude(run_dir):
                 typer.echo(line)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 
-from bench.records.external import read_external
 from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG
 from bench.records.run_folder import Run
 from bench.records.status import RunStatus
+from bench.registry import extras
 from bench.report import references
 from bench.report.tables import conclusion, drafts, main, quality, speed, times
 from bench.report.tables.setting import model_of, setting, title_of
@@ -160,7 +160,7 @@ class Findings:
                 speed.by_part("worker", workers.workers(*of)),
             ],
             "reference": [self.reference_table],
-            "engines": [speed.other_engines(read_external(run.path), run.records)],
+            **{name: section(self) for name, section in extras("bench.sections").items()},
             "latency": [times.waits(self.latency)],
             "time": [times.split(self.splits), times.parts(self.decompositions)],
             "families": self._family_tables(),

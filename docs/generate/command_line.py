@@ -29,7 +29,8 @@ def command_line() -> str:
 def verbs(group: Command) -> Iterator[tuple[tuple[str, ...], Command, Any]]:
     """Yield every callable command: its words after ``bench``, the command, its context."""
     top = group.make_context("bench", ["ls", "runs"])
-    for name, command in group.commands.items():
+    for name in group.list_commands(top):
+        command = group.get_command(top, name)
         context = type(top)(command, parent=top, info_name=name)
         below = getattr(command, "commands", None)
         if below is None:

@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from bench.compare.gate import Gate, Hard, Time, Verdicts
 from bench.errors import Exit
+from bench.extras.external.answers import ExternalAnswer
 from bench.records.environment import (
     AdapterFacts,
     Environment,
@@ -23,7 +24,6 @@ from bench.records.environment import (
     Process,
     TorchSettings,
 )
-from bench.records.external import ExternalAnswer
 from bench.records.json_file import SCHEMA
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import Block, Cell, Plan, PlannedPrompt

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.extras.external.answers import ExternalAnswer, append_external
 from bench.extras.index.index import write_index
 from bench.extras.sweeps.settings import load_sweep
 from bench.extras.sweeps.sweeps import run_sweep
-from bench.records.external import ExternalAnswer, append_external
 from bench.records.files import append_text, write_text
 from bench.report.write import write_report
 from tests import unreported as bench_run

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.errors import Exit
-from bench.records.external import ExternalAnswer, append_external
+from bench.extras.external.answers import ExternalAnswer, append_external
 from bench.records.phases import PHASES, PhasedAnswer, write_phases
 from bench.report.figures.gallery import Gallery
 from tests.bench.conftest import write_run

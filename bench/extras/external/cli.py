@@ -45,11 +45,11 @@ def external(
     progress: options.Progressing = "auto",
 ) -> None:
     """Answer a run's prompts with llama.cpp or vLLM, for a separate table in the run's report."""
+    from bench.extras.external.answers import append_external, next_session, read_external
     from bench.extras.external.measure import measure_external
+    from bench.extras.external.table import other_engines
     from bench.extras.external.vllm import read_responses
-    from bench.records.external import append_external, next_session, read_external
     from bench.records.run_folder import find_run, load_records
-    from bench.report.tables.speed import other_engines
 
     for name, value in (("--limit", limit), ("--drafts", num_drafts), ("--ngram", ngram)):
         if value is not None and value < 1:

@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
+from bench.extras.external.answers import (
+    ExternalAnswer,
+    append_external,
+    next_session,
+    read_external,
+)
 from bench.extras.external.engine import Arm, Engine, Settings
 from bench.machine.clock import Clock, Stopwatch
 from bench.measure.timing import unmeasured
 from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
-from bench.records.external import ExternalAnswer, append_external, next_session, read_external
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt, read_prompts
 from bench.records.run_folder import Run, load_run, refuse_stored

@@ -1,17 +1,15 @@
-"""Tables of speed-ups: estimators, pairs of decoders, workers, machines, other engines."""
+"""Tables of speed-ups: estimators, pairs of decoders, workers, machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import pandas as pd
 
-from bench.records.external import ExternalAnswer
 from bench.records.plan import BASELINE, SECOND_BASELINE
-from bench.records.record import SampleRecord
 from bench.report.tables.table import (
     EXPLORATORY,
     SESSIONS,
@@ -24,13 +22,12 @@ from bench.report.tables.table import (
     number,
     speed,
 )
-from bench.stats.external import engine_sums
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.speedups import PRECISION, Speedups
 from bench.stats.summary import ALL, Pairs
 from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.workers import Part
-from bench.text import UNKNOWN, change, percent
+from bench.text import UNKNOWN, change
 
 _WITHIN = f"±{100 * PRECISION:.0f} %"
 _BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
@@ -168,36 +165,3 @@ def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table 
         columns[decoder] = partial(speedup, decoder=decoder)
     note = f"{_PARTS[kind]} Geometric means with {LEVEL} intervals over conversations."
     return Table.of(f"By {kind}", note, columns, parts)
-
-
-_NOTE = (
-    "Other engines, with their own loops, caches, kernels and weights, on this run's prompts one "
-    "at a time. They were measured separately from the run: no row is paired with ar or "
-    "has a speed-up or an interval. Tokens/s: emitted tokens / end-to-end seconds, summed. Tokens "
-    "per call: emitted tokens / forward passes, prefill included, from the engine's counters; per "
-    "step: 1 + accepted drafts / steps that verified drafts. "
-    "Same ids as ar: share of the prompts that ar answered in this run."
-)
-_COLUMNS: Columns = {
-    "other engine": lambda s: f"{s.first.name} (other engine)",
-    "version": lambda s: s.first.version,
-    "options": lambda s: " ".join(f"{k}={v}" for k, v in s.first.options.items()) or UNKNOWN,
-    "model": lambda s: s.first.model,
-    "threads": lambda s: number(s.first.threads, ".0f"),
-    "prompts": lambda s: str(s.prompts),
-    "tokens/s": lambda s: number(s.tokens_per_s, ".1f"),
-    "tokens per call": lambda s: number(s.tokens_per_call),
-    "tokens per step": lambda s: number(s.tokens_per_step),
-    "accepted %": lambda s: percent(s.acceptance_rate, ""),
-    "same ids as ar %": lambda s: (
-        percent(s.identical, "") + f" (n = {s.compared})" * (s.compared > 0)
-    ),
-    "errors": lambda s: TableCell(str(s.errors), bad=s.errors > 0),
-}
-
-
-def other_engines(
-    answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
-) -> Table | None:
-    """Make the table of other engines; None if none was measured."""
-    return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))

@@ -344,7 +344,9 @@ def test_each_side_runs_the_worker_of_its_own_tree(tree: Callable[..., Tree]) ->
 
 
 def test_a_tree_without_a_worker_is_too_old_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=r"^base is too old: it has no bench/ab") as refused:
+    with pytest.raises(
+        BenchError, match=r"^base is too old: it has no bench/extras/ab/worker"
+    ) as refused:
         Process("base", Tree(tmp_path, tmp_path))
     assert refused.value.exit_code == Exit.UNAVAILABLE
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bench.records.external import ExternalAnswer, append_external, read_external
+from bench.extras.external.answers import ExternalAnswer, append_external, read_external
+from bench.extras.external.sums import engine_sums
 from bench.records.files import write_text
 from bench.records.prompts import Prompt, ids_hash, write_prompts
-from bench.stats.external import engine_sums
 from tests.bench.conftest import make_record, write_run
 from tests.bench.extras.external.engines import END, LLM, Llama, install_llama, install_vllm
 from tests.command_line import bench

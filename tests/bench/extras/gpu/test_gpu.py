@@ -19,6 +19,7 @@ from bench.extras import gpu
 from bench.extras.cost import bare
 from bench.extras.gpu_summary import Step, read_lines
 from tests.bench.test_main import HEARD
+from tests.command_line import all_verbs
 
 ROOT = Path(__file__).parents[4]
 
@@ -94,11 +95,7 @@ def test_every_file_with_a_test_for_a_gpu_is_a_step():
 @pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_every_command_has_options_that_exist(tmp_path, rehearse):
-    from typer.main import get_command
-
-    import cli
-
-    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
+    commands = all_verbs()
     for each in gpu.make_steps(tmp_path, rehearse=rehearse):
         if each.kind == "lines":
             module, *rest = each.words

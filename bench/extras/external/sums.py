@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.records.external import ExternalAnswer
+from bench.extras.external.answers import ExternalAnswer
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats.counters import ratio

@@ -1,0 +1,130 @@
+"""Extras of other packages: a verb, a report section, a conclusion; broken ones are one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import distribution, entry_points
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from bench.errors import UsageError
+from bench.registry import extra, extras
+from bench.report.write import write_report
+from tests import command_line
+from tests.command_line import Output, bench
+
+MODULE = """
+import typer
+
+from bench.report.tables.table import Table
+
+app = typer.Typer()
+
+
+@app.command(rich_help_panel="From elsewhere")
+def greet() -> None:
+    "Greet."
+    typer.echo("hello")
+
+
+@app.command()
+def nothing() -> None:
+    "Do nothing."
+
+
+def section(findings):
+    columns = {"decoder": str, "letters": lambda name: str(len(name))}
+    return [Table.of("Names", "Letters of a name.", columns, findings.decoders)]
+
+
+def last(run_dir):
+    return [f"{run_dir.name} is over"]
+"""
+POINTS = """[bench.verbs]
+greet = elsewhere:app
+[bench.sections]
+names = elsewhere:section
+[bench.conclusions]
+elsewhere = elsewhere:last
+"""
+
+
+def install(folder: Path, points: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution ``elsewhere`` whose entry points are found."""
+    info = folder / "elsewhere-1.dist-info"
+    info.mkdir()
+    (folder / "elsewhere.py").write_text(MODULE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "elsewhere", raising=False)
+    monkeypatch.setattr(command_line, "_get_command", get_command)
+
+
+def test_a_package_from_outside_adds_a_section_to_the_report(
+    synthetic_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = synthetic_run({"spec": 2.0})
+    install(tmp_path, POINTS, monkeypatch)
+    write_report(run)
+    for name in ("report.md", "report.html"):
+        text = (run / name).read_text(encoding="utf-8")
+        assert "Letters of a name." in text, name
+    assert "| spec | 4 |" in (run / "report.md").read_text(encoding="utf-8")
+
+
+def test_verbs_and_conclusions_are_found_by_their_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench("greet").code == 2
+    install(tmp_path, POINTS, monkeypatch)
+    assert bench("greet") == Output(0, "hello\n", "")
+    assert extra("bench.conclusions", "elsewhere")(Path("r/1")) == ["1 is over"]
+
+
+def test_a_broken_extra_is_one_line_and_all_others_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, "[bench.verbs]\nlost = elsewhere:nowhere\n", monkeypatch)
+    found = extras("bench.verbs")
+    assert {"ab", "cost", "paper"} <= set(found)
+    told = capsys.readouterr().err
+    assert told.startswith("bench: the extra 'lost' of elsewhere cannot be imported (")
+    assert told.count("\n") == 1
+    with pytest.raises(UsageError, match="update or uninstall it"):
+        extra("bench.verbs", "lost")
+
+
+def test_a_job_that_no_package_registers_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"registers 'nothing' in bench\.jobs; install this one"):
+        extra("bench.jobs", "nothing")
+
+
+def test_every_entry_point_of_this_package_can_be_loaded() -> None:
+    own = distribution("decoding-bench").entry_points
+    points = [point for point in own if point.group.startswith("bench.")]
+    assert {point.group for point in points} == {
+        *("bench.verbs", "bench.jobs", "bench.sections", "bench.conclusions")
+    }
+    for point in points:
+        assert point.load() is not None
+        assert point in tuple(entry_points(group=point.group, name=point.name))
+
+
+def test_a_run_imports_no_verb_of_an_extra() -> None:
+    code = """if True:
+        import sys
+        from typer.main import get_command
+        import cli
+
+        group = get_command(cli.app)
+        assert group.get_command(None, "run") is not None
+        assert not any(name.startswith(("bench.extras", "training")) for name in sys.modules)
+        assert group.get_command(None, "doctor").rich_help_panel == "Guard against regressions"
+        assert "bench.extras.ab.cli" in sys.modules
+        assert "training" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)

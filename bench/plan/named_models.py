@@ -139,6 +139,12 @@ def resolve(source: str) -> str:
     return source
 
 
+def reach(source: str) -> str:
+    """Return `locate`'s answer, with what is to be converted converted (`UnavailableError`)."""
+    found = locate(source)
+    return resolve(source) if found is None else found
+
+
 def fetch(name: str, progress: Progress | None = None) -> Path:
     """Return a named model's folder, converted on first use (`UsageError` for an unknown name)."""
     model = named(name)

@@ -324,7 +324,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def _is_link(path: Path) -> BenchError:
-    line = f"{path} is a link or no ordinary file, and nothing is written through it"
+    line = f"{path} is a link or no ordinary file, and is not followed"
     return BenchError(f"{line}; put a copy of what it points to in its place, or remove it")
 
 

@@ -12,8 +12,11 @@ from decoders.core.decoder import Decoder
 from decoders.core.engine import sequence as job_module
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.model import HFModel
 from decoders.core.sampling import Uniforms
+from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
+from decoders.core.testing.tiny_llama import tiny_models
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
 from tests.enumeration import Grid, enumerated_distribution, integrated
@@ -211,3 +214,18 @@ def test_a_better_draft_has_more_accepted() -> None:
         return sum(step.accepted for step in answer.steps)
 
     assert accepted(0.2) < accepted(0.8) < accepted(1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [4, 7])
+def test_a_draft_of_another_size_keeps_the_distribution_under_rejection(size: int) -> None:
+    """Rows that no token uses are never drafted, and words that the draft lacks still occur."""
+    target = tiny_models(5, 16).target
+    draft = tiny_models(size, 16).draft
+    assert isinstance(draft, HFModel)
+    draft.share_vocabulary(5)
+    sampling = Sampling(temperature=0.9, max_new_tokens=4)
+    models = Models(target=target, draft=draft)
+    draws = Draws(Speculative(k=2), models, [1, 2], sampling, 6000, beginning=3)
+    draws.draw(1, 64)
+    assert min(each.p_value for each in draws.fits) > 1e-4

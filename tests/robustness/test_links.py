@@ -219,3 +219,18 @@ def test_nothing_waits_for_a_pipe(
     with contextlib.suppress(BenchError):
         bench_run.resume(stopped, progress(), opener)
     assert bench("show", run).code in (Exit.DONE, Exit.USAGE, Exit.INVALID, Exit.UNAVAILABLE)
+
+
+def test_a_figure_that_is_a_link_is_not_copied_into_a_reference(
+    whole: Path, victim: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    write_report(run)
+    figure = run / "figures" / "speedup.png"
+    figure.unlink(missing_ok=True)
+    figure.symlink_to(victim / "work")
+    asked = ("export", run, "--to", "reference", "--folder", tmp_path / "kept")
+    ended = bench(*asked, "--figure", "speedup")
+    assert ended.code == Exit.FAILED
+    assert f"{figure} is a link" in ended.err
+    assert not (tmp_path / "kept" / "figures" / "speedup.png").exists()

@@ -143,6 +143,8 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     pieces = (read_json(run.path / VOCABULARY) or {}).items()
     tables = {name: data for name, data in tables_of(findings).items() if name.endswith(".csv")}
     copied = [CONFIG, ENV, STATUS, PHASES_FILE, *(f"figures/{name}.png" for name in figures)]
+    for name in copied:
+        refuse_links(run.path, run.path / name)
     return {
         **{name: (run.path / name).read_bytes() for name in copied if (run.path / name).is_file()},
         MANIFEST: _json(run.plan.to_manifest()),

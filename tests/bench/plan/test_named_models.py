@@ -23,6 +23,7 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
+from tests.command_line import bench
 from tests.tiny_gguf import write_gguf
 
 pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
@@ -166,3 +167,13 @@ def test_any_gguf_file_is_a_model(tmp_path, cache):
 def test_other_sources_stay_as_they_are():
     assert resolve("zoo") == "zoo"
     assert resolve("owner/name") == "owner/name"
+
+
+def test_training_reaches_a_hub_model_or_says_so_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(named_models, "hub_answers", lambda: False)
+    monkeypatch.setattr(named_models, "cached", lambda _: None)
+    ended = bench("train", "ptp", "--model", "owner/absent", "-o", tmp_path / "made")
+    assert ended.code == 5
+    assert "model 'owner/absent' is neither a folder nor in the hub's cache" in ended.err
+    assert ended.err.count("\n") == 1
+    assert not (tmp_path / "made").exists()

@@ -17,8 +17,8 @@ from decoders.core.decoder import Answer, Need, SelfDriven
 from decoders.core.registry import register
 
 if TYPE_CHECKING:
-    from decoders.core.engine.models import Models
     from decoders.core.hf.custom import Loop
+    from decoders.core.model import Model
 
 _DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
 _MATCHED = 3
@@ -106,13 +106,13 @@ class Transformers(SelfDriven):
         """Return the path of a custom loop."""
         return (options["custom"],) if options.get("custom") else ()
 
-    def check_models(self, models: Models) -> None:
+    def check_models(self, target: Model, draft: Model | None) -> None:
         """Load modules before timing starts; `ValueError` for an unusable exit layer or loop."""
-        for model in (models.target, models.draft):
+        for model in (target, draft):
             assert model is None or model.library_module is not None
         if self.kind == "assisted":
-            assert models.draft is not None
-            sizes = [_num_rows(each.library_module) for each in (models.target, models.draft)]
+            assert draft is not None
+            sizes = [_num_rows(each.library_module) for each in (target, draft)]
             if sizes[0] != sizes[1]:
                 raise ValueError(
                     f"{self.name}:kind=assisted needs a draft with as many rows for tokens as the "
@@ -122,7 +122,7 @@ class Transformers(SelfDriven):
         if self.custom:
             self._loop()
         if self.kind == "early-exit":
-            self._check_exit(models.target.library_module)
+            self._check_exit(target.library_module)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Run one `generate()` for all answers."""

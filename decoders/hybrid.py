@@ -19,8 +19,9 @@ from decoders.core.decoder import Decoder, Need, Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
+from decoders.core.model import Call
 from decoders.core.registry import build, code_of, parse_spec, register
-from decoders.core.types import MOST_DRAFTS, Call, CallResult, DecoderSpec
+from decoders.core.types import MOST_DRAFTS, CallResult, DecoderSpec
 
 _PART = "a decoder that drafts by itself: eagle, jacobi, lookup, medusa, spec or your own"
 _ONE_MODEL = "a decoder without a draft model, as `first` has one"

@@ -17,8 +17,9 @@ from typing import Literal
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.mask_slots import block_call, mask_slots
+from decoders.core.model import Call
 from decoders.core.registry import register
-from decoders.core.types import MASKED, Call, CallResult, Emit
+from decoders.core.types import MASKED, CallResult, Emit
 
 
 @register("nar")

@@ -27,8 +27,9 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.drafting.proposer import Proposer
 from decoders.core.drafting.tree import DraftTree
+from decoders.core.model import Call
 from decoders.core.registry import register
-from decoders.core.types import Call, CallResult
+from decoders.core.types import CallResult
 
 
 @register("ptp")

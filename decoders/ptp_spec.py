@@ -17,8 +17,9 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.proposer import Proposer
+from decoders.core.model import Call
 from decoders.core.registry import register
-from decoders.core.types import Call, CallResult
+from decoders.core.types import CallResult
 
 _OWN_CHANCE = 0.75  # acceptance chance of the draft model's own next token; only weighs rows
 

@@ -25,8 +25,9 @@ from decoders.core.drafting.chain import ModelDrafter
 from decoders.core.drafting.drafter import Text
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification
+from decoders.core.model import Call
 from decoders.core.sampling import pick, verify_rejection, warp
-from decoders.core.types import Acceptance, Call, CallResult, Emit
+from decoders.core.types import Acceptance, CallResult, Emit
 from decoders.spec import Speculative
 
 

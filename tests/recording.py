@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from decoders.core.model import Call
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call
 
 
 class Recording(TableModel):

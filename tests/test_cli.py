@@ -396,9 +396,9 @@ def adapter(checkpoint: Callable[..., Path], tmp_path: Path) -> Callable[..., Pa
     import torch
     from transformers import LlamaForCausalLM
 
-    from decoders.core.adapter.config import AdapterConfig
     from decoders.core.adapter.gating import layer_shapes
     from decoders.core.adapter.module import SlotAdapter
+    from decoders.core.adapter_config import AdapterConfig
     from decoders.core.hf.checkpoint import weights_sha256
 
     def save(name: str, seed: int = 0, width: int = 16) -> Path:

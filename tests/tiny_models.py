@@ -30,9 +30,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 
 VOCAB, WIDTH, WINDOW = 97, 32, 7
 

@@ -17,12 +17,12 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from decoders.core.adapter.config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter_config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
 from training.adapter.blocks import BlockRules, BlocksTable
@@ -37,16 +37,9 @@ from training.heads.layer_job import LayerJob
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
 from training.judged import Best
-from training.loop import TrainingProgress, fingerprint_of
-from training.run import (
-    BEST,
-    Locate,
-    Reporter,
-    TrainingOptions,
-    located,
-    open_checkpoint,
-    train_recipe,
-)
+from training.loop import fingerprint_of
+from training.reporter import Reporter, TrainingProgress
+from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
 from training.text.completions import Teacher
 from training.text.sources import Source, source_of
 

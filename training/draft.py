@@ -27,7 +27,7 @@ from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.forward import fresh_llama, hidden_states
 from training.judged import Best
-from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint_of, muon_and_adamw
 from training.recipe import (
     Count,
     LoopTable,
@@ -39,7 +39,8 @@ from training.recipe import (
     Seed,
     Share,
 )
-from training.run import BEST, Locate, Reporter, TrainingOptions, open_checkpoint, train_recipe
+from training.reporter import Reporter, TrainingProgress
+from training.run import BEST, Locate, TrainingOptions, open_checkpoint, train_recipe
 from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import source_of
 from training.workers import worker

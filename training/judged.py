@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from training.loop import TrainingProgress, read_state, write_state
+from training.loop import read_state, write_state
+from training.reporter import TrainingProgress
 from training.workers import worker
 
 if TYPE_CHECKING:
-    from training.run import Reporter
+    from training.reporter import Reporter
 
 
 class Best:

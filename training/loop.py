@@ -13,35 +13,20 @@ import math
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from training.recipe import LoopTable
+from training.reporter import Reporter, TrainingProgress
 from training.workers import give_memory_back, wait_for_all, worker
-
-if TYPE_CHECKING:
-    from training.run import Reporter
 
 Piece = tuple[Tensor, int, int]
 """Summed loss (nats) of some targets, the number of targets, and the tokens or slots run."""
-
-
-@dataclass(slots=True, kw_only=True)
-class TrainingProgress:
-    """The progress of a run, stored in checkpoints with the weights and the optimiser state.
-
-    `counts` are the numbers of rows that an evaluation adapted; empty: the recipe's numbers hold.
-    """
-
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)
 
 
 class Job(Protocol):

@@ -38,10 +38,11 @@ from bench.records.prompts import Prompt
 from bench.records.run_folder import outlines
 from decoders.core.decoder import Answer, Role, SelfDriven, Steps
 from decoders.core.engine.forward import forward
-from decoders.core.engine.readout import Readout, read_out
+from decoders.core.engine.readout import read_out
+from decoders.core.engine.reads import Readout
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.model import Model
-from decoders.core.types import Call, CallResult, Generation, Sampling
+from decoders.core.model import Call, Model
+from decoders.core.types import CallResult, Generation, Sampling
 
 
 class PhaseClock:

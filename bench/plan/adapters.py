@@ -12,8 +12,8 @@ from bench.plan.named_models import is_shelf, named
 from bench.settings.config import ZOO
 
 if TYPE_CHECKING:
-    from decoders.core.adapter.config import Variant
     from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
+    from decoders.core.adapter_config import Variant
     from decoders.core.decoder import Decoder
 
 _TRAINERS: Mapping[Variant, str] = {
@@ -87,7 +87,7 @@ def check_adapters(sources: Mapping[str, str], decoders: Iterable[Decoder]) -> N
         UnavailableError: there is no such folder, or it has no readable configuration.
         UsageError: the variant is another one.
     """
-    from decoders.core.adapter.config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
+    from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
 
     parts = [part for decoder in decoders for part in decoder.parts]
     for name, source in sources.items():

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import MASKED_VARIANTS
+from decoders.core.adapter_config import MASKED_VARIANTS
 from decoders.core.decoder import Decoder, Request
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify

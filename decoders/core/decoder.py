@@ -12,14 +12,13 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from decoders.core.model import Session
-from decoders.core.types import Call, CallResult, Emit, Sampling, demand
+from decoders.core.model import Call, Model, Session
+from decoders.core.types import CallResult, Emit, Sampling, demand
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from decoders.core.adapter.config import AdapterConfig, Variant
-    from decoders.core.engine.models import Models
+    from decoders.core.adapter_config import AdapterConfig, Variant
     from decoders.core.sampling import Uniforms
 
 Steps = Generator[Call | Emit, CallResult, None]
@@ -145,8 +144,8 @@ class Decoder:
         """Return weights that count as memory and are not found (`decoders.core.own_weights`)."""
         return ()
 
-    def check_models(self, models: Models) -> None:
-        """Raise `ValueError` if the decoder cannot run on these models, which are all loaded."""
+    def check_models(self, target: Model, draft: Model | None) -> None:
+        """Raise `ValueError` if the decoder cannot run on these models, which are loaded."""
 
     def steps(self, request: Request) -> Steps:
         """Generate one answer: yield calls and emits forever (the scheduler cuts the answer)."""

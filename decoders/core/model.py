@@ -13,15 +13,16 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from decoders.core.types import EXACT, AcceptanceRule, Call, Output, Slots
+from decoders.core.types import EXACT, AcceptanceRule, Output, Slots
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from decoders.core.adapter.config import AdapterConfig
+    from decoders.core.adapter_config import AdapterConfig
 
 
 class Model(ABC):
@@ -155,6 +156,52 @@ class RunningSlots(Protocol):
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
         """Append text with states ``[N, D]``; return a draft and its chance per uniform."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Call:
+    """One forward pass that a decoder requests; made by `Session.call`, never by hand.
+
+    Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
+    `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
+    whole committed cache. `read` lists the token rows whose predictions are returned, in the form
+    `output`, and `hidden` those whose last hidden states are returned. With ``output="acceptance"``
+    the read rows verify `drafts` by `acceptance_rule`; `draft_probs` are the distributions that the
+    drafts were drawn from, one ``[V]`` each (None: one-hot).
+    """
+
+    session: Session
+    tokens: tuple[int, ...]
+    read: tuple[int, ...]
+    output: Output
+    positions: tuple[int, ...] | None = None
+    mask: Tensor | None = None
+    slots: Slots | None = None
+    drafts: tuple[int, ...] = ()
+    draft_probs: tuple[Tensor, ...] | None = None
+    acceptance_rule: AcceptanceRule = EXACT
+    hidden: tuple[int, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """N, the number of tokens and slots."""
+        return len(self.tokens) + (0 if self.slots is None else len(self.slots.uniforms))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Say what a decoder forgot that reads a result from the call itself."""
+            advice = "`result = yield request.target.call(…)` gives its result"
+            raise AttributeError(f"a Call has no {name!r}; {advice}", name=name, obj=self)
+
+    def row_positions(self) -> tuple[int, ...]:
+        """Return the positions of all rows; by default the first slot has the last token's."""
+        if self.positions is not None:
+            return self.positions
+        start, num_tokens = self.session.length, len(self.tokens)
+        slots_start = start + num_tokens - 1
+        num_slots = self.num_rows - num_tokens
+        return (*range(start, start + num_tokens), *range(slots_start, slots_start + num_slots))
 
 
 class Session:

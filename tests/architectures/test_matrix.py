@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.model import HFModel
-from decoders.core.types import Call
+from decoders.core.model import Call
 from docs.generate.architectures import DECODE, architectures, read_verdicts
 from tests.architectures import judge as judging
 from tests.architectures.catalogue import CATALOGUE

@@ -20,7 +20,8 @@ from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
-from decoders.core.engine.readout import read_out, readouts
+from decoders.core.engine.readout import read_out
+from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.model import HFModel

@@ -21,9 +21,9 @@ from bench.stats.intervals import cluster_mean
 from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe
 from training.adapters import build_job
-from training.loop import TrainingProgress, update
+from training.loop import update
 from training.recipe import read_recipe
-from training.run import Reporter
+from training.reporter import Reporter, TrainingProgress
 
 NUM_STEPS = 12
 

@@ -29,7 +29,7 @@ from decoders.core.types import NO_UNIFORM
 from training.adapters import build_job
 from training.heads.recipe import HeadsRecipe
 from training.recipe import RECIPES, read_recipe, with_settings
-from training.run import Reporter
+from training.reporter import Reporter
 from training.text.data import Row
 
 

@@ -29,11 +29,12 @@ from decoders.core.checks import (
 from decoders.core.decoder import Request, Steps
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
+from decoders.core.model import Call
 from decoders.core.registry import build, names, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.check_models import tables
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, Emit, Sampling
+from decoders.core.types import Emit, Sampling
 from decoders.lookup import PromptLookup
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative

@@ -13,14 +13,15 @@ from bench.errors import BenchError
 from bench.plan.select import built_in_cells, choose_decoders
 from bench.settings.config import RunConfig
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
+from decoders.core.model import Call
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, CallResult, Emit, Generation, Sampling
+from decoders.core.types import CallResult, Emit, Generation, Sampling
 from decoders.eagle import Eagle
 from tests import recording
 from tests.enumeration import integrated

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Steps
 from decoders.core.drafting.verification import Verification
 from decoders.core.engine import acceptances
@@ -28,10 +28,10 @@ from decoders.core.engine import sequence as job_module
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
-from decoders.core.model import Model, Session
+from decoders.core.model import Call, Model, Session
 from decoders.core.sampling import tempered
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import NO_UNIFORM, Call, CallResult, Generation, Sampling
+from decoders.core.types import NO_UNIFORM, CallResult, Generation, Sampling
 from decoders.isd import StridedDecoding
 from tests import recording
 from tests.enumeration import enumerated_distribution

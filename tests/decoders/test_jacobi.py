@@ -11,9 +11,10 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
+from decoders.core.model import Call
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, Generation, Sampling
+from decoders.core.types import Generation, Sampling
 from decoders.jacobi import Jacobi
 from tests import recording
 

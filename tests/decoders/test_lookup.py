@@ -17,8 +17,9 @@ from decoders.ar import Autoregressive
 from decoders.core.engine import sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.model import Call
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, Generation, Sampling
+from decoders.core.types import Generation, Sampling
 from decoders.lookup import PromptLookup, _Index
 from tests.enumeration import enumerated_distribution
 

@@ -10,8 +10,8 @@ from bench.errors import BenchError
 from bench.plan.select import built_in_cells, choose_decoders
 from bench.settings.config import RunConfig
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel

@@ -16,18 +16,18 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.drafting.proposer import NOT_GREEDY
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
-from decoders.core.model import Model
+from decoders.core.model import Call, Model
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import MOST_DRAFTS, NO_UNIFORM, Call, Generation, Sampling
+from decoders.core.types import MOST_DRAFTS, NO_UNIFORM, Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction
 from tests import recording
 

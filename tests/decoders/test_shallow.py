@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel

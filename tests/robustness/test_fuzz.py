@@ -26,11 +26,11 @@ from bench.records.run_folder import load_run, read_config
 from bench.records.vocabulary import pieces_of
 from bench.settings.config import load_config
 from bench.stats.cost_curve import load_cost
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.heads import DraftHeads, read_adapter
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter.peft import to_peft
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf import gguf
 from decoders.core.hf.checkpoint import count_weights, weights_sha256
 from decoders.core.hf.model import HFModel, load_tokenizer

@@ -192,7 +192,7 @@ def test_no_such_value_gives_a_traceback_or_a_valid_run(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=600, deadline=None, suppress_health_check=SLOW_MACHINE)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW_MACHINE)
 @given(changes=st.lists(CHANGES, min_size=1, max_size=3), verb=st.sampled_from(VERBS))
 def test_every_verb_reads_any_folder_or_says_one_line(
     sound: Path, tmp_path: Path, undrawn: None, changes: list[Change], verb: tuple[str, ...]
@@ -202,7 +202,7 @@ def test_every_verb_reads_any_folder_or_says_one_line(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW_MACHINE)
+@settings(max_examples=15, deadline=None, suppress_health_check=SLOW_MACHINE)
 @given(changes=st.lists(CHANGES, min_size=1, max_size=2))
 def test_figures_of_any_folder_are_drawn_or_refused(
     sound: Path, tmp_path: Path, changes: list[Change]

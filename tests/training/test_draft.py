@@ -31,8 +31,7 @@ from training.draft import (
     likeliest,
     train_draft,
 )
-from training.loop import TrainingProgress
-from training.run import Reporter
+from training.reporter import Reporter, TrainingProgress
 from training.text.completion_file import Completion, write_completions
 from training.text.data import Row
 

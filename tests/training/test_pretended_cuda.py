@@ -135,7 +135,7 @@ def test_training_has_the_losses_of_the_cpu(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("training.run.LOG_EVERY", 1)
+    monkeypatch.setattr("training.reporter.LOG_EVERY", 1)
     tables, train = recipe_of(recipe, kind, home, tmp_path), KINDS[kind][0]
     train(tables, tmp_path / "cpu", progress="none")
     with PretendedCuda() as device:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.progress import Live, Plain
-from training.loop import TrainingProgress
-from training.run import Reporter
+from training.reporter import Reporter, TrainingProgress
 
 
 def test_where_nobody_watches_a_terminal_training_writes_plain_lines(

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from decoders.core.adapter.config import SlotVariant
-from decoders.core.adapter.embedding import Code
+from decoders.core.adapter_config import Code, SlotVariant
 from training.adapter.blocks import BlocksTable, Stride
 from training.adapter.objectives import ObjectiveName
 from training.adapter.windows import WindowSampling
@@ -38,7 +37,7 @@ class _ModelTable(RecipeTable):
 
 
 class AdapterTable(RecipeTable):
-    """[adapter]: see `decoders.core.adapter.config.AdapterConfig`.
+    """[adapter]: see `decoders.core.adapter_config.AdapterConfig`.
 
     `initial_scale` is the root mean square of embedded uniforms relative to that of token
     embeddings. With `gated` False (an ablation), context rows run through the adapter too; the

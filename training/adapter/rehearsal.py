@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from decoders.core.adapter.config import Variant
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
+from decoders.core.adapter_config import Variant
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -24,7 +24,8 @@ from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.ptp import ParallelTokenPrediction
 from decoders.shallow import Shallow
-from training.loop import Job, TrainingProgress
+from training.loop import Job
+from training.reporter import TrainingProgress
 from training.text.data import PoolSource, Row
 from training.text.sources import Source
 

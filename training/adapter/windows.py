@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from decoders.core.adapter.config import Variant
+from decoders.core.adapter_config import Variant
 from decoders.core.sampling import nucleus, tempered
 from decoders.core.types import NO_UNIFORM
 from training.adapter.blocks import BlockRules, Blocks, Placed, hide, moved

@@ -21,8 +21,8 @@ from decoders.core.adapter.heads import DraftHeads
 from training.forward import logits_of
 from training.heads.recipe import RunTable
 from training.judged import JudgedJob, Report
-from training.loop import Piece, TrainingProgress
-from training.run import Reporter
+from training.loop import Piece
+from training.reporter import Reporter, TrainingProgress
 from training.text.data import Row, groups, learnt, padded
 from training.text.sources import Source
 

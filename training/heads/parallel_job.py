@@ -32,7 +32,8 @@ from training.adapter.windows import LEAST_MASS
 from training.forward import additive, logits_of
 from training.heads.job import ByKind, HeldOut, ranks_of
 from training.heads.layer_job import LayerJob
-from training.loop import Piece, TrainingProgress, muon_and_adamw
+from training.loop import Piece, muon_and_adamw
+from training.reporter import TrainingProgress
 from training.text.data import Row, groups, learnt, padded
 
 _HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of training

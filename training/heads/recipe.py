@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from decoders.core.adapter.embedding import Code
+from decoders.core.adapter_config import Code
 from training.recipe import (
     Count,
     LoopTable,

@@ -29,9 +29,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from training.importers.lora import Parts, check_new, check_plain, one_line, read_tree, written
 
 _MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a row that Qwen3 leaves unused; the release's stride

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from decoders.core.adapter.config import CONFIG_FILE, AdapterConfig
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import CONFIG_FILE, AdapterConfig
 
 PEFT_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 _HEADS = ("lm_head", "embed_out")

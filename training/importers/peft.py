@@ -16,7 +16,6 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.peft import (
     FACTORS_HASH,
@@ -26,6 +25,7 @@ from decoders.core.adapter.peft import (
     SLOTS_WEIGHTS,
     factors_hash,
 )
+from decoders.core.adapter_config import AdapterConfig
 from training.importers.lora import (
     Parts,
     check_new,

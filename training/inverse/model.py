@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.embedding import Code, UniformEmbedding
+from decoders.core.adapter.embedding import UniformEmbedding
+from decoders.core.adapter_config import Code
 from training.adapter.student import ContextCache
 from training.forward import additive, fresh_llama
 

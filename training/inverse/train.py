@@ -24,9 +24,10 @@ from training.inverse.data import Trips, TripSettings
 from training.inverse.model import ModelSettings, SlotTransformer
 from training.inverse.report import SLOTS, ar_nats, c_ptp_nats, compare, held_out_text
 from training.inverse.windows import Read, TextWindows, draw_text
-from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint_of, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
-from training.run import Build, Locate, Reporter, TrainingOptions, train_jobs
+from training.reporter import Reporter, TrainingProgress
+from training.run import Build, Locate, TrainingOptions, train_jobs
 from training.workers import worker
 
 _ModelName = Literal["ar", "c-ptp"]

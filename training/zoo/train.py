@@ -21,10 +21,11 @@ from specbench_tasks.generators import generate
 from specbench_tasks.scorers import PRIMARY, corpus_scores
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, hidden_states
-from training.loop import Piece, TrainingProgress, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint_of, muon_and_adamw
 from training.plots import plot_exactness
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
-from training.run import Locate, Reporter, TrainingOptions, train_jobs
+from training.reporter import Reporter, TrainingProgress
+from training.run import Locate, TrainingOptions, train_jobs
 from training.text.data import Encoder, learnt, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer
 from training.workers import worker

@@ -29,10 +29,10 @@ import transformers
 from bench.extras.cost.probes import make_probes
 from bench.machine.clock import Clock
 from bench.machine.energy import EnergyMeter
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.forward import forward
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out

@@ -12,8 +12,7 @@ from typing import Self
 from bench.machine.clock import Clock, Stopwatch
 from bench.records.cost import CostCell
 from decoders.core.engine.models import Models
-from decoders.core.model import Model, Session
-from decoders.core.types import Call
+from decoders.core.model import Call, Model, Session
 
 _PREFIX = 16
 """Tokens that are really fed; the rest of a cache is filled with copies of their states."""

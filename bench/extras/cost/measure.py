@@ -41,8 +41,7 @@ from bench.records.files import SampleWriter, cannot_write, only_writer, remove_
 from bench.records.frames import csv_bytes
 from bench.stats.cost_curve import table_of, with_readings
 from decoders.core.hf.checkpoint import first_line
-from decoders.core.model import Model
-from decoders.core.types import Call
+from decoders.core.model import Call, Model
 
 _CALLS = 3
 _LONG_ENOUGH_S = 0.3

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core import masks
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter.weights import graph_size
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.types import MOST_DRAFTS
 from decoders.core.upload import upload
 

@@ -10,15 +10,12 @@ Letters: K slots, F features, D hidden width.
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from decoders.core.adapter_config import Code
 from decoders.core.types import NO_UNIFORM
-
-Code = Literal["dyadic", "float-bits", "interpolation", "constant"]
-CODES: tuple[Code, ...] = get_args(Code)
 
 NUM_LEVELS = 4096
 """Number of levels that u is rounded to in decoding."""

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.config import CONFIG_FILE, HEADS, AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, Inputs
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
 from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter_config import CONFIG_FILE, HEADS, AdapterConfig
 
 
 class DraftHeads(HiddenAdapter):

@@ -18,15 +18,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from decoders.core.adapter.config import (
+from decoders.core.adapter.embedding import UniformEmbedding
+from decoders.core.adapter.gating import fed_other_rows, layer_shapes
+from decoders.core.adapter_config import (
     CONFIG_FILE,
     HEADS,
     WEIGHTS_FILE,
     AdapterConfig,
     HeadsVariant,
 )
-from decoders.core.adapter.embedding import UniformEmbedding
-from decoders.core.adapter.gating import fed_other_rows, layer_shapes
 
 
 class StoredAdapter(nn.Module):

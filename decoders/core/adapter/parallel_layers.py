@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import (
     Block,
     DraftPass,
@@ -34,6 +33,7 @@ from decoders.core.adapter.draft_layer import (
 )
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_of
 from decoders.core.adapter.module import spread
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
 

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoders.core.adapter.config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
 
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 SLOTS_CONFIG, SLOTS_WEIGHTS = "slots.json", "slots.safetensors"

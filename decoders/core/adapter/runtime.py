@@ -22,7 +22,8 @@ from decoders.core.adapter.weights import (
     UnmergedWeights,
     graph_size,
 )
-from decoders.core.types import MASKED, Call, Slots
+from decoders.core.model import Call
+from decoders.core.types import MASKED, Slots
 from decoders.core.upload import upload
 
 

@@ -14,7 +14,8 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification
-from decoders.core.types import Call, CallResult, Output
+from decoders.core.model import Call
+from decoders.core.types import CallResult, Output
 
 
 class ModelDrafter(Drafter):

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.types import Call, CallResult
+from decoders.core.model import Call
+from decoders.core.types import CallResult
 from decoders.core.upload import upload
 
 Drafts = Sequence[int] | DraftTree

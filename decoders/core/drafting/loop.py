@@ -13,7 +13,8 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Verification
-from decoders.core.types import Call, Emit
+from decoders.core.model import Call
+from decoders.core.types import Emit
 
 _CARRIED = ("slots", "positions", "mask", "hidden")
 """Arguments of the verifying call that a drafter may give; the loop decides all others."""

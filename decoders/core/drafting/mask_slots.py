@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoders.core import masks
-from decoders.core.model import Session
-from decoders.core.types import MASKED, NO_UNIFORM, Call, Confidence, SlotOutput, Slots
+from decoders.core.model import Call, Session
+from decoders.core.types import MASKED, NO_UNIFORM, Confidence, SlotOutput, Slots
 
 
 def mask_slots(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from decoders.core.engine.reads import Read, Readout
+from decoders.core.model import Call
 from decoders.core.sampling import (
     MOST_VALUES,
     Stream,
@@ -23,11 +24,8 @@ from decoders.core.sampling import (
     verify_rejection,
     warp,
 )
-from decoders.core.types import EXACT, Acceptance, Call, CallResult, Sampling
+from decoders.core.types import EXACT, Acceptance, CallResult, Sampling
 from decoders.core.upload import upload
-
-if TYPE_CHECKING:
-    from decoders.core.engine.readout import Read, Readout
 
 
 def read_acceptances(

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.model import Model
-from decoders.core.types import Call
+from decoders.core.model import Call, Model
 
 PREFILL_CHUNK = 512  # rows of a prompt in one forward pass
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Decoder
 from decoders.core.model import Model
 from decoders.core.types import MOST_DRAFTS
@@ -61,7 +61,7 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
             check_draft(name, models)
         if part.adapter_name is not None:
             adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
-        part.check_models(models)
+        part.check_models(models.target, models.draft)
     return adapters
 
 

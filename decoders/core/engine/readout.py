@@ -8,50 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.sampling import Uniforms, highest, in_parts, likeliest, pick, warp
-from decoders.core.types import Call, CallResult, Confidence, Output, Sampling, SlotOutput
+from decoders.core.engine.reads import Read, Readout, Readouts
+from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
+from decoders.core.types import CallResult, Confidence, Sampling
 from decoders.core.upload import upload
 
 T = TypeVar("T")
-Read = tuple[Tensor, Callable[[list[float]], list[CallResult]]]
-"""Numbers on the device, and a function that makes results, in order, from them on the host."""
-
-
-@dataclass(frozen=True, slots=True)
-class Readout:
-    """Rows of one call that are read in one output form: its tokens or, if `slots`, its slots.
-
-    `outputs` are the output positions that the rows predict (negative inside the prompt).
-    """
-
-    call: Call
-    uniforms: Uniforms
-    output: Output | SlotOutput
-    outputs: Sequence[int]
-    slots: bool = False
-
-
-def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
-    """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
-    positions, shift = call.row_positions(), 1 - prompt_length
-    outputs = [positions[row] + shift for row in call.read]
-    tokens = Readout(call, uniforms, call.output, outputs)
-    if call.slots is None:
-        return (tokens,)
-    num_tokens = len(call.tokens)
-    outputs = [positions[num_tokens + slot] + shift for slot in call.slots.read]
-    return tokens, Readout(call, uniforms, call.slots.output, outputs, slots=True)
-
-
-Readouts = Sequence[Readout]
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:

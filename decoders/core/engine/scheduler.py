@@ -16,10 +16,11 @@ from decoders.core.decoder import Answer, Decoder, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import forward
 from decoders.core.engine.models import Models, check_models
-from decoders.core.engine.readout import Readout, joined, read_out, readouts
+from decoders.core.engine.readout import joined, read_out
+from decoders.core.engine.reads import Readout, readouts
 from decoders.core.engine.sequence import RunningSequence, as_exception
-from decoders.core.model import Session
-from decoders.core.types import Call, CallResult, Generation, Outcome, Sampling
+from decoders.core.model import Call, Session
+from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[[Sequence[Call]], Tensor]
 _Ask = Callable[[Sequence[Answer]], None]

@@ -11,13 +11,12 @@ from pathlib import Path
 from types import GeneratorType, TracebackType
 from typing import Any, SupportsIndex
 
-from decoders.core.adapter.config import AdapterConfig
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine.readout import not_a_number
-from decoders.core.model import Session
+from decoders.core.model import Call, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
-    Call,
     CallResult,
     Emit,
     Generation,

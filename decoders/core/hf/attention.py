@@ -13,9 +13,9 @@ K key-value heads, D head dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
-from decoders.core.types import Call
+from decoders.core.model import Call
 from decoders.core.upload import upload
-
-if TYPE_CHECKING:
-    from decoders.core.hf.architecture import Architecture
 
 Masks = Tensor | dict[str, Tensor | None] | None
 """One mask for all layers, or one per kind of layer. None: causal, or a single row."""
@@ -50,10 +47,16 @@ torch's kernel is faster (results/reference/h100/attention.csv)."""
 class MaskBuilder:
     """Makes the masks of one cache with C entries per row."""
 
-    def __init__(self, architecture: Architecture, capacity: int) -> None:
-        """Take the kinds of layers and their windows from `architecture`."""
-        self._windows, self._capacity = architecture.windows, capacity
-        self._dtype, self._device = architecture.dtype, architecture.device
+    def __init__(
+        self,
+        windows: Mapping[str, int | None],
+        dtype: torch.dtype,
+        device: torch.device,
+        capacity: int,
+    ) -> None:
+        """Take the window of each kind of layer (None: unlimited)."""
+        self._windows, self._capacity = windows, capacity
+        self._dtype, self._device = dtype, device
         self._template: Tensor | None = None
 
     def additive(self, visible: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore
-from decoders.core.model import Session
-from decoders.core.types import Call
+from decoders.core.model import Call, Session
 from decoders.core.upload import upload
 
 _LENGTH_BUCKET = 128
@@ -76,7 +75,9 @@ class Layout:
             self._positions = self._existing(self._entries, capacity)
             shape = (num_rows, entries + 1)
             self._stored = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.masks = MaskBuilder(architecture, capacity)
+        self.masks = MaskBuilder(
+            architecture.windows, architecture.dtype, architecture.device, capacity
+        )
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""

@@ -21,13 +21,13 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, LayerPass, ShortHead
 from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.heads import DraftHeads, HeadsPass
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter.weights import GroupedWeights
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.architecture import (
     Architecture,
     generation_of,
@@ -46,8 +46,7 @@ from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.norms import fuse_norms
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import Runner
-from decoders.core.model import Model, Session
-from decoders.core.types import Call
+from decoders.core.model import Call, Model, Session
 
 _MERGED_BYTES = 32 * 2**20
 """Largest model whose adapters are merged by default on a CPU. Calls of larger models spend their

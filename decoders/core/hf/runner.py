@@ -23,7 +23,7 @@ from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, tensors_of
 from decoders.core.hf.layout import Layout, Pass
-from decoders.core.types import Call
+from decoders.core.model import Call
 from decoders.core.upload import upload
 
 

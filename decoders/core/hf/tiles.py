@@ -29,7 +29,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from decoders.core import masks
 from decoders.core.adapter.gating import tiled, tiles_of
 from decoders.core.hf.cache import flat_entries
-from decoders.core.types import Call
+from decoders.core.model import Call
 from decoders.core.upload import upload
 
 NAME = "tiles"

@@ -13,7 +13,8 @@ from itertools import takewhile
 
 from torch import Tensor
 
-from decoders.core.engine.readout import Readout, read_out
+from decoders.core.engine.readout import read_out
+from decoders.core.engine.reads import Readout
 from decoders.core.types import Acceptance, CallResult, Sampling
 
 

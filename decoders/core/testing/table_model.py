@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
-from decoders.core.model import Model, Session
+from decoders.core.adapter_config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
+from decoders.core.model import Call, Model, Session
 from decoders.core.sampling import pick, warp
-from decoders.core.types import MASKED, NO_UNIFORM, Call, Sampling, Slots
+from decoders.core.types import MASKED, NO_UNIFORM, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
 _WIDTH = 8

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from decoders.core.adapter.config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter_config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
 from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.shapes import config_of, random_model

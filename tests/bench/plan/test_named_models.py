@@ -17,9 +17,9 @@ from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
 from bench.settings.config import RunConfig
 from bench.stats.adapter_fit import training_warnings
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel

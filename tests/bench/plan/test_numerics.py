@@ -17,7 +17,7 @@ from bench.plan.setup import Setup, open_setup
 from bench.records.environment import Environment, Models
 from bench.settings.config import load_config
 from decoders.core.hf.model import HFModel
-from decoders.core.types import Call
+from decoders.core.model import Call
 from tests.tiny_models import fresh
 
 

@@ -20,7 +20,8 @@ from bench.verify.floor import bound, is_frequent, last_place, measure_floor
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.types import Call, Generation
+from decoders.core.model import Call
+from decoders.core.types import Generation
 from tests.conftest import VOCAB
 
 Make = Callable[..., SampleRecord]

@@ -155,13 +155,13 @@ def test_a_drafter_of_25_lines_is_verified(
 
 
 @pytest.mark.slow
-def test_honest_decoders_pass_twenty_of_twenty_examinations(
+def test_honest_decoders_pass_five_of_five_examinations(
     examined: Callable[..., VerifyReport],
 ) -> None:
-    # in each, ar and spec are tested by their distribution: a false alarm in 4 of 100 runs of this
+    # in each, ar and spec are tested by their distribution: a false alarm in 1 of 100 runs of this
     # test
-    assert 20 * 2 * FALSE_ALARM <= 0.04
-    for seed in range(20):
+    assert 5 * 2 * FALSE_ALARM <= 0.01
+    for seed in range(5):
         report = examined(
             HONEST, adapters={"ptp": "tables"}, limit=2, seed=1 + seed * 10**6, draws=NUM_DRAWS
         )
@@ -171,7 +171,7 @@ def test_honest_decoders_pass_twenty_of_twenty_examinations(
 @pytest.mark.slow
 def test_controls_are_caught_whatever_the_seed(examined: Callable[..., VerifyReport]) -> None:
     names = [f"{WRONG}:{control}" for control in (*CONTROLS, *MORE)]
-    for seed in range(5):
+    for seed in range(2):
         report = examined(",".join(names), seed=1 + seed * 10**6, limit=2, draws=2000)
         assert [of(report, name).verdict for name in names] == ["wrong"] * len(names), seed
 

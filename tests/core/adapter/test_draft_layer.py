@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftCache, DraftLayer, LayerPass
 from decoders.core.adapter.heads import DraftHeads, read_adapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import WIDTH, fresh
 from training.heads.layer_job import unrolled

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.embedding import CODES, NUM_BITS, NUM_COSINES, Code, UniformEmbedding
+from decoders.core.adapter.embedding import NUM_BITS, NUM_COSINES, UniformEmbedding
+from decoders.core.adapter_config import CODES, Code
 from decoders.core.types import NO_UNIFORM
 
 WIDTH = 24

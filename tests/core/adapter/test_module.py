@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.embedding import CODES, Code
 from decoders.core.adapter.gating import GatedModule, layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
+from decoders.core.adapter_config import CODES, AdapterConfig, Code
 
 WIDTH = 16
 LLAMA: dict[str, Any] = {

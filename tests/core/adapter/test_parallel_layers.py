@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import ShortHead
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.heads import read_adapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotCache, SlotPass, chain
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM
 from tests.tiny_models import WIDTH, fresh

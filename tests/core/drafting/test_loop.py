@@ -16,7 +16,8 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
-from decoders.core.types import Call, CallResult, Generation, Sampling
+from decoders.core.model import Call
+from decoders.core.types import CallResult, Generation, Sampling
 from tests.recording import Recording
 
 PROMPT = [1, 2, 3]

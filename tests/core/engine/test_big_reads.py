@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from decoders.core.drafting.tree import likeliest_candidates
-from decoders.core.engine.readout import Readout, read_out, readouts
+from decoders.core.engine.readout import read_out
+from decoders.core.engine.reads import Readout, readouts
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import EXACT, AcceptanceRule, CallResult, Output, Sampling

@@ -14,9 +14,10 @@ from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import not_a_number
 from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.model import Call
 from decoders.core.sampling import likeliest, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Call, CallResult, Generation, Sampling
+from decoders.core.types import CallResult, Generation, Sampling
 from decoders.isd import StridedDecoding
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative

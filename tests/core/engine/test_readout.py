@@ -7,18 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.engine.readout import Readout, confidence_of, joined, read_out, readouts
+from decoders.core.engine.readout import confidence_of, joined, read_out
+from decoders.core.engine.reads import Readout, readouts
+from decoders.core.model import Call
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import (
-    Acceptance,
-    AcceptanceRule,
-    Call,
-    CallResult,
-    Output,
-    Sampling,
-    Slots,
-)
+from decoders.core.types import Acceptance, AcceptanceRule, CallResult, Output, Sampling, Slots
 
 VOCAB, PROMPT = 11, 5
 SAMPLING = Sampling(temperature=0.7, top_k=6, top_p=0.9)

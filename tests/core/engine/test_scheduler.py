@@ -17,8 +17,9 @@ from decoders.core.engine import forward, sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.scheduler import Scheduler, _next_group, generate, width_bucket
+from decoders.core.model import Call
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import NO_UNIFORM, Call, Emit, Generation, Output, Sampling, Slots
+from decoders.core.types import NO_UNIFORM, Emit, Generation, Output, Sampling, Slots
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 

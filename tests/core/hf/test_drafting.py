@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.compiled import COMPILED_PROMPT, Backend
 from decoders.core.hf.model import HFModel
 from decoders.core.types import MOST_DRAFTS

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import decoder_layers, layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate

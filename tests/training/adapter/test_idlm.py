@@ -13,9 +13,9 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.config import AdapterConfig, Variant
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel, stop_ids
@@ -34,8 +34,9 @@ from training.adapter.student import Student
 from training.adapter.windows import WindowSampling
 from training.adapters import train_adapter
 from training.cli import train_kind
-from training.loop import Loop, TrainingProgress
+from training.loop import Loop
 from training.recipe import RECIPES, read_recipe
+from training.reporter import TrainingProgress
 from training.text.data import Row
 
 STOP = 9

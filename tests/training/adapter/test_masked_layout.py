@@ -22,7 +22,8 @@ from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
-from decoders.core.types import MASKED, NO_UNIFORM, Call, Sampling, Slots
+from decoders.core.model import Call
+from decoders.core.types import MASKED, NO_UNIFORM, Sampling, Slots
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive

@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoders.core.adapter.config import AdapterConfig, Variant
 from decoders.core.adapter.embedding import NUM_BITS
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.objectives import ObjectiveName, Outcome, loss_of, predictions, run

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
 from tests.architectures.catalogue import save
 from tests.tiny_models import WIDTH, fresh

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
-from decoders.core.adapter.config import AdapterConfig
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.types import NO_UNIFORM
 from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, fresh
 from training.adapter.student import Student, gather_rows

@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoders.core.adapter.config import AdapterConfig
-from decoders.core.adapter.embedding import Code
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import AdapterConfig, Code
 from tests.command_line import bench
 from tests.tiny_recipe import ADAPTER, RUN, SIZES
 from training.adapter.job import AdapterJob
@@ -29,9 +28,9 @@ from training.adapter.student import Student
 from training.adapter.windows import WindowSampling
 from training.adapters import build_job, train_adapter
 from training.cli import train_kind
-from training.loop import Loop, TrainingProgress, update
+from training.loop import Loop, update
 from training.recipe import RECIPES, customised, read_recipe, with_settings
-from training.run import Reporter
+from training.reporter import Reporter, TrainingProgress
 from training.text.data import Row, groups
 
 SHIPPED = sorted(
@@ -42,7 +41,7 @@ SHIPPED = sorted(
 
 @pytest.fixture
 def all_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.run.LOG_EVERY", 1)
+    monkeypatch.setattr("training.reporter.LOG_EVERY", 1)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

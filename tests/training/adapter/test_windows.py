@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.core.adapter.config import VARIANTS, Variant
+from decoders.core.adapter_config import VARIANTS, Variant
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.windows import (

@@ -25,9 +25,8 @@ from training.adapters import build_job, train_heads
 from training.heads.job import ByKind, HeldOut
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe
-from training.loop import TrainingProgress
 from training.recipe import RECIPES, read_recipe
-from training.run import Reporter
+from training.reporter import Reporter, TrainingProgress
 
 SLOTS = 3
 

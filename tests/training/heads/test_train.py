@@ -27,9 +27,8 @@ from training.adapters import build_job, train_heads
 from training.heads.job import NONE, HeldOut, ranks_of, targets_of
 from training.heads.layer_job import unrolled
 from training.heads.recipe import HeadsRecipe
-from training.loop import TrainingProgress
 from training.recipe import RECIPES, read_recipe
-from training.run import Reporter
+from training.reporter import Reporter, TrainingProgress
 from training.text.data import Row
 
 

@@ -35,9 +35,9 @@ from training.inverse.report import (
 )
 from training.inverse.train import InverseJob, InverseRecipe, train_both
 from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
-from training.loop import Loop, TrainingProgress
+from training.loop import Loop
 from training.recipe import RECIPES, read_recipe
-from training.run import Reporter
+from training.reporter import Reporter, TrainingProgress
 
 TOLERANCE = 2e-5
 SOURCE = TripSettings(width=9, num_goals=2, spread=0.6, roughness=0.3)

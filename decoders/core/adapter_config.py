@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from decoders.core.adapter.embedding import CODES, Code
 from decoders.core.types import demand
+
+Code = Literal["dyadic", "float-bits", "interpolation", "constant"]
+CODES: tuple[Code, ...] = get_args(Code)
 
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]

@@ -1,0 +1,76 @@
+"""How far a training run is: shown in one style, and logged."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.progress import choose, decided
+from training.workers import peak_memory
+
+LOG_EVERY = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingProgress:
+    """The progress of a run, stored in checkpoints with the weights and the optimiser state.
+
+    `counts` are the numbers of rows that an evaluation adapted; empty: the recipe's numbers hold.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class Reporter:
+    """Shows progress in one style, and logs every `LOG_EVERY` steps and every evaluation.
+
+    The style ``none`` shows nothing but still logs. Only the first worker has a log; without one
+    (`log` is None), nothing is written. An unknown style raises `ValueError`.
+    """
+
+    def __init__(self, style: str, name: str, log: Path | None, unit: str = "tokens") -> None:
+        self.shown = None if decided(style) == "none" else choose(style)
+        self.name, self.log, self.unit = name, log, unit
+        self._recent: list[float] = []
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.shown is not None:
+            self.shown.close()
+
+    def start(self, num_steps: int, progress: TrainingProgress) -> None:
+        """Show the step that the run starts from."""
+        if self.shown is not None:
+            self.shown.start(f"training {self.name}", num_steps, progress.step)
+
+    def step(self, loss: float, progress: TrainingProgress) -> None:
+        """Report one step's mean loss (nats per answer token)."""
+        if not math.isnan(loss):
+            self._recent = [*self._recent[-99:], loss]
+        mean = sum(self._recent) / max(1, len(self._recent))
+        if progress.step % LOG_EVERY == 0:
+            self._write({"loss": round(mean, 5)}, progress)
+        if self.shown is not None:
+            pace = progress.tokens / progress.seconds
+            self.shown.step(f"loss {mean:.3f}, {pace:.0f} {self.unit}/s")
+
+    def evaluation(self, progress: TrainingProgress, line: str, record: dict[str, Any]) -> None:
+        """Report an evaluation: show one line, and write the record to the log."""
+        self._write(record, progress, peak_bytes=peak_memory())
+        if self.shown is not None:
+            self.shown.note(f"{self.name} step {progress.step} {line}")
+
+    def _write(self, record: dict[str, Any], progress: TrainingProgress, **more: Any) -> None:
+        if self.log is not None:
+            reached = {"step": progress.step, "tokens": progress.tokens}
+            line = {**record, **reached, "seconds": round(progress.seconds, 1), **more}
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -125,7 +125,8 @@ _adapter_verb(
 
 
 def _train(kind: str, given: Given) -> None:
-    from bench.plan.named_models import reach
+    from bench.plan.named_models import reach, resolve
+    from decoders.core.hf.checkpoint import is_local
     from training.run import located
 
     options = dict(given)
@@ -135,9 +136,9 @@ def _train(kind: str, given: Given) -> None:
         options["data"] = "on-policy"
     resume, progress = not options.pop("restart"), options.pop("progress")
     with _usage():
-        if options["model"] is not None:  # here, where an error of a worker is not a traceback
-            located(options["model"], reach)
-        folder = train_kind(kind, **options, resume=resume, progress=progress, locate=reach)
+        if options["model"] is not None and not is_local(options["model"]):
+            located(options["model"], reach)  # here, where an error has one line
+        folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
     typer.echo(str(folder))
 
 
@@ -191,7 +192,7 @@ def _draft(
     progress: Progressing = "auto",
 ) -> None:
     """Distil a small draft model on stored completions of a Llama target (resumable)."""
-    from bench.plan.named_models import reach
+    from bench.plan.named_models import resolve
     from training.draft import DraftRecipe, train_draft
     from training.recipe import RECIPES, customised, read_recipe, with_settings
 
@@ -200,7 +201,7 @@ def _draft(
         tables = with_settings(customised(tables, model=model, num_steps=num_steps), settings or ())
         name = Path(DraftRecipe.of(tables).model.path).name
         folder = output or RESULTS / "drafts" / name
-        train_draft(tables, folder, locate=reach, resume=not restart, progress=progress)
+        train_draft(tables, folder, locate=resolve, resume=not restart, progress=progress)
     typer.echo(str(folder))
 
 

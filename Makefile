@@ -34,7 +34,7 @@ test: install    ## the default test suite (CPU, no network), two processes
 	$(PYTHON) -m pytest -q -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-slow: install   ## the tests of minutes
-	$(PYTHON) -m pytest -q -m slow
+	$(PYTHON) -m pytest -q -n 2 --dist worksteal -m slow
 
 docs: .venv/.docs   ## the docs site: builds site/, ends at any warning
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

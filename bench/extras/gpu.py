@@ -25,7 +25,6 @@ import torch
 
 from bench.errors import BenchError, Exit, UnavailableError
 from bench.extras.gpu_summary import Status, Step, read_figures, write_summary
-from bench.plan.named_models import fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL_S = 540.0
@@ -100,6 +99,8 @@ def _missing(*packages: str) -> str | None:
 def _missing_model() -> str | None:
     """Return why SmolLM2 is not measured; None if its weights are available."""
     try:
+        from bench.plan.named_models import fetch  # it needs more than torch and transformers
+
         fetch(_SMOLLM2)
     except BenchError as error:
         return error.message

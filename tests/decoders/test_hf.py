@@ -18,8 +18,10 @@ from decoders.core.checks import (
     check_budget_and_eos,
     check_decoder,
     check_distribution,
+    check_draws,
     check_greedy_equals_ar,
     check_perfect_drafts_are_accepted,
+    check_real_tensors,
     check_steps_concatenate,
     checks_for,
 )
@@ -42,6 +44,7 @@ PROMPTS = [[3, 4, 5, 3, 4], [7], [9, 8, 7, 6, 5, 4, 3]]
 
 # A whole answer of a drafting loop takes 10 ms, and the distribution wants 3,000: fewer below. And
 # transformers does not treat drafts and target alike above temperature 0: see further below.
+# A tiny Llama names no exit layer.
 SET_APART = (check_distribution, check_perfect_drafts_are_accepted)
 ESSENTIAL = (check_steps_concatenate, check_budget_and_eos, check_greedy_equals_ar)
 """What every loop is held to by default, and `lookup` to everything."""
@@ -54,7 +57,7 @@ CASES = [
     )
     for kind in DRAFTING
     for check in checks_for(build(parse_spec(f"hf:kind={kind}")))
-    if check not in SET_APART
+    if check not in SET_APART and (kind, check) != ("early-exit", check_real_tensors)
 ]
 
 
@@ -102,7 +105,7 @@ def test_a_drafting_loop_follows_the_targets_distribution(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DRAFTING)
 def test_many_draws_of_a_drafting_loop_follow_the_targets_distribution(kind: str) -> None:
-    check_distribution(hf(f":kind={kind}"))
+    check_draws(table_draws(hf(f":kind={kind}"), 3000), kind)
 
 
 def perfectly_drafted(temperature: float) -> list[StepEvent]:

@@ -7,6 +7,8 @@ multiply many rows faster. The most rows for our code are measured once per mach
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -30,11 +32,13 @@ def make(library: Path) -> None:
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        options = CppTorchOptions(vec_isa=pick_vec_isa())
-        builder = CppBuilder(library.stem, str(_SOURCE), options, output_dir=scratch)
+    with tempfile.TemporaryDirectory() as scratch:  # torch's builder takes no folder with a space
+        source, options = shlex.quote(str(_SOURCE)), CppTorchOptions(vec_isa=pick_vec_isa())
+        builder = CppBuilder(library.stem, source, options, output_dir=scratch)
         builder.build()
-        Path(builder.get_target_file_path()).replace(library)
+        partial = library.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(builder.get_target_file_path(), partial)
+        partial.replace(library)
 
 
 def load(library: Path) -> dict[torch.dtype, int]:

@@ -190,7 +190,7 @@ def test_a_cache_serves_without_a_compiler_and_damaged_files_are_made_again(tmp_
     files = sorted((cache / "graphs").iterdir())
     assert {file.suffix for file in files} == {".so", ".sha256", ".rows", ".pt2", ".json"}
     times = {file: file.stat().st_mtime_ns for file in files if file.suffix == ".pt2"}
-    code, err, compiled = run("without a compiler", CXX="no-such-compiler")
+    code, err, compiled = run("without-a-compiler", CXX="no-such-compiler")
     assert (code, compiled) == (0, True), err
     assert {file: file.stat().st_mtime_ns for file in times} == times
     for file in files:
@@ -198,7 +198,7 @@ def test_a_cache_serves_without_a_compiler_and_damaged_files_are_made_again(tmp_
             file.write_bytes(file.read_bytes()[:5000])
         elif file.suffix in (".rows", ".json"):
             file.write_text("x")
-    code, err, compiled = run("damaged, without a compiler", CXX="no-such-compiler")
+    code, err, compiled = run("damaged-without-a-compiler", CXX="no-such-compiler")
     assert (code, compiled) == (0, False), err
     assert "no-such-compiler" in err
     code, err, compiled = run("damaged")

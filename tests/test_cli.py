@@ -541,7 +541,7 @@ def test_verify_prints_a_verdict_and_writes_what_it_found(
 def test_verify_ends_with_3_where_a_lossless_decoder_is_wrong(
     checkpoint: Callable[..., Path],
 ) -> None:
-    ended = verify(checkpoint, f"{ROOT / 'examples' / 'wrong.py'}:LeaksCache", "--draws", 500)
+    ended = verify(checkpoint, f"spec,{ROOT / 'examples' / 'wrong.py'}:LeaksCache", "--draws", 500)
     assert ended.code == 3, ended.err
     assert "wrong" in ended.out
 

@@ -4,7 +4,7 @@ The hashes cover the code that decides what is asked, answered, timed, counted o
 models' weights, the prompts, and the machine: a mixture of two would give numbers about neither.
 Whole folders of code count (`_MEASURING`), so that no module is forgotten. Folders that compute
 from the records of a complete run may change: `stats`, `verify`, `report`, `compare`. So may the
-command line, and `ab`, because its measurements cannot be resumed.
+command line and the extras, which measure nothing that can be resumed.
 """
 
 from __future__ import annotations

@@ -63,7 +63,10 @@ def test_a_run_is_resumed_with_another_report(resumed: Callable[[str], Exit]) ->
     ("folder", "measures"),
     [(name, True) for name in ("decoders", "specbench_tasks")]
     + [(f"bench/{name}", True) for name in ("settings", "records", "machine", "plan", "measure")]
-    + [(f"bench/{name}", False) for name in ("stats", "report", "verify", "compare", "ab", "cli")],
+    + [
+        (f"bench/{name}", False)
+        for name in ("stats", "report", "verify", "compare", "extras", "cli")
+    ],
 )
 def test_every_module_of_a_folder_belongs_to_the_code_or_none_does(
     code: Path, small: Any, opener: Any, folder: str, measures: bool

@@ -44,7 +44,7 @@ PROMPTS = [[3, 4, 5, 3, 4], [7], [9, 8, 7, 6, 5, 4, 3]]
 
 # A whole answer of a drafting loop takes 10 ms, and the distribution wants 3,000: fewer below. And
 # transformers does not treat drafts and target alike above temperature 0: see further below.
-# A tiny Llama names no exit layer.
+# (An early exit is not checked on the tiny Llama, which names no exit layer.)
 SET_APART = (check_distribution, check_perfect_drafts_are_accepted)
 ESSENTIAL = (check_steps_concatenate, check_budget_and_eos, check_greedy_equals_ar)
 """What every loop is held to by default, and `lookup` to everything."""

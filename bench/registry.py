@@ -33,9 +33,14 @@ def extras(group: Group) -> dict[str, Any]:
     return loaded
 
 
-def names(group: Group) -> set[str]:
-    """Return the names of a group's extras without importing any."""
-    return {point.name for point in entry_points(group=group)}
+def find(group: Group, name: str) -> Any | None:
+    """Load the extra of a name, if an installed package has it.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    point = next(iter(entry_points(group=group, name=name)), None)
+    return None if point is None else _load(point)
 
 
 def extra(group: Group, name: str) -> Any:
@@ -44,8 +49,8 @@ def extra(group: Group, name: str) -> Any:
     Raises:
         UsageError: no installed package has it, or it cannot be imported.
     """
-    for point in entry_points(group=group, name=name):
-        return _load(point)
+    if (found := find(group, name)) is not None:
+        return found
     raise UsageError(
         f"no installed package registers {name!r} in {group}; install this one again: "
         "pip install -e ."
@@ -55,7 +60,7 @@ def extra(group: Group, name: str) -> Any:
 def _load(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
         package = point.dist.name if point.dist else "an installed package"
         why = str(error).strip().split("\n")[0]
         raise UsageError(

@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from bench.errors import BenchError, Exit, UsageError, did_you_mean
-from bench.registry import extra, extras, names
+from bench.registry import extras, find
 
 
 @contextmanager
@@ -76,8 +76,8 @@ class VerbGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find a command; the error about an unknown one names the nearest."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            names = self.list_commands(ctx)
-            raise UsageError(f"there is no verb {args[0]!r}; {did_you_mean(args[0], names)}")
+            hint = did_you_mean(args[0], self.list_commands(ctx))
+            raise UsageError(f"there is no verb {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -101,8 +101,8 @@ class AllVerbs(VerbGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a verb, of the core or of an extra; None if there is none of this name."""
-        if cmd_name not in self.commands and cmd_name in names("bench.verbs"):
-            self._add(extra("bench.verbs", cmd_name))
+        if cmd_name not in self.commands and (verbs := find("bench.verbs", cmd_name)) is not None:
+            self._add(verbs)
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from operator import attrgetter
 from statistics import fmean, median
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special, stats
 
 from bench.records.cost import Measured
 from bench.stats.times import Unit, matched
@@ -31,7 +30,6 @@ LEVEL = f"{CONFIDENCE:.0%}".replace("%", " %")
 _RESAMPLES = 4999
 MIN_BOOTSTRAP = 8
 """Fewest clusters for a bootstrap: resamples of fewer cannot reach the tails."""
-t_ppf = lru_cache(maxsize=4096)(stats.t.ppf)  # few distinct arguments, thousands of calls
 TIME, DECODE_TIME = attrgetter("time_per_token"), attrgetter("decode_time_per_token")
 """Seconds per token of a unit: end to end, and after the first token."""
 Floats = npt.NDArray[np.float64]
@@ -154,6 +152,11 @@ def satterthwaite(estimate: Estimate, parts: Sequence[tuple[float, float]]) -> E
         return estimate
     df = variance**2 / sum(part**2 / df for part, df in parts)
     return _with_interval(estimate, math.sqrt(variance), df)
+
+
+def t_ppf(share: float, df: float) -> float:
+    """Return a quantile of Student's t, as `scipy.stats.t.ppf` does, without its slow checks."""
+    return float(special.stdtrit(df, share))
 
 
 def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple[float, float]]:

@@ -97,7 +97,7 @@ def _at_an_end(found: Estimate) -> Estimate:
     if found.error != 0.0 or found.df is None or found.value not in (0.0, 1.0):
         return found
     reach = 1 - ((1 - CONFIDENCE) / 2) ** (1 / found.clusters)
-    error = reach / float(t_ppf((1 + CONFIDENCE) / 2, found.df))
+    error = reach / t_ppf((1 + CONFIDENCE) / 2, found.df)
     return replace(found, low=found.value - reach, high=found.value + reach, error=error)
 
 

@@ -85,10 +85,15 @@ def test_verbs_and_conclusions_are_found_by_their_groups(
     assert extra("bench.conclusions", "elsewhere")(Path("r/1")) == ["1 is over"]
 
 
+@pytest.mark.parametrize("module", [MODULE, "raise SystemExit('no')"])
 def test_a_broken_extra_is_one_line_and_all_others_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: str,
 ) -> None:
     install(tmp_path, "[bench.verbs]\nlost = elsewhere:nowhere\n", monkeypatch)
+    (tmp_path / "elsewhere.py").write_text(module)
     found = extras("bench.verbs")
     assert {"ab", "cost", "paper"} <= set(found)
     told = capsys.readouterr().err

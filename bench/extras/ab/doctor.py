@@ -28,7 +28,7 @@ from bench.machine.openmp import spinning
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import times
-from bench.stats.intervals import CONFIDENCE, Estimate
+from bench.stats.intervals import CONFIDENCE, Estimate, t_ppf
 from bench.stats.validity import MAX_OTHER_CORES
 from bench.stats.workers import noise_floor
 
@@ -223,7 +223,7 @@ def supported_margin(ratios: Sequence[float], num_prompts: int, num_repeats: int
     rng = np.random.default_rng([0, num_prompts, num_repeats])
     drawn = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))
     spread = float(np.median(drawn, axis=1).std(ddof=1))
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1) + stats.norm.ppf(POWER)
+    reach = t_ppf((1 + CONFIDENCE) / 2, num_prompts - 1) + stats.norm.ppf(POWER)
     return float(np.expm1(reach * spread / np.sqrt(num_prompts)))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.plan.select import build_decoder
 from bench.settings.config import load_config
-from bench.stats.summary_row import COLUMNS
+from bench.stats.metrics import COLUMNS
 from decoders.core import registry
 from specbench_tasks.tabular import COLUMNS as CELLS
 from specbench_tasks.task import FAMILIES

@@ -13,15 +13,16 @@ gate gives time a margin, judged by its confidence interval. A file lists only c
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings.bounds import Margin, format_error
 from bench.settings.config import read_toml
+from bench.stats.metric import Metric
+from bench.stats.metrics import METRICS
 
 _Better = Literal["more", "less", "same"]
 
@@ -38,19 +39,31 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Hard(_Table):
+GATED: dict[str, Metric] = {
+    each.gate.name or name: each for name, each in METRICS.items() if each.gate is not None
+}
+"""Metrics of a run that the gate judges, by their keys in a gate file."""
+_FIELDS: dict[str, Any] = {
+    name: (Annotated[_Own, gate.better, gate.relative], gate.tolerance)
+    for name, each in GATED.items()
+    if (gate := each.gate) is not None
+}
+_MetricTolerances: Any = create_model("_MetricTolerances", __base__=_Table, **_FIELDS)
+
+
+class Hard(_MetricTolerances):  # type: ignore[misc]
     """Tolerances of hard measures: relative for counters, absolute for shares.
 
     `tolerance` applies to float32 runs of one machine and to `FAULTS`. `tolerance_elsewhere`
     applies where rounding may differ (another machine, half precision), so that two nearly tied
     tokens may swap. A measure's own tolerance overrides both. Its annotation also says which
-    direction is better, and whether its change is relative to the base. `KEY_FIGURE` is only shown
-    unless it gets a tolerance, because `calls` judges what it is made of.
+    direction is better, and whether its change is relative to the base. `bench.stats.metrics`
+    declares measures that are metrics of a run. `KEY_FIGURE` is only shown unless it gets a
+    tolerance, because `calls` judges what it is made of.
     """
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
-    tokens_per_step: Annotated[_Own, "more", True] = math.inf
     calls: Annotated[_Own, "less", True] = None
     rows: Annotated[_Own, "less", True] = None
     draft_calls: Annotated[_Own, "less", True] = None

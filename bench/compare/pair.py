@@ -11,15 +11,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from bench.compare.gate import KEY_FIGURE
+from bench.compare.gate import GATED
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
-from bench.stats.counters import Tally
+from bench.stats.cell_data import CellData
 from bench.stats.limit import SHAPE
+from bench.stats.metrics import number_of
 from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
-from bench.stats.summary import family_order
+from bench.stats.summary import ALL, family_order
 
 _WORK = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length", "reuse_prefix")
 """Settings that, with the seed when sampling, decide the answers and how much of them is timed."""
@@ -228,7 +229,8 @@ def counted(
     both: list[Values] = []
     for side in (0, 1):
         records, ar = ([each[side] for each in answers.finished] for answers in (joined, baseline))
-        values = _counters(records) | _quality(records, pair.base)
+        data = CellData(decoder=cell, family=ALL, records=records, baseline=ar)
+        values = _counters(data) | _quality(records, pair.base)
         if cell != BASELINE and cell in pair.held_to_ar:
             values["identical_to_ar"] = counters.identical_to_ar(records, ar)
         both.append(values)
@@ -253,16 +255,17 @@ def of_one_answer(joined: PairedAnswers) -> dict[str, float]:
     return {**steps, QUALITY: max(steps.values()) / len(steps)} if steps else {}
 
 
-def _counters(records: Sequence[SampleRecord]) -> Values:
-    timed = counters.timed(records)
-    if not timed:
+def _counters(data: CellData) -> Values:
+    """Return gated metrics and sums over timed answers; empty without a timed answer."""
+    if not data.timed:
         return {}
-    tally = Tally.pool(timed)
+    tally = data.tally
+    draft_calls = [sum(r.steps.draft_calls) for r in data.timed if r.steps is not None]
     return {
-        KEY_FIGURE: tally.acceptance_length,
+        **{name: number_of(each, data) for name, each in GATED.items()},
         "calls": tally.target_calls,
         "rows": tally.later_rows,
-        "draft_calls": sum(sum(r.steps.draft_calls) for r in timed if r.steps is not None),
+        "draft_calls": sum(draft_calls),
         "emitted": tally.emitted,
         "accepted": tally.accepted,
     }

@@ -32,7 +32,7 @@ from bench.records.run_folder import load_run as read_run
 from bench.report.findings import Findings
 from bench.report.tables.table import Table
 from bench.settings.config import load_config
-from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, rows_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,13 +24,13 @@ from bench.report.tables import conclusion, drafts, main, quality, speed, times
 from bench.report.tables.setting import model_of, setting, title_of
 from bench.report.tables.table import SESSIONS, Table, by_family, mark_wrong, number, without_wrong
 from bench.settings.protocol import departures
-from bench.stats import decompose, ends, estimates, latency, workers
+from bench.stats import decompose, ends, further_tables, latency, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.metrics import judged, rows_of
 from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL
-from bench.stats.summary_row import judged, rows_of
 from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable
 
@@ -66,7 +66,7 @@ class Findings:
 
     @cached_property
     def judged(self) -> pd.DataFrame:
-        """The summary that the report shows, see `bench.stats.summary_row.judged`."""
+        """The summary that the report shows, see `bench.stats.metrics.judged`."""
         return judged(self.summary)
 
     @cached_property
@@ -76,8 +76,8 @@ class Findings:
 
     @cached_property
     def acceptance(self) -> pd.DataFrame:
-        """Draft acceptance by position, see `bench.stats.summary.acceptance_table`."""
-        return sums.acceptance_table(self.run.records, self.run.plan)
+        """Draft acceptance by position, see `bench.stats.further_tables.acceptance_table`."""
+        return further_tables.acceptance_table(self.run.records, self.run.plan)
 
     @cached_property
     def latency(self) -> pd.DataFrame:
@@ -86,13 +86,13 @@ class Findings:
 
     @cached_property
     def lengths(self) -> pd.DataFrame:
-        """Tokens per step, see `bench.stats.summary.step_length_table`."""
-        return sums.step_length_table(self.run.records, self.run.plan)
+        """Tokens per step, see `bench.stats.further_tables.step_length_table`."""
+        return further_tables.step_length_table(self.run.records, self.run.plan)
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
-        """Speed-ups by prompt, see `bench.stats.estimates.prompt_table`."""
-        return estimates.prompt_table(self.run.records, self.decoders)
+        """Speed-ups by prompt, see `bench.stats.further_tables.prompt_table`."""
+        return further_tables.prompt_table(self.run.records, self.decoders)
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -109,8 +109,8 @@ class Findings:
         return read_phases(self.run.path)
 
     @cached_property
-    def _pairs(self) -> sums.Pairs:
-        return sums.rivals(self.run.records, self.decoders)
+    def _pairs(self) -> further_tables.Rivals:
+        return further_tables.rivals(self.run.records, self.decoders)
 
     @property
     def decoders(self) -> list[str]:
@@ -153,7 +153,7 @@ class Findings:
         """Non-empty tables by part of the report below the main table; WRONG rows are marked."""
         run, summary, of = self.run, self.judged, (self.run.records, self.decoders)
         made: dict[str, Sequence[Table | None]] = {
-            "estimators": [speed.estimators(summary, sums.second_arm(run.records))],
+            "estimators": [speed.estimators(summary, further_tables.second_arm(run.records))],
             "rivals": [speed.pairwise_speedups(self._pairs, self.floor)],
             "part": [
                 speed.by_part("machine", workers.machines(*of)),

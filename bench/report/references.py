@@ -19,8 +19,8 @@ from bench.records.run_folder import Run
 from bench.report.tables.table import SESSIONS, Table, TableCell, number, speed
 from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
+from bench.stats.metrics import rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
 from bench.text import UNKNOWN, factor
 
 

@@ -16,10 +16,11 @@ import pandas as pd
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.records.plan import BASELINE, Plan, guarantee_rank
 from bench.report.tables.setting import hardware, model_of
+from bench.stats.further_tables import Rivals, rivals
 from bench.stats.intervals import Estimate
+from bench.stats.metrics import judged, rows_of
 from bench.stats.side import RunSnapshot, load_side
-from bench.stats.summary import ALL, Pairs, rivals, summarise
-from bench.stats.summary_row import judged, rows_of
+from bench.stats.summary import ALL, summarise
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.stats.workers import noise_floor
 from bench.text import portable
@@ -69,7 +70,7 @@ class NamedRun(RunNumbers):
     """
 
     side: RunSnapshot
-    pairs: Pairs
+    pairs: Rivals
 
 
 def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:

@@ -140,8 +140,9 @@ def _print_caveats(findings: Findings, console: Console, *, reasons: bool) -> No
 
 def _blocks(findings: Findings, console: Console, wide: bool) -> list[RichTable]:
     """Return the main table's columns that fit the console; with `wide`, all in several blocks."""
-    shown = {name: column.short for name, column in main.COLUMNS.items() if wide or column.first}
-    table = findings.headline.bare([name for name in shown if main.COLUMNS[name].bare])
+    columns = main.COLUMNS.items()
+    shown = {name: c.terminal for name, c in columns if wide or c.heading.first}
+    table = findings.headline.bare([name for name in shown if main.COLUMNS[name].heading.bare])
     guarantee = table.headings.index("guarantee")
 
     def style(row: Sequence[TableCell], index: int) -> str:

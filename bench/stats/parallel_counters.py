@@ -10,13 +10,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.records.record import SampleRecord, StepColumns
 from bench.stats.clusters import cluster_names
-from bench.stats.counters import ratio, timed_steps
+from bench.stats.counters import ratio
 from bench.stats.intervals import Estimate, jackknife
 
 LOOP_SHARE = 0.5
@@ -28,25 +28,9 @@ AUP_LARGEST_DROP = 5.0
 AUP_FEWEST = 2
 
 
-def columns(records: Sequence[SampleRecord], baseline: Sequence[SampleRecord]) -> dict[str, object]:
-    """Return these columns of `SummaryRow`, from a decoder's and the baseline's records."""
-    repeated, texts = repeated_trigrams(records), [r.tokens or () for r in _answers(records)]
-    trigrams = [each for t in texts for each in zip(t, t[1:], t[2:], strict=False)]
-    return {
-        **rounds_of(timed_steps(records)),
-        "overlap": of_compared(timed_steps(records), "overlap", "tested"),
-        "alpha_all": of_compared(timed_steps(records), "alpha", "emitted"),
-        **passes_per_block(timed_steps(records)),
-        "repetition": repetition(records),
-        "repeated_trigrams": repeated,
-        "loops": loops(repeated, repeated_trigrams(baseline)),
-        "distinct_trigrams": ratio(len(set(trigrams)), len(trigrams)),  # arXiv 1510.03055
-        "answer_tokens": ratio(sum(map(len, texts)), len(texts)),
-        "base_nll": per_token(records, "nll"),
-        "base_agreement": per_token(records, "agreement"),
-        "base_entropy": per_token(records, "entropy"),
-        **nll_over(records, baseline).columns("nll_over_ar"),
-    }
+Rounds = Mapping[str, float | None]
+Passes = Mapping[str, float | None]
+"""Values by column."""
 
 
 def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:
@@ -101,6 +85,19 @@ def repetition(records: Iterable[SampleRecord]) -> float | None:
     """Return the share of quality answers' tokens that repeat the previous token, pooled."""
     pairs = [pair for r in _answers(records) for pair in itertools.pairwise(r.tokens or ())]
     return ratio(sum(one == other for one, other in pairs), len(pairs))
+
+
+def distinct_trigrams(records: Iterable[SampleRecord]) -> float | None:
+    """Return the different 3-grams of all quality answers / their 3-grams (arXiv 1510.03055)."""
+    texts = [r.tokens or () for r in _answers(records)]
+    trigrams = [each for t in texts for each in zip(t, t[1:], t[2:], strict=False)]
+    return ratio(len(set(trigrams)), len(trigrams))
+
+
+def answer_tokens(records: Iterable[SampleRecord]) -> float | None:
+    """Return the mean number of tokens of a quality answer, EOS included."""
+    lengths = [len(r.tokens or ()) for r in _answers(records)]
+    return ratio(sum(lengths), len(lengths))
 
 
 def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import PurePosixPath
 
+from bench.stats.metrics import METRICS
 from docs.generate import architectures, command_line, decoder_pages, schema
 from docs.generate.places import DOCS, ROOT, pages
 
@@ -28,6 +30,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "command-line": command_line.command_line,
     "decoders": decoder_pages.index,
     "columns": schema.columns,
+    **{
+        f"metrics-{schema.anchor(section)}": partial(schema.metrics, section)
+        for section in dict.fromkeys(each.section for each in METRICS.values())
+    },
     "record": schema.record,
     "files": schema.files,
     "configuration": schema.configuration,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +30,7 @@ from bench.records.prompts import Prompt, SkippedTurn
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.status import Difference, RunStatus
 from bench.settings.config import RunConfig
-from bench.stats.summary_row import SummaryRow
+from bench.stats.metrics import INTERVALS, METRICS, SummaryRow
 from docs.generate.command_line import parameters
 from docs.generate.places import DOCS
 from docs.generate.tables import code, table
@@ -68,15 +67,25 @@ _PLURAL = {"text": "texts", "integer": "integers", "number": "numbers"}
 
 def columns() -> str:
     """Return a table of the columns of summary.csv: type, formula, and defining section."""
-    page = _page("metrics.md")
-    names = [field.name for field in dataclasses.fields(SummaryRow)]
     rows = []
     for field in dataclasses.fields(SummaryRow):
-        meaning, heading = defined(field.name, page, names)
-        link = f"[{heading}](metrics.md#{anchor(heading)})"
+        metric = METRICS[field.name]
+        link = f"[{metric.section}](metrics.md#{anchor(metric.section)})"
         kind = kind_of(field.type).removesuffix(", or null")
-        rows.append((code(field.name), kind, meaning.replace("](#", "](metrics.md#"), link))
+        rows.append((code(field.name), kind, metric.formula, link))
     return table(("column", "type", "formula or meaning", "defined under"), rows)
+
+
+def metrics(section: str) -> str:
+    """Return a table of the metrics that a section of docs/metrics.md explains."""
+    chosen = [each for each in METRICS.values() if each.section == section and each.compute]
+    rows = [
+        (code(each.name), each.formula, code("_low, _high") if each.name in INTERVALS else "")
+        for each in chosen
+    ]
+    if not any(interval for *_, interval in rows):
+        return table(("column", "formula"), [row[:2] for row in rows])
+    return table(("column", "formula", "interval"), rows)
 
 
 def record() -> str:
@@ -170,42 +179,6 @@ def explained(page: str) -> dict[str, str]:
         for name in re.findall(r"`([a-z]\w*)`", cells[0]):
             told.setdefault(name, cells[place])
     return told
-
-
-def defined(column: str, page: str, columns: Collection[str]) -> tuple[str, str]:
-    """Return a page's explanation of a column, and the heading above it.
-
-    A table row takes precedence over a sentence; an interval's end is described as such.
-
-    Args:
-        column: name of the column.
-        page: Markdown of the page.
-        columns: names of all columns.
-
-    Raises:
-        ValueError: the page does not name the column.
-    """
-    sections = re.split(r"^#+ (.*)$", page, flags=re.MULTILINE)[1:]
-    headings, texts = sections[::2], sections[1::2]
-    for heading, text in zip(headings, texts, strict=True):
-        if meaning := explained(text).get(column):
-            return meaning, heading
-    for heading, text in zip(headings, texts, strict=True):
-        for paragraph in text.split("\n\n"):
-            if paragraph.lstrip().startswith("|"):
-                continue
-            prose = " ".join(paragraph.split()).removeprefix("* ")
-            for sentence in re.split(r"(?<=[.:]) (?=[A-Z`*])", prose):
-                if f"`{column}`" in sentence:
-                    return _end_of_interval(column, columns) or sentence, heading
-    raise ValueError(f"no heading of the page explains {column}")
-
-
-def _end_of_interval(column: str, columns: Collection[str]) -> str | None:
-    base, _, end = column.rpartition("_")
-    if base not in columns or end not in ("low", "high"):
-        return None
-    return f"{'lower' if end == 'low' else 'upper'} end of the interval of {code(base)}"
 
 
 def anchor(heading: str) -> str:

@@ -1,14 +1,16 @@
 """The page of files and columns holds every column, field and key, with its meaning."""
 
 import dataclasses
+import re
 
 import pytest
 
 from bench.errors import Exit
 from bench.records.record import SampleRecord, StepColumns
 from bench.settings.config import RunConfig
-from bench.stats.summary_row import COLUMNS
+from bench.stats.metrics import COLUMNS, METRICS
 from docs.generate import schema
+from docs.generate.places import DOCS
 
 
 def rows(markdown: str) -> dict[str, list[str]]:
@@ -25,10 +27,10 @@ def test_every_column_of_the_summary_has_a_type_a_meaning_and_a_definition() -> 
         assert len(meaning) > 5, column
         assert link.startswith("["), column
     assert found["tokens_per_call"][1].startswith("emitted / target calls, prefill")
-    assert found["speedup"][1].startswith("exp(mean over prompts")
+    assert found["speedup"][1].startswith("geometric mean: exp(mean over prompts")
     assert found["speedup_low"][1] == "lower end of the interval of `speedup`"
     assert found["speedup_total_high"][1] == "upper end of the interval of `speedup_total`"
-    assert found["prompts_needed"][1].startswith("`prompts_needed` says how many more prompts")
+    assert found["prompts_needed"][1].startswith("number of further prompts that would narrow")
     assert found["prompts_needed"][2] == "[Intervals](metrics.md#intervals)"
 
 
@@ -81,9 +83,15 @@ def test_types_are_told_in_words(annotation: str, words: str) -> None:
     assert schema.kind_of(annotation) == words
 
 
-def test_a_column_that_no_page_explains_is_an_error() -> None:
-    page = "# A\n\n| `x` | y |\n|---|---|\n| `speed` | fast |\n\n## B\n\nFor `other` see `speed`."
-    assert schema.defined("speed", page, ["speed"]) == ("fast", "A")
-    assert schema.defined("other", page, ["other"]) == ("For `other` see `speed`.", "B")
-    with pytest.raises(ValueError, match="no heading of the page explains x"):
-        schema.defined("x", page, ["x"])  # a heading of a table explains nothing
+def test_each_metric_is_explained_under_a_heading() -> None:
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", page, flags=re.MULTILINE)
+    for section in {each.section for each in METRICS.values()}:
+        assert section in headings
+        assert schema.metrics(section).strip() in page
+
+
+def test_a_section_without_intervals_has_no_column_for_them() -> None:
+    assert schema.metrics("Times").startswith("| column | formula |\n")
+    assert "| `speedup` |" in schema.metrics("Three estimators")
+    assert "speedup_low" not in schema.metrics("Intervals")

@@ -15,8 +15,8 @@ from bench.progress import choose
 from bench.records.files import LineCollector
 from bench.records.record import SampleRecord
 from bench.settings.config import load_config
+from bench.stats.metrics import rows_of
 from bench.stats.summary import summarise
-from bench.stats.summary_row import rows_of
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.types import Generation
 

@@ -36,8 +36,8 @@ from bench.stats.decompose import (
     draft_length,
 )
 from bench.stats.limit import relative_at
+from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import from_here
 from bench.text import UNKNOWN, change, counted, factor, percent
 

@@ -19,8 +19,8 @@ from bench.report.tables.speed import floor_note
 from bench.report.tables.table import guarantee_label, number, without_wrong
 from bench.stats import times
 from bench.stats.counters import group_by
+from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import counted
 
 _COUNTERS = (

@@ -19,8 +19,8 @@ from bench.errors import BenchError, optional
 from bench.records.files import cannot_write
 from bench.report.findings import Findings
 from bench.report.tables.table import guarantee_label, without_wrong
+from bench.stats.metrics import COLUMNS, SummaryRow, rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import COLUMNS, SummaryRow, rows_of
 from bench.text import portable
 
 PROJECT = "decoding-bench"

@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Literal, NamedTuple
 
 from bench.errors import UsageError, did_you_mean
-from bench.report.tables.table import number
-from bench.text import percent
+from bench.stats.metric import Metric, Paper
+from bench.stats.metrics import METRICS
 
 
 class Venue(NamedTuple):
@@ -35,39 +35,20 @@ def packaged(name: str) -> str:
     return (files("bench.extras.paper") / name).read_text(encoding="utf-8")
 
 
-class Column(NamedTuple):
-    """A number of the summary as a column: heading, words in the caption, format."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A metric as a column of the table."""
 
-    heading: str
-    caption: str
-    spec: str = ".2f"
-    scale: float = 1.0
-    best: Literal["most", "least", "none"] = "most"
+    metric: Metric
+    paper: Paper
 
     def text(self, value: float | None) -> str:
         """Return a value as printed, shares without their unit."""
-        is_share = self.scale == 100
-        return percent(value, "") if is_share else number(value, self.spec, self.scale)
+        return self.metric.text(value, self.paper.spec)
 
 
 COLUMNS: Mapping[str, Column] = {
-    "speedup": Column(
-        r"Speed-up",
-        "speed-up over autoregressive decoding (geometric mean over prompts of paired end-to-end "
-        "time per token, 95\\,\\% t-interval over prompts, this session)",
-    ),
-    "speedup_decode": Column("Decode", "speed-up from the first token on"),
-    "tokens_per_call": Column("Tok./call", "emitted tokens per target call"),
-    "acceptance_length": Column("Tok./step", "tokens per step after prefill"),
-    "calls_per_step": Column("Calls/step", "target calls per step", best="none"),
-    "acceptance_rate": Column("Acc.", "accepted drafts in per cent", ".1f", 100),
-    "rows_per_token": Column("Rows/tok.", "target rows per emitted token", best="least"),
-    "ttft_s": Column("TTFT", "ms to the first token", ".1f", 1e3, best="least"),
-    "time_per_token_s": Column("ms/tok.", "ms per emitted token", ".2f", 1e3, best="least"),
-    "tokens_per_s": Column("Tok./s", "emitted tokens per second", ".0f"),
-    "peak_memory_bytes": Column("MB", "peak memory in MB", ".0f", 1e-6, best="least"),
-    "quality": Column("Quality", "quality in per cent", ".1f", 100),
-    "identical_to_ar": Column("Same", "answers identical to AR's in per cent", ".1f", 100),
+    name: Column(each, each.paper) for name, each in METRICS.items() if each.paper is not None
 }
 """The columns of ``--columns``."""
 USUAL = (

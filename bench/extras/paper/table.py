@@ -14,15 +14,11 @@ from bench.extras.paper.layout import COLUMNS, USUAL, VENUES, Layout, packaged
 from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
 from bench.report.together import NamedRun
+from bench.stats.metrics import INTERVALS, SummaryRow, rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN
 from bench.text import latex as escaped
 
-_INTERVALS = ("speedup", "speedup_decode", "acceptance_length", "quality")
-"""Columns that have an interval in the summary."""
-_TIMES = ("speedup", "speedup_decode", "ttft_s", "time_per_token_s", "tokens_per_s")
-"""Columns with a best entry only if its decoder is shown to be the fastest."""
 _STEPS, _CALLS = "acceptance_length", "calls_per_step"
 NEEDED = ("speedup", "speedup_decode")
 """Columns that are never printed without their interval."""
@@ -81,7 +77,7 @@ def grid(members: Sequence[NamedRun], layout: Layout, columns: Sequence[str]) ->
 
 def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
     text, ends = _value(row, column), UNKNOWN
-    if column in _INTERVALS and (column not in NEEDED or row.decoder != BASELINE):
+    if column in INTERVALS and (column not in NEEDED or row.decoder != BASELINE):
         low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
         if low is not None and high is not None:
             ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
@@ -94,9 +90,9 @@ def _value(row: SummaryRow, column: str) -> str:
 
 def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | None:
     chosen = [row for row in rows if eligible(row) and row.value(column) is not None]
-    kind = COLUMNS[column].best
-    choose = max if kind == "most" else min
-    if kind == "none" or len({_value(row, column) for row in chosen}) < 2:
+    metric = COLUMNS[column].metric
+    choose = max if metric.better == "more" else min
+    if metric.better == "none" or len({_value(row, column) for row in chosen}) < 2:
         return None
     if column == _STEPS and len({_value(row, _CALLS) for row in chosen}) > 1:
         return None
@@ -104,7 +100,7 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
     others = [row for row in chosen if row is not best]
     if column == "quality" and any(not _above(best, other) for other in others):
         return None
-    if column in _TIMES and not_slower(best, others, member.pairs, member.floor):
+    if metric.unit.is_time and not_slower(best, others, member.pairs, member.floor):
         return None
     return _value(best, column)
 
@@ -157,7 +153,7 @@ def _shape(made: Grid, column: str) -> str:
 
 
 def _heading(made: Grid, column: str) -> str:
-    name = escaped(COLUMNS[column].heading)
+    name = escaped(COLUMNS[column].paper.heading)
     return rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
 
 

@@ -24,8 +24,8 @@ from bench.report.tables.quality import telling
 from bench.report.tables.setting import hardware, model_of
 from bench.report.tables.table import interval
 from bench.report.together import NamedRun, decoders_of
+from bench.stats.metrics import rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
 from bench.stats.validity import VALID
 from bench.text import counted, factor, latex, portable
 
@@ -80,7 +80,7 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     rows = [row for member in members for row in rows_of(member.summary, ALL)]
     with_interval = made.spread - {*NEEDED}
     words = [
-        COLUMNS[name].caption + " with its 95\\,\\% interval" * (name in with_interval)
+        COLUMNS[name].paper.caption + " with its 95\\,\\% interval" * (name in with_interval)
         for name in made.columns
     ]
     bold = ""

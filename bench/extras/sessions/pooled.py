@@ -27,7 +27,7 @@ from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.report.together import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
 from bench.settings.config import RunConfig
-from bench.stats.estimates import prompt_table
+from bench.stats.further_tables import prompt_table
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.validity import INCOMPLETE
@@ -56,7 +56,7 @@ class Session:
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
-        """Speed-ups by decoder and prompt, see `bench.stats.estimates.prompt_table`."""
+        """Speed-ups by decoder and prompt, see `bench.stats.further_tables.prompt_table`."""
         return prompt_table(self.side.records, list(self.side.cells))
 
     @property

@@ -17,9 +17,9 @@ from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell, speed
 from bench.report.together import summary_of
 from bench.stats.intervals import LEVEL
+from bench.stats.metrics import COLUMNS, rows_of
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
-from bench.stats.summary_row import COLUMNS, rows_of
 from bench.text import UNKNOWN, markdown, portable
 
 SUMMARY = "summary.csv"

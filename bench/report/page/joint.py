@@ -30,8 +30,8 @@ from bench.report.tables.setting import model_of
 from bench.report.tables.table import Table, TableCell
 from bench.report.together import NamedRun, decoders_of, differences, facts_of, same_machine
 from bench.stats.intervals import LEVEL
+from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
 from bench.stats.validity import EXIT_CODES, VALID, from_here
 from bench.text import UNKNOWN, percent, portable
 

@@ -29,9 +29,10 @@ from bench.report.tables.table import (
     speed,
     without_wrong,
 )
+from bench.stats.further_tables import Rivals
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.summary import ALL, Pairs
-from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.summary import ALL
 from bench.text import UNKNOWN, counted, factor, percent
 
 _NO_CLAIM = {
@@ -42,7 +43,7 @@ _NO_CLAIM = {
 """Guarantees that promise nothing, and what the conclusion says of the fastest such decoder."""
 
 
-def conclusion(summary: pd.DataFrame, pairs: Pairs) -> str:
+def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
     rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
     failed = [row for row in rows if row.errors]
@@ -75,7 +76,7 @@ class Leaders(NamedTuple):
     num: int
 
 
-def leaders(summary: pd.DataFrame, pairs: Pairs) -> Leaders | None:
+def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
     """Return the fastest decoders with a guarantee over all families, without failed ones.
 
     Decoders that are shown to be faster than the baseline come before higher estimates that are
@@ -120,7 +121,7 @@ def _of_exact(ahead: Leaders) -> str:
 
 
 def not_slower(
-    best: SummaryRow, others: Iterable[SummaryRow], pairs: Pairs, floor: Estimate
+    best: SummaryRow, others: Iterable[SummaryRow], pairs: Rivals, floor: Estimate
 ) -> list[str]:
     """Return the decoders that are not shown to be slower than the best."""
     over = {other: pairs.get((best.decoder, other.decoder), Estimate()) for other in others}

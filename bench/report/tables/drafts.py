@@ -21,8 +21,8 @@ from bench.report.tables.table import (
 )
 from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
 from bench.stats.intervals import LEVEL
+from bench.stats.metrics import rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
 from bench.text import percent
 
 _MOST_POSITIONS = 16

@@ -17,61 +17,68 @@ from bench.report.tables.table import (
     estimated,
     guarantee_label,
     is_number,
-    number,
     quality,
     speed,
     step_length,
 )
 from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.metric import FACTOR, Heading, Metric
+from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, rows_of
 from bench.stats.summary import ALL
-from bench.stats.summary_row import SummaryRow, rows_of
-from bench.text import counted, percent
+from bench.text import counted
 
 DETERMINED = 0.1
 """Mean entropy (nats) below which the report calls the text nearly determined."""
-PER_STEP = f"tokens per step [{LEVEL}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the main table.
+    """A column of the main table: a metric's heading, and its cell in a decoder's row."""
 
-    Args:
-        make: makes the cell from a decoder's row.
-        short: heading on a terminal, in several lines.
-        first: True for the columns that terminal and page show first; both fold the others.
-        bare: True if a terminal shows no intervals.
-    """
+    metric: Metric
+    heading: Heading
 
-    make: Callable[[SummaryRow], TableCell | str]
-    short: str
-    first: bool = False
-    bare: bool = False
+    @property
+    def text(self) -> str:
+        """The heading in a report."""
+        return f"{self.heading.text} [{LEVEL}]" if self._has_interval else self.heading.text
+
+    @property
+    def terminal(self) -> str:
+        """The heading on a terminal, in several lines."""
+        short = self.heading.terminal or self.heading.text
+        return f"{short}\n[{LEVEL}]" if self._has_interval and not self.heading.bare else short
+
+    @property
+    def _has_interval(self) -> bool:
+        return self.metric.name in INTERVALS
+
+    def cell(self, row: SummaryRow) -> TableCell | str:
+        """Format the metric of a decoder: a speed-up, a share, text, or another number."""
+        name = self.metric.name
+        if name in _CELLS:
+            return _CELLS[name](row)
+        if self.metric.unit is FACTOR:
+            return speed(row, name)
+        value = getattr(row, name)
+        return value if isinstance(value, str) else self.metric.text(value)
 
 
-COLUMNS: Mapping[str, Column] = {
-    "decoder": Column(lambda r: r.decoder, "decoder", first=True),
-    "guarantee": Column(guarantee_label, "guarantee", first=True),
-    f"speed-up [{LEVEL}]": Column(speed, f"speed-up\n[{LEVEL}]", first=True),
-    f"quality % [{LEVEL}]": Column(quality, "quality\n%", first=True, bare=True),
-    "identical to ar %": Column(
-        lambda r: percent(r.identical_to_ar, ""), "identical\nto ar %", first=True
-    ),
-    "tokens per call": Column(lambda r: number(r.tokens_per_call), "tokens\nper call", first=True),
-    "calls per step": Column(lambda r: number(r.calls_per_step), "calls\nper step", first=True),
-    PER_STEP: Column(step_length, "tokens\nper step", first=True, bare=True),
-    "tokens/s": Column(lambda r: number(r.tokens_per_s, ",.0f"), "tokens/s"),
-    "draft acceptance %": Column(lambda r: percent(r.acceptance_rate, ""), "draft\naccept. %"),
-    "rows per token": Column(lambda r: number(r.rows_per_token), "rows per\ntoken"),
-    f"decode speed-up [{LEVEL}]": Column(
-        lambda r: speed(r, "speedup_decode"), f"decode speed-up\n[{LEVEL}]"
-    ),
-    "TTFT ms": Column(lambda r: number(r.ttft_s, ".1f", 1e3), "TTFT\nms"),
-    "peak memory MB": Column(
-        lambda r: number(r.peak_memory_bytes, ",.1f", 1e-6), "peak\nmemory MB"
-    ),
-    "errors": Column(lambda r: number(r.errors, ".0f"), "errors"),
+_CELLS: Mapping[str, Callable[[SummaryRow], TableCell | str]] = {
+    "guarantee": guarantee_label,
+    "quality": quality,
+    "acceptance_length": step_length,
 }
+"""Cells that other columns of the row change: brackets, and what was checked."""
+
+
+def columns_of(metrics: Mapping[str, Metric]) -> dict[str, Column]:
+    """Return the columns of the main table by heading, in the order of their ranks."""
+    found = [Column(each, each.heading) for each in metrics.values() if each.heading is not None]
+    return {c.text: c for c in sorted(found, key=lambda column: column.heading.rank)}
+
+
+COLUMNS: Mapping[str, Column] = columns_of(METRICS)
 """The main table of every report, by heading; a narrow terminal drops columns from the right."""
 
 
@@ -94,9 +101,9 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"tokens per step. {SESSIONS} {entropy_sentence(summary)} {bases(summary)}. "
         f"Model: {model}. Verdict of the run: {verdict}."
     )
-    columns: Columns = {heading: column.make for heading, column in COLUMNS.items()}
+    columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
     table = Table.made("All families", note, columns, sorted(rows_of(summary, ALL), key=_rank))
-    folded = (heading for heading, column in COLUMNS.items() if not column.first)
+    folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
     return replace(table, folded=frozenset(folded))
 
 

@@ -23,6 +23,7 @@ from bench.report.tables.table import (
 from bench.stats.ceilings import holds, mean_ceiling, on_lists
 from bench.stats.counters import group_by
 from bench.stats.intervals import LEVEL
+from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.parallel_counters import (
     LOOP_EXCESS,
     LOOP_SHARE,
@@ -31,7 +32,6 @@ from bench.stats.parallel_counters import (
 )
 from bench.stats.quality import FLOOR
 from bench.stats.summary import ALL, family_order
-from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, change, percent
 from specbench_tasks.task import LISTS
 

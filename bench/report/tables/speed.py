@@ -22,10 +22,11 @@ from bench.report.tables.table import (
     number,
     speed,
 )
+from bench.stats.further_tables import Rivals
 from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.speedups import PRECISION, Speedups
-from bench.stats.summary import ALL, Pairs
-from bench.stats.summary_row import SummaryRow, rows_of
+from bench.stats.summary import ALL
 from bench.stats.workers import Part
 from bench.text import UNKNOWN, change
 
@@ -93,7 +94,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     return replace(table, rows=(*table.rows, tuple(map(TableCell, texts))))
 
 
-def pairwise_speedups(pairs: Pairs, floor: Estimate) -> Table | None:
+def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
     """Make the table of speed-ups between all decoders; None for fewer than two besides ar."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
     if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:

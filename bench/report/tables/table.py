@@ -22,8 +22,8 @@ from bench.records.plan import (
     WRONG,
 )
 from bench.stats.intervals import Estimate
+from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL, family_order
-from bench.stats.summary_row import SummaryRow, rows_of
 from bench.text import UNKNOWN, as_stored, factor, markdown, percent
 
 if TYPE_CHECKING:

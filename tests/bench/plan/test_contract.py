@@ -14,7 +14,7 @@ from bench.plan.contract import Checked, check_cell, code_of, examine
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.runs import run
-from bench.stats.summary_row import rows_of
+from bench.stats.metrics import rows_of
 from decoders.core.registry import build, parse_spec
 from tests.conftest import RecordedProgress
 

@@ -20,9 +20,9 @@ from bench.report.together import (
     load_members,
     same_machine,
 )
+from bench.stats.metrics import rows_of
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
-from bench.stats.summary_row import rows_of
 
 ROOT = Path(__file__).parents[3]
 REFERENCES = ROOT / "results" / "reference"

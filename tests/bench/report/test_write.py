@@ -21,9 +21,9 @@ from bench.report.figures import gallery
 from bench.report.figures.style import PAPER
 from bench.report.findings import Findings
 from bench.report.tables import main
-from bench.report.tables.main import PER_STEP
 from bench.report.tables.table import Table, TableCell
 from bench.report.write import print_findings, print_next, write_report
+from bench.stats.intervals import LEVEL
 from tests.bench.conftest import REPORTED, write_run
 from tests.conftest import only_svg
 
@@ -345,7 +345,7 @@ def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> N
     assert max(map(len, wide.splitlines())) <= width
     names = " ".join(wide.split())
     for heading, column in main.COLUMNS.items():
-        assert all(word in names for word in column.short.split()), heading
+        assert all(word in names for word in column.terminal.split()), heading
 
 
 @pytest.mark.slow
@@ -358,11 +358,11 @@ def test_the_terminal_begins_with_verdict_and_conclusion_and_sorts_rows_by_guara
     assert " ".join(first.split()) == f"{findings.verdict} {findings.conclusion}"
     table = rest.split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in table if "x" in line] == ["ar", "spec", "lookup", "idlm"]
-    chosen = [name for name, column in main.COLUMNS.items() if column.first]
+    chosen = [name for name, column in main.COLUMNS.items() if column.heading.first]
     assert len(chosen) == 8
     assert "specbench_compat" not in printed(path, 400, wide=True)
     assert ("exploratory" in rest, "exploratory" in printed(path, wide=True)) == (False, True)
-    widest = [word for name in chosen for word in main.COLUMNS[name].short.split()]
+    widest = [word for name in chosen for word in main.COLUMNS[name].terminal.split()]
     assert set(" ".join(table[:2]).split()) == set(widest)
 
 
@@ -372,7 +372,9 @@ def test_every_column_of_the_main_table_is_declared_once_for_all_its_places(
     """A heading renamed in one place cannot disappear from another."""
     table = Findings(load_run(reported_run)).headline
     assert table.headings == tuple(main.COLUMNS)
-    assert table.folded == {name for name, column in main.COLUMNS.items() if not column.first}
+    assert table.folded == {
+        name for name, column in main.COLUMNS.items() if not column.heading.first
+    }
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -577,8 +579,9 @@ def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run:
         "ar": "same tokens", "spec": "same tokens", "nar@b": "same distribution", "idlm": "none",
     }  # fmt: skip
     assert list(rows) == ["ar", "spec", "nar@b", "idlm"]
-    assert places["tokens per call"] + 1 == places["calls per step"] == places[PER_STEP] - 1
-    steps = {name: row[places[PER_STEP]].split(" [")[0] for name, row in rows.items()}
+    per_step = f"tokens per step [{LEVEL}]"
+    assert places["tokens per call"] + 1 == places["calls per step"] == places[per_step] - 1
+    steps = {name: row[places[per_step]].split(" [")[0] for name, row in rows.items()}
     assert all(float(text.strip("()")) >= 1 for text in steps.values())
     assert [name for name, text in steps.items() if text.startswith("(")] == ["idlm"]
     titles = [table.title for table in findings.tables["families"]]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,8 +13,9 @@ from bench.records.record import SampleRecord, StepColumns
 from bench.report.tables import drafts
 from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
+from bench.stats.cell_data import CellData
+from bench.stats.metrics import COLUMNS, compute
 from bench.stats.parallel_counters import accuracy_under_parallelism, passes_per_block, rounds_of
-from bench.stats.summary_row import COLUMNS
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
@@ -32,6 +33,10 @@ def steps_of(record: SampleRecord, **columns: Any) -> StepColumns:
     return dataclasses.replace(record.steps, **columns)
 
 
+def columns(records: Sequence[SampleRecord]) -> dict[str, object]:
+    return compute(CellData(decoder="x", family="all", records=records))
+
+
 # Rounds and distributions.
 
 
@@ -45,10 +50,10 @@ def test_rounds_are_shares_of_later_steps(record: Make) -> None:
 def test_overlap_and_alpha_pool_what_was_compared_and_are_unknown_elsewhere(record: Make) -> None:
     drafting, plain = record(emitted=(1, 3, 2)), record()
     steps = steps_of(drafting, tested=(0, 2, 2), overlap=(0.0, 1.5, 0.9), alpha=(1, 2.75, 1.5))
-    found = parallel_counters.columns([dataclasses.replace(drafting, steps=steps), plain], [])
+    found = columns([dataclasses.replace(drafting, steps=steps), plain])
     assert found["overlap"] == pytest.approx(2.4 / 4)
     assert found["alpha_all"] == pytest.approx(5.25 / 6)
-    found = parallel_counters.columns([plain], [])
+    found = columns([plain])
     assert (found["overlap"], found["alpha_all"]) == (None, None)
 
 
@@ -103,10 +108,10 @@ def test_likelihood_is_paired_by_prompt_and_weighed_by_tokens(record: Make) -> N
 def test_distinct_trigrams_are_counted_over_all_answers_and_lengths_are_means(record: Make) -> None:
     one, other = ((1, 2, 3, 4), (1, 2, 3, 1, 2, 3))
     rows = [record(kind="quality", tokens=tokens) for tokens in (one, other)]
-    found = parallel_counters.columns([*rows, record()], [])
+    found = columns([*rows, record()])
     assert found["distinct_trigrams"] == 4 / 6  # 123 234 / 123 231 312 123
     assert found["answer_tokens"] == 5
-    assert parallel_counters.columns([record()], [])["answer_tokens"] is None
+    assert columns([record()])["answer_tokens"] is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from bench.plan.select import build_decoder
 from bench.records.plan import Cell, Plan
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.stats import estimates, summary, summary_row
+from bench.stats import further_tables, metrics, summary
 from bench.stats.intervals import ratio_of_sums
 from bench.stats.workers import noise_floor
 from decoders.core.types import Sampling
@@ -195,7 +195,7 @@ def test_the_table_of_prompts_holds_those_that_both_sides_finished(record: Make)
         ]
 
     rows = answered("ar", a=True) + answered("spec", b=True) + answered("ar@aa", c=True)
-    table = estimates.prompt_table(rows, ["ar", "spec"])
+    table = further_tables.prompt_table(rows, ["ar", "spec"])
     shown = list(zip(table["decoder"], table["conversation"], strict=True))
     assert shown == [("spec", "c"), ("ar@aa", "b")]
 
@@ -228,8 +228,8 @@ def test_without_records_there_are_no_rows_but_all_columns() -> None:
     frame = summary.summarise([], PLAN)
     assert frame.empty
     assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
-    assert summary.acceptance_table([], PLAN).empty
-    assert summary.step_length_table([], PLAN).empty
+    assert further_tables.acceptance_table([], PLAN).empty
+    assert further_tables.step_length_table([], PLAN).empty
 
 
 def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(record: Make) -> None:
@@ -321,7 +321,7 @@ def test_the_mean_of_scores_that_tell_leaves_out_those_at_ars_floor(record: Make
     assert row(frame, "nar")["telling_quality"] == pytest.approx(0.9)
     assert row(frame, "ar")["telling_quality"] == 1
     assert pd.isna(row(frame, "nar", "qa")["telling_quality"])
-    judged = summary_row.judged(frame)
+    judged = metrics.judged(frame)
     assert row(judged, "nar")["quality"] == pytest.approx(0.9)
     assert row(judged, "nar", "qa")["quality"] == pytest.approx(0.2)
     untold = summary.summarise(scored("nar", 0.2, 0.9), PLAN)

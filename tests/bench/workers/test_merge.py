@@ -20,7 +20,7 @@ from bench.records.run_folder import Run, load_run
 from bench.records.status import write_status
 from bench.records.vocabulary import VOCABULARY
 from bench.report.findings import Findings
-from bench.stats.summary_row import rows_of
+from bench.stats.metrics import rows_of
 from bench.stats.validity import INCOMPLETE, VALID, judge
 from bench.workers.merge import merge
 from tests import unreported as bench_run

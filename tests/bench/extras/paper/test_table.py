@@ -16,9 +16,9 @@ from bench.extras.paper.table import grid, latex
 from bench.extras.paper.write import caption_of
 from bench.report.tables.conclusion import conclusion
 from bench.report.together import NamedRun, load_members
+from bench.stats.further_tables import Rivals
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side
-from bench.stats.summary import Pairs
 from bench.text import percent
 
 ROOT = Path(__file__).parents[4]
@@ -36,7 +36,7 @@ def a_side() -> RunSnapshot:
     return load_side(str(REFERENCES / "cpu-zoo"), ROOT)
 
 
-def made_up(summary: pd.DataFrame, pairs: Pairs = MappingProxyType({})) -> list[NamedRun]:
+def made_up(summary: pd.DataFrame, pairs: Rivals = MappingProxyType({})) -> list[NamedRun]:
     side = a_side()
     floor = Estimate(value=1.0, low=0.98, high=1.02)
     return [NamedRun(side=side, name="run", label="run", summary=summary, floor=floor, pairs=pairs)]
@@ -105,7 +105,7 @@ def over(low: float, high: float) -> Estimate:
     return Estimate(value=(low * high) ** 0.5, low=low, high=high)
 
 
-SHOWN: Pairs = {("b", "ar"): over(1.9, 2.1), ("b", "a"): over(1.4, 1.6)}
+SHOWN: Rivals = {("b", "ar"): over(1.9, 2.1), ("b", "a"): over(1.4, 1.6)}
 
 
 def bold_of(

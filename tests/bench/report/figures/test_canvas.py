@@ -15,7 +15,7 @@ from bench.records.run_folder import load_run
 from bench.report.figures import bars, canvas, dots, gallery
 from bench.report.figures.style import GREY, colours
 from bench.report.findings import Findings
-from bench.stats import summary
+from bench.stats import further_tables, summary
 from bench.stats.intervals import Estimate
 
 pytestmark = pytest.mark.usefixtures("saved")
@@ -89,7 +89,7 @@ def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]
 
 def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path]) -> None:
     run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
-    lengths = summary.step_length_table(run.records, run.plan)
+    lengths = further_tables.step_length_table(run.records, run.plan)
     lengths.loc[0, "tokens"] = 99
     drawn = bars.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
     assert drawn is not None

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from bench.report.tables.conclusion import conclusion, primary_sentence, sentence
+from bench.stats.further_tables import Rivals
 from bench.stats.intervals import Estimate
-from bench.stats.summary import Pairs
-from bench.stats.summary_row import COLUMNS, rows_of
+from bench.stats.metrics import COLUMNS, rows_of
 
 
 def summary(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -29,7 +29,7 @@ def over(value: float, low: float, high: float) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
-APART: Pairs = {("ptp", "spec"): over(1.57, 1.4, 1.7)}
+APART: Rivals = {("ptp", "spec"): over(1.57, 1.4, 1.7)}
 
 
 def test_the_fastest_with_a_guarantee_comes_first_and_then_the_fastest_without() -> None:

@@ -15,7 +15,7 @@ from bench.records.run_folder import load_run
 from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
 from bench.report.write import print_findings, write_report
-from bench.stats.summary_row import rows_of
+from bench.stats.metrics import rows_of
 from bench.text import percent
 
 Write = Callable[..., Path]

@@ -12,7 +12,7 @@ import pytest
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.tables.conclusion import quality_width, resolution, speed_width
-from bench.stats.summary_row import COLUMNS, SummaryRow
+from bench.stats.metrics import COLUMNS, SummaryRow
 
 
 def summary(*rows: dict[str, Any]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from bench.report.tables.main import basis, floor_sentence
 from bench.report.tables.table import quality, speed
 from bench.stats.intervals import Estimate
-from bench.stats.summary_row import SummaryRow
+from bench.stats.metrics import SummaryRow
 
 
 def row(**values: Any) -> SummaryRow:

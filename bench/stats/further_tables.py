@@ -1,0 +1,115 @@
+"""Tables of a run beside its summary: pairs of decoders, acceptance, tokens per step, prompts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, SECOND_BASELINE, Plan
+from bench.records.record import SampleRecord
+from bench.stats import counters, times
+from bench.stats.intervals import Estimate, paired_speedup
+from bench.stats.speedups import Speedups, speedups
+from bench.stats.summary import ALL, decoder_order, family_order, of_family
+from bench.stats.times import Unit
+
+Rivals = Mapping[tuple[str, str], Estimate]
+"""Speed-ups of one decoder over another, by (decoder, other decoder)."""
+_ACCEPTANCE_COLUMNS = (
+    *("decoder", "family", "position"),
+    *("steps", "reached", "accepted", "joint", "conditional"),
+    *("added", "later_steps", "unconditional"),
+)
+_PROMPT_COLUMNS = (
+    *("decoder", "family", "conversation", "prompt"),
+    *("tokens", "ar_time_per_token_s", "time_per_token_s", "speedup"),
+)
+
+
+def second_arm(records: Sequence[SampleRecord]) -> Speedups:
+    """Return all estimators of the noise floor, over all families."""
+    units = times.units_of(records)
+    return speedups(units[BASELINE], units[SECOND_BASELINE])
+
+
+def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Rivals:
+    """Estimate the speed-up of each decoder over every other decoder, over all families."""
+    units = times.units_of(records)
+    return {
+        (name, other): paired_speedup(units[other], units[name])
+        for name, other in itertools.permutations(decoders, 2)
+    }
+
+
+def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
+    """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
+    rows = [
+        {
+            "decoder": decoder,
+            "family": family,
+            **asdict(count),
+            "conditional": count.conditional,
+            "unconditional": count.unconditional,
+        }
+        for decoder, family, chosen in _cells(records, plan)
+        for count in counters.acceptance_by_position(chosen)
+    ]
+    return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
+
+
+def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
+    """Tabulate later steps by emitted tokens, per decoder over all families."""
+    rows = [
+        {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / sum(num.values())}
+        for decoder, family, chosen in _cells(records, plan)
+        if family == ALL
+        for num in [counters.step_lengths(chosen)]
+        for tokens, steps in num.items()
+    ]
+    return pd.DataFrame(rows, columns=["decoder", "tokens", "steps", "share"])
+
+
+def _cells(
+    records: Sequence[SampleRecord], plan: Plan
+) -> Iterator[tuple[str, str, list[SampleRecord]]]:
+    cells = counters.group_by(records)
+    for decoder in decoder_order(plan, records):
+        for family in [*family_order(r.family for r in cells[decoder]), ALL]:
+            yield decoder, family, of_family(cells[decoder], family)
+
+
+def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
+    """Tabulate the times of decoder and baseline, one row per decoder and prompt (or group).
+
+    Times are medians over the repeats that both finished; ``ar@aa`` comes after the `decoders`.
+    """
+    units = times.units_of(records)
+    rows: list[Mapping[str, object]] = []
+    for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:
+        pairs: dict[str, list[tuple[Unit, Unit]]] = {}
+        for other, unit in times.matched(units[BASELINE], units[decoder]):
+            if unit.ok and other.ok:
+                pairs.setdefault(unit.key, []).append((other, unit))
+        rows += [_prompt_row(decoder, group) for group in pairs.values()]
+    return pd.DataFrame(rows, columns=list(_PROMPT_COLUMNS))
+
+
+def _prompt_row(decoder: str, pairs: Sequence[tuple[Unit, Unit]]) -> dict[str, object]:
+    base_s, mine_s = (
+        median(side.time_per_token or 0.0 for side in sides) for sides in zip(*pairs, strict=True)
+    )
+    first = pairs[0][1]
+    return {
+        "decoder": decoder,
+        "family": first.family,
+        "conversation": first.cluster,
+        "prompt": first.key,
+        "tokens": median(unit.tokens for _, unit in pairs),
+        "ar_time_per_token_s": base_s,
+        "time_per_token_s": mine_s,
+        "speedup": base_s / mine_s if mine_s else None,
+    }

@@ -1,0 +1,146 @@
+"""The declaration of a metric: formula, value, unit, direction, headings, format.
+
+`bench.stats.metrics` has all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from bench.stats.cell_data import CellData
+from bench.text import UNKNOWN, as_stored, percent
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit, with the format of printed numbers and the factor before it."""
+
+    name: str = ""
+    spec: str = ".2f"
+    scale: float = 1.0
+    is_time: bool = False
+
+
+NUMBER = Unit()
+SHARE = Unit("share", ".1f", 100)
+"""A fraction from 0 to 1, printed in per cent."""
+FACTOR = Unit("x", is_time=True)
+"""A ratio of times, printed with its interval."""
+MILLISECONDS = Unit("s", ".2f", 1e3, is_time=True)
+"""Seconds, printed in milliseconds."""
+PER_SECOND = Unit("1/s", ",.0f", is_time=True)
+MEGABYTES = Unit("bytes", ",.1f", 1e-6)
+"""Bytes, printed in megabytes."""
+NATS = Unit("nats")
+JOULES = Unit("J")
+Better = Literal["more", "less", "none"]
+_KEY = "metric"
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A metric's place in the main table of a report.
+
+    Args:
+        text: its heading; a metric with an interval names the level behind it.
+        rank: columns are sorted by rank.
+        terminal: its heading on a terminal, in several lines; empty: `text`.
+        first: whether terminal and page show the column at once; both fold the others.
+        bare: whether a terminal shows no interval.
+    """
+
+    text: str
+    rank: float = 99
+    terminal: str = ""
+    first: bool = False
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A metric in the table of a paper: heading, words in the caption, format if it is another."""
+
+    heading: str
+    caption: str
+    spec: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A metric in the gate of `bench compare`.
+
+    Args:
+        better: the better direction.
+        relative: whether its change is relative to the base.
+        tolerance: tolerance without a gate file; None: the gate's general one.
+        name: its key in a gate file; empty: the metric's name.
+    """
+
+    better: Literal["more", "less", "same"]
+    relative: bool = True
+    tolerance: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric's declaration.
+
+    Args:
+        name: its column.
+        formula: formula or meaning, in Markdown.
+        section: the heading of docs/metrics.md that explains it.
+        compute: its value or estimate from a cell's data; None for the end of an interval.
+        end_of: the metric whose interval ends here, and `end`, ``low`` or ``high``.
+        unit: its unit.
+        better: the better direction.
+        spec: format of a printed number; empty: the unit's.
+    """
+
+    name: str
+    formula: str
+    section: str
+    compute: Callable[[CellData], object] | None = None
+    end_of: str | None = None
+    end: Literal["value", "low", "high"] = "value"
+    unit: Unit = NUMBER
+    better: Better = "none"
+    spec: str = ""
+    heading: Heading | None = None
+    paper: Paper | None = None
+    gate: Gated | None = None
+
+    def text(self, value: float | None, spec: str = "") -> str:
+        """Print a value, a share without its unit; `spec` replaces the metric's format."""
+        if self.unit is SHARE:
+            return percent(value, "")
+        if value is None or math.isnan(value):
+            return UNKNOWN
+        return f"{as_stored(value) * self.unit.scale:{spec or self.spec or self.unit.spec}}"
+
+
+def metric(
+    formula: str, section: str, compute: Callable[[CellData], object] | None, **facts: Any
+) -> Any:
+    """Declare a field of `SummaryRow`; `facts` are further fields of `Metric`."""
+    made = Metric(name="", formula=formula, section=section, compute=compute, **facts)
+    return field(default=None, metadata={_KEY: made})
+
+
+def end(of: str, end: Literal["low", "high"]) -> Any:
+    """Declare the field with one end of a metric's interval."""
+    words = {"low": "lower", "high": "upper"}
+    formula = f"{words[end]} end of the interval of `{of}`"
+    return metric(formula, "", None, end_of=of, end=end)
+
+
+def metrics_of(row: type[Any]) -> dict[str, Metric]:
+    """Return the metrics that a class like `SummaryRow` declares, by column."""
+    found = {each.name: replace(each.metadata[_KEY], name=each.name) for each in fields(row)}
+    return {
+        name: replace(each, section=found[each.end_of].section) if each.end_of else each
+        for name, each in found.items()
+    }

@@ -1,0 +1,493 @@
+"""The metrics of a run, each declared once: formula, value, unit, direction, headings, format.
+
+A field of `SummaryRow` is a column of summary.csv. The main table, the table of a paper, the gate,
+docs/metrics.md and docs/schema.md derive from it. Unknown values are None, and so are columns that
+an older version's summary lacks. `bench.stats.summary` makes the frame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pandas as pd
+
+from bench.stats import counters, parallel_counters, times
+from bench.stats.cell_data import CellData
+from bench.stats.intervals import Estimate
+from bench.stats.metric import (
+    FACTOR,
+    JOULES,
+    MEGABYTES,
+    MILLISECONDS,
+    NATS,
+    PER_SECOND,
+    SHARE,
+    Gated,
+    Heading,
+    Metric,
+    Paper,
+    end,
+    metric,
+    metrics_of,
+)
+from bench.stats.quality import scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRow:
+    """A row of the summary: one decoder in one family. Its fields are the columns, in order.
+
+    Outside readers rely on the columns up to `errors`, in this order.
+    """
+
+    decoder: str = metric(
+        "a cell: NAME or NAME@LABEL",
+        "Counts",
+        lambda data: data.decoder,
+        heading=Heading("decoder", 0, first=True),
+    )
+    family: str = metric("a family of tasks, or `all`", "Counts", lambda data: data.family)
+    prompts: int | None = metric(
+        "prompts of the timed pass", "Counts", lambda data: len({r.prompt for r in data.timed})
+    )
+    repeats: int | None = metric(
+        "repeats of each prompt", "Counts", lambda data: len({r.repeat for r in data.timed})
+    )
+    quality_prompts: int | None = metric(
+        "prompts of the quality pass",
+        "Counts",
+        lambda data: len({r.prompt for r in scored(data.records)}),
+    )
+    tokens_per_call: float | None = metric(
+        "emitted / target calls, prefill and its token included",
+        "Counters",
+        lambda data: data.tally.tokens_per_call,
+        better="more",
+        heading=Heading("tokens per call", 5, "tokens\nper call", first=True),
+        paper=Paper("Tok./call", "emitted tokens per target call"),
+    )
+    tpf: float | None = metric(
+        "(emitted - tokens of step 0) / (target calls - prefill calls)",
+        "Counters",
+        lambda data: data.tally.tpf,
+        better="more",
+    )
+    acceptance_length: float | None = metric(
+        "tokens emitted in later steps / number of later steps",
+        "Counters",
+        lambda data: replace(data.acceptance_length, value=data.tally.acceptance_length),
+        better="more",
+        heading=Heading("tokens per step", 7, "tokens\nper step", first=True, bare=True),
+        paper=Paper("Tok./step", "tokens per step after prefill"),
+        gate=Gated("more", tolerance=math.inf, name="tokens_per_step"),
+    )
+    acceptance_rate: float | None = metric(
+        "accepted / drafted",
+        "Counters",
+        lambda data: data.tally.acceptance_rate,
+        unit=SHARE,
+        better="more",
+        heading=Heading("draft acceptance %", 9, "draft\naccept. %"),
+        paper=Paper("Acc.", "accepted drafts in per cent"),
+    )
+    rows_per_token: float | None = metric(
+        "target rows fed after prefill / emitted",
+        "Counters",
+        lambda data: data.tally.rows_per_token,
+        better="less",
+        heading=Heading("rows per token", 10, "rows per\ntoken"),
+        paper=Paper("Rows/tok.", "target rows per emitted token"),
+    )
+    ttft_s: float | None = metric(
+        "mean over answers of the seconds from request start to the end of the step that emits the "
+        "first token; empty steps before it count into this time",
+        "Times",
+        lambda data: times.ttft_s(data.records),
+        unit=MILLISECONDS,
+        better="less",
+        spec=".1f",
+        heading=Heading("TTFT ms", 12, "TTFT\nms"),
+        paper=Paper("TTFT", "ms to the first token"),
+    )
+    time_per_token_s: float | None = metric(
+        "Σ seconds from request start to last token / Σ emitted tokens",
+        "Times",
+        lambda data: data.time_per_token_s,
+        unit=MILLISECONDS,
+        better="less",
+        paper=Paper("ms/tok.", "ms per emitted token"),
+    )
+    tokens_per_s: float | None = metric(
+        "1 / `time_per_token_s`",
+        "Times",
+        lambda data: 1 / data.time_per_token_s if data.time_per_token_s else None,
+        unit=PER_SECOND,
+        better="more",
+        heading=Heading("tokens/s", 8),
+        paper=Paper("Tok./s", "emitted tokens per second", ".0f"),
+    )
+    speedup: float | None = metric(
+        "geometric mean: exp(mean over prompts of log(AR's time per token / the decoder's)); the "
+        "headline",
+        "Three estimators",
+        lambda data: data.over_ar(data.pairs),
+        unit=FACTOR,
+        better="more",
+        heading=Heading("speed-up", 2, first=True),
+        paper=Paper(
+            "Speed-up",
+            "speed-up over autoregressive decoding (geometric mean over prompts of paired "
+            "end-to-end time per token, 95\\,\\% t-interval over prompts, this session)",
+        ),
+    )
+    speedup_low: float | None = end("speedup", "low")
+    speedup_high: float | None = end("speedup", "high")
+    speedup_decode: float | None = metric(
+        "the same ratio as `speedup`, from the first token on",
+        "Speed-up",
+        lambda data: data.over_ar(data.decode_pairs),
+        unit=FACTOR,
+        better="more",
+        heading=Heading("decode speed-up", 11),
+        paper=Paper("Decode", "speed-up from the first token on"),
+    )
+    peak_memory_bytes: int | None = metric(
+        "largest amount that any answer needed: weights that the decoder uses, and its KV caches",
+        "Memory",
+        lambda data: counters.peak_memory_bytes(data.records),
+        unit=MEGABYTES,
+        better="less",
+        heading=Heading("peak memory MB", 13, "peak\nmemory MB"),
+        paper=Paper("MB", "peak memory in MB", ".0f"),
+    )
+    quality: float | None = metric(
+        "score from 0 to 1; `quality_metric` names its metric",
+        "Quality",
+        lambda data: data.quality.estimate,
+        unit=SHARE,
+        better="more",
+        heading=Heading("quality %", 3, "quality\n%", first=True, bare=True),
+        paper=Paper("Quality", "quality in per cent"),
+    )
+    quality_metric: str | None = metric(
+        "what `quality` measures", "Quality", lambda data: data.quality.metric
+    )
+    identical_to_ar: float | None = metric(
+        "share of (prompt, repeat) whose ids equal AR's exactly, EOS included; unknown if the "
+        "decoder samples independently of AR",
+        "Quality",
+        lambda data: (
+            counters.identical_to_ar(data.records, data.baseline) if data.comparable_to_ar else None
+        ),
+        unit=SHARE,
+        better="more",
+        heading=Heading("identical to ar %", 4, "identical\nto ar %", first=True),
+        paper=Paper("Same", "answers identical to AR's in per cent"),
+    )
+    errors: int | None = metric(
+        "answers that failed: they have no numbers and are not replaced",
+        "Counts",
+        lambda data: sum(r.error is not None for r in data.records),
+        better="less",
+        spec=".0f",
+        heading=Heading("errors", 14),
+    )
+    decode_time_per_token_s: float | None = metric(
+        "Σ (total - ttft) / Σ tokens emitted after the first token's step",
+        "Times",
+        lambda data: times.decode_time_per_token_s(data.units),
+        unit=MILLISECONDS,
+        better="less",
+    )
+    speedup_decode_low: float | None = end("speedup_decode", "low")
+    speedup_decode_high: float | None = end("speedup_decode", "high")
+    quality_low: float | None = end("quality", "low")
+    quality_high: float | None = end("quality", "high")
+    acceptance_length_low: float | None = end("acceptance_length", "low")
+    acceptance_length_high: float | None = end("acceptance_length", "high")
+    prompts_needed: int | None = metric(
+        "number of further prompts that would narrow the interval of `speedup` to ±5 %, if they "
+        "varied like the present ones; 0: it is that narrow",
+        "Intervals",
+        lambda data: data.estimators.needed,
+    )
+    speedup_total: float | None = metric(
+        "ratio of totals: (Σ AR seconds / Σ AR tokens) / (Σ decoder seconds / Σ decoder tokens)",
+        "Three estimators",
+        lambda data: data.estimators.totals,
+        unit=FACTOR,
+        better="more",
+    )
+    speedup_total_low: float | None = end("speedup_total", "low")
+    speedup_total_high: float | None = end("speedup_total", "high")
+    specbench_compat: float | None = metric(
+        "mean over questions of the decoder's tokens per second / mean over questions of AR's, per "
+        "repeat; then the mean over repeats",
+        "Three estimators",
+        lambda data: data.estimators.specbench,
+        unit=FACTOR,
+        better="more",
+    )
+    specbench_compat_low: float | None = end("specbench_compat", "low")
+    specbench_compat_high: float | None = end("specbench_compat", "high")
+    aa_speedup: float | None = metric(
+        "noise floor: speed-up of AR's second arm over its first, in the row's family",
+        "Speed-up",
+        lambda data: data.noise_floor,
+        unit=FACTOR,
+    )
+    aa_low: float | None = end("aa_speedup", "low")
+    aa_high: float | None = end("aa_speedup", "high")
+    clusters: int | None = metric(
+        "conversations in the speed-up", "Counts", lambda data: data.pairs.clusters
+    )
+    pairs: int | None = metric("prompts in the speed-up", "Counts", lambda data: data.pairs.num)
+    pairs_dropped: int | None = metric(
+        "prompts excluded from the speed-up because of an error on either side",
+        "Counts",
+        lambda data: data.pairs.dropped,
+    )
+    tokens: int | None = metric(
+        "tokens emitted in the timed pass", "Counts", lambda data: data.tally.emitted
+    )
+    batch_size: int | None = metric(
+        "sequences at once",
+        "Counts",
+        lambda data: max((r.batch_size for r in data.timed), default=None),
+    )
+    cold_rounds: float | None = metric(
+        "share of steps after prefill that verified nothing",
+        "Parallel decoding",
+        lambda data: data.rounds["cold_rounds"],
+        unit=SHARE,
+    )
+    accepted_rounds: float | None = metric(
+        "share of steps after prefill whose number of accepted drafts equals the depth",
+        "Parallel decoding",
+        lambda data: data.rounds["accepted_rounds"],
+        unit=SHARE,
+    )
+    rejected_rounds: float | None = metric(
+        "share of steps after prefill with fewer accepted drafts than the depth",
+        "Parallel decoding",
+        lambda data: data.rounds["rejected_rounds"],
+        unit=SHARE,
+    )
+    overlap: float | None = metric(
+        "mean over tested drafts of Σ min(target distribution, draft's distribution). Tested: all "
+        "drafts before it in its step were accepted",
+        "Parallel decoding",
+        lambda data: data.compared("overlap", "tested"),
+        better="more",
+    )
+    alpha_all: float | None = metric(
+        "mean over emitted tokens of min(1, target / draft), 1 for a token that was no draft: "
+        "I-DLM's introspective acceptance rate",
+        "Parallel decoding",
+        lambda data: data.compared("alpha", "emitted"),
+        better="more",
+    )
+    passes_per_block: float | None = metric(
+        "mean over finished blocks of the passes that predicted a block",
+        "Parallel decoding",
+        lambda data: data.passes["passes_per_block"],
+        better="less",
+    )
+    passes_per_block_p95: float | None = metric(
+        "their nearest-rank 95th percentile",
+        "Parallel decoding",
+        lambda data: data.passes["passes_per_block_p95"],
+        better="less",
+    )
+    repetition: float | None = metric(
+        "tokens that equal the token before them / tokens except each answer's first",
+        "Parallel decoding",
+        lambda data: parallel_counters.repetition(data.records),
+        unit=SHARE,
+        better="less",
+    )
+    base_nll: float | None = metric(
+        "mean -log P of a token under the target at temperature 1, teacher-forced, in nats",
+        "Parallel decoding",
+        lambda data: parallel_counters.per_token(data.records, "nll"),
+        unit=NATS,
+        better="less",
+    )
+    base_agreement: float | None = metric(
+        "tokens that are the target's most likely next token / tokens",
+        "Parallel decoding",
+        lambda data: parallel_counters.per_token(data.records, "agreement"),
+        unit=SHARE,
+    )
+    base_entropy: float | None = metric(
+        "mean entropy of the target's next-token distributions along the answer, in nats",
+        "Parallel decoding",
+        lambda data: parallel_counters.per_token(data.records, "entropy"),
+        unit=NATS,
+    )
+    pairs_decode: int | None = metric(
+        "prompts in `speedup_decode`: those with more than one step on both sides",
+        "Speed-up",
+        lambda data: data.decode_pairs.num,
+    )
+    guarantee: str | None = metric(
+        "what the decoder's attributes, options and the temperature promise, unless the run's "
+        "answers contradict it",
+        "What a decoder guarantees",
+        lambda data: data.guarantee,
+        heading=Heading("guarantee", 1, first=True),
+    )
+    calls_per_step: float | None = metric(
+        "(target calls - prefill calls) / number of later steps",
+        "Counters",
+        lambda data: data.tally.calls_per_step,
+        heading=Heading("calls per step", 6, "calls\nper step", first=True),
+        paper=Paper("Calls/step", "target calls per step"),
+    )
+    repeated_trigrams: float | None = metric(
+        "3-grams that occur earlier in the same answer / 3-grams; each answer once, timed and "
+        "scored ones",
+        "Parallel decoding",
+        lambda data: data.repeated_trigrams,
+        unit=SHARE,
+        better="less",
+    )
+    loops: bool | None = metric(
+        "true if `repeated_trigrams` is above 0.5, or more than 0.1 above `ar`'s: such text is "
+        "easy to draft",
+        "Parallel decoding",
+        lambda data: parallel_counters.loops(
+            data.repeated_trigrams, parallel_counters.repeated_trigrams(data.baseline)
+        ),
+    )
+    shared_with_ar: float | None = metric(
+        "tokens of `ar`'s answers up to the first difference / tokens of `ar`'s answers; known "
+        "where `identical_to_ar` is",
+        "Parallel decoding",
+        lambda data: (
+            counters.shared_with_ar(data.records, data.baseline) if data.comparable_to_ar else None
+        ),
+        unit=SHARE,
+    )
+    energy_per_token_j: float | None = metric(
+        "joules of timed answers / their tokens",
+        "Energy",
+        lambda data: counters.energy_per_token_j(data.records),
+        unit=JOULES,
+        better="less",
+    )
+    nll_over_ar: float | None = metric(
+        "`base_nll` minus that of `ar`'s answers to the same prompts, in nats per token",
+        "Parallel decoding",
+        lambda data: parallel_counters.nll_over(data.records, data.baseline),
+        unit=NATS,
+        better="less",
+    )
+    nll_over_ar_low: float | None = end("nll_over_ar", "low")
+    nll_over_ar_high: float | None = end("nll_over_ar", "high")
+    distinct_trigrams: float | None = metric(
+        "different 3-grams of all quality answers together / their 3-grams "
+        "([distinct-n](https://arxiv.org/abs/1510.03055)): low if the answers are all alike",
+        "Parallel decoding",
+        lambda data: parallel_counters.distinct_trigrams(data.records),
+        better="more",
+    )
+    answer_tokens: float | None = metric(
+        "mean number of tokens of a quality answer, EOS included",
+        "Parallel decoding",
+        lambda data: parallel_counters.answer_tokens(data.records),
+    )
+    quality_tells: bool | None = metric(
+        "false for a family in which `ar`'s score is at its floor, so that no loss would show",
+        "Quality",
+        lambda data: data.quality_tells,
+    )
+    telling_quality: float | None = metric(
+        "in the row `all`: unweighted mean of `quality` over the families that tell",
+        "Quality",
+        lambda data: data.telling_quality,
+        unit=SHARE,
+        better="more",
+    )
+    telling_quality_low: float | None = end("telling_quality", "low")
+    telling_quality_high: float | None = end("telling_quality", "high")
+    checked: str | None = metric(
+        "outcome of the checks before the run: verified, claimed or wrong",
+        "What a decoder guarantees",
+        lambda data: data.checked,
+    )
+
+    @property
+    def floor(self) -> Estimate:
+        """Return the A/A noise floor of the row's speed-ups."""
+        return Estimate(value=self.aa_speedup, low=self.aa_low, high=self.aa_high)
+
+    def estimate(self, column: str) -> Estimate:
+        """Return the value of a column with its interval."""
+        value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
+        return Estimate(value=value, low=low, high=high)
+
+    def value(self, column: str) -> float | None:
+        """Return the number in the column of this name; None if it has no number."""
+        entry = getattr(self, column, None)
+        return entry if isinstance(entry, int | float) else None
+
+
+METRICS: Mapping[str, Metric] = metrics_of(SummaryRow)
+"""All metrics by column, in the order of summary.csv."""
+INTERVALS = frozenset(each.end_of for each in METRICS.values() if each.end_of)
+"""Metrics that have an interval."""
+
+_KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "str": (str, "object"),
+    "str | None": (str, "object"),
+    "int | None": (int, "Int64"),
+    "float | None": (float, "float64"),
+    "bool | None": (bool, "boolean"),
+}
+"""For each field type, its reader and its pandas dtype."""
+COLUMNS = {field.name: _KINDS[str(field.type)][1] for field in fields(SummaryRow)}
+"""Columns of the summary's frame, with their dtypes."""
+_READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRow)}
+
+
+def compute(data: CellData, metrics: Mapping[str, Metric] = METRICS) -> dict[str, object]:
+    """Compute all metrics of a cell, an estimate's ends as columns of their own."""
+    found = {name: each.compute(data) for name, each in metrics.items() if each.compute}
+    entries = {name: found[each.end_of or name] for name, each in metrics.items()}
+    return {
+        name: getattr(entry, metrics[name].end) if isinstance(entry, Estimate) else entry
+        for name, entry in entries.items()
+    }
+
+
+def number_of(metric: Metric, data: CellData) -> float | None:
+    """Compute one metric of a cell; None if it is unknown or no number."""
+    entry = compute(data, {metric.name: metric})[metric.name]
+    return entry if isinstance(entry, int | float) else None
+
+
+def judged(summary: pd.DataFrame) -> pd.DataFrame:
+    """Replace quality in the `all` rows by quality over the families that can show a loss."""
+    told = summary["quality_tells"].notna() & summary["family"].eq("all")
+    columns = {f"quality{end}": summary[f"telling_quality{end}"] for end in ("", "_low", "_high")}
+    return summary.assign(**{name: summary[name].mask(told, c) for name, c in columns.items()})
+
+
+def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
+    """Read the rows of one family, or all rows (None)."""
+    chosen = summary if family is None else summary[summary["family"] == family]
+    columns = [name for name in chosen.columns if name in _READERS]
+    return [
+        SummaryRow(
+            **{
+                name: _READERS[name](value)
+                for name, value in zip(columns, values, strict=True)
+                if not pd.isna(value)
+            }
+        )
+        for values in chosen[columns].itertuples(index=False, name=None)
+    ]

@@ -63,7 +63,7 @@ def run(
                 raise UsageError("--sessions does not go with --part or --workers: leave these out")
             extra("bench.jobs", "check-sessions")(chosen, sessions, every)
         if dry_run:
-            from bench.plan.make import dry_run as plan_only
+            from bench.plan.dry_run import dry_run as plan_only
 
             typer.echo("\n".join(plan_only(chosen, shown, part=part)))
             return

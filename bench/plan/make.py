@@ -1,33 +1,25 @@
-"""Makes the plan of an open setup (chooses tasks, tokenises, orders blocks), and estimates time."""
+"""Makes the plan of an open setup (chooses tasks, tokenises, orders blocks)."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from bench.errors import UsageError, room_for
-from bench.machine.clock import Stopwatch
 from bench.machine.env import models_of
-from bench.plan.checks import check_first
-from bench.plan.compiling import open_compiled
 from bench.plan.contract import check_cells
-from bench.plan.devices import computed_in
 from bench.plan.identity import identity_of
-from bench.plan.setup import Opener, Setup, open_setup
+from bench.plan.setup import Setup
 from bench.plan.tokenise import PromptEncoder, count_lines, longest_prompt, tasks_of, to_length
-from bench.progress import Progress, duration
+from bench.progress import Progress
 from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
-from bench.settings.config import RunConfig
 from bench.settings.protocol import vicuna
 from bench.stats.adapter_fit import context_warnings, training_warnings
-from bench.text import counted, printable
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf.graph_children import stored_only
 from decoders.core.types import Generation
 from specbench_tasks.task import OTHER, Conversation
 
@@ -36,9 +28,6 @@ _GROUPS_PER_BATCH = 4
 _BATCH_ON_CPU, _BATCH_ON_GPU, _BATCH_OF_SMALL = 8, 32, 32
 _SMALL = 50_000_000
 """Most weights of a small model: its CPU calls cost mostly overhead, 32 caches little memory."""
-_NUM_PROBES = 4
-_MAX_TEXT = 600
-"""Most characters shown of the first prompt, half from its beginning and half from its end."""
 
 
 def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
@@ -219,86 +208,3 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     with models.uncompiled():  # large batches would compile extra graphs
         outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]
-
-
-def dry_run(
-    config: RunConfig, progress: Progress, opener: Opener = open_setup, part: str | None = None
-) -> list[str]:
-    """Return lines about the plan and its estimate; write nothing (raises as `bench.runs.run`)."""
-    if part is not None:
-        parse_part(part)
-    run = check_first(config, progress.note, brings_models=opener is not open_setup)
-    with stored_only() as missing:  # compiling takes longer than the question may
-        setup = open_compiled(run, opener, progress.note)
-        plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
-        if part is not None:
-            plan = part_of(plan, part)
-        timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
-        seconds, basis = estimate(setup, plan, timed)
-    lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
-    if setup.config.compile:
-        lines += _on_compiling(bool(missing))
-    return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), *lines]
-
-
-def _on_compiling(is_missing: bool) -> list[str]:
-    """Say what the estimate leaves out, and whether ar's calls ran as they will in the run."""
-    line = "compiling is not in this time: graphs that are not on disk yet take minutes, once"
-    if is_missing:
-        return [f"{line}; ar ran eagerly here, and compiled it may be several times as fast"]
-    return [line]
-
-
-def describe(plan: Plan) -> list[str]:
-    """Describe the plan in words, for ``--dry-run``."""
-    timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
-    lines = [
-        f"{cell.cell}: {', '.join(f'{k}={v}' for k, v in cell.options.items()) or 'no options'}"
-        for cell in plan.cells
-    ]
-    lines.append(f"{counted(len(timing), 'prompt')} timed ({_per_family(timing)})")
-    if quality:
-        lines.append(f"{counted(len(quality), 'prompt')} scored ({_per_family(quality)})")
-    blocks = counted(len(plan.blocks), "block")
-    lines.append(f"{blocks}, {plan.num_answers} timed answers (ar twice)")
-    return lines + ([f"{counted(len(plan.skipped), 'prompt')} skipped"] if plan.skipped else [])
-
-
-def _per_family(prompts: Sequence[PlannedPrompt]) -> str:
-    counts = Counter(prompt.family for prompt in prompts)
-    return ", ".join(f"{family} {num}" for family, num in counts.items())
-
-
-def _first(setup: Setup, prompt: Prompt) -> list[str]:
-    """Return lines with the first prompt as the model receives it, special tokens included."""
-    text = str(setup.tokenizer.decode(list(prompt.ids)))
-    if len(text) > _MAX_TEXT:
-        half = _MAX_TEXT // 2
-        text = f"{text[:half]} […] {text[-half:]}"
-    head = f"the first prompt, {prompt.name} ({prompt.family}, {len(prompt.ids)} tokens):"
-    return [head, *(f"  {printable(row)}" for row in text.splitlines())]
-
-
-def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]:
-    """Return the seconds of a plan if every decoder is as fast as the baseline, and their basis.
-
-    The basis is the baseline's speed on a few of the prompts. A batched answer of the quality pass
-    is assumed to cost a quarter of a single answer.
-    """
-    arm = setup.arms[BASELINE]
-    probes = timed[:: max(1, len(timed) // _NUM_PROBES)][:_NUM_PROBES]
-    scheduler = Scheduler(arm.decoder, arm.models, setup.sampling)
-    scheduler.run([probes[0].ids])  # the first call of a process is slow
-    with Stopwatch(setup.clock) as watch:
-        outcomes = scheduler.run([prompt.ids for prompt in probes])
-    num_tokens = sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
-    answer_s = watch.total_s / len(probes)
-    num_scored = len(plan.in_pass("quality")) * len(plan.cells)
-    at_once = setup.config.batch_size
-    timing_s = plan.num_answers * answer_s / min(at_once, 4)
-    quality_s = num_scored * answer_s / min(quality_batch_size(setup), 4)
-    basis = (
-        f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens per "
-        f"answer on {len(probes)} prompts"
-    )
-    return timing_s + quality_s, basis

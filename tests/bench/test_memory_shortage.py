@@ -61,7 +61,7 @@ def test_any_command_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError(ON_GPU)
 
-    monkeypatch.setattr("bench.plan.make.dry_run", full)
+    monkeypatch.setattr("bench.plan.dry_run.dry_run", full)
     ended = bench("run", "--dry-run", "--progress", "none")
     assert ended.code == Exit.FAILED
     (line,) = ended.err.splitlines()

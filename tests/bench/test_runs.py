@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.plan.make import dry_run
+from bench.plan.dry_run import dry_run
 from bench.progress import Progress
 from bench.records.files import SAMPLES, SampleWriter
 from bench.records.run_folder import load_run
@@ -582,17 +582,17 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
 def test_a_dry_run_of_compiled_calls_says_what_its_estimate_leaves_out(
     is_stored: bool, small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.plan import make
+    from bench.plan import dry_run as module
     from decoders.core.hf import graph_children
 
-    timed = make.estimate
+    timed = module.estimate
 
     def estimate(*given: Any) -> tuple[float, str]:
         if not is_stored:  # graphs on disk are not asked for
             assert graph_children.current.have(Path("no-such-graph.pt2"), lambda: None)
         return timed(*given)
 
-    monkeypatch.setattr(make, "estimate", estimate)
+    monkeypatch.setattr(module, "estimate", estimate)
     *_, about, line = dry_run(small(compile=True), progress(), opener)
     assert about.startswith("about ")
     assert line.startswith("compiling is not in this time")

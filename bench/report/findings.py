@@ -7,7 +7,7 @@ run folder, and covers the completed part of an interrupted run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,11 +18,10 @@ from bench.records.phases import PhasedAnswer, read_phases
 from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG
 from bench.records.run_folder import Run
 from bench.records.status import RunStatus
-from bench.registry import extras
 from bench.report import references
-from bench.report.tables import conclusion, drafts, main, quality, speed, times
+from bench.report.tables import conclusion, main, quality, speed, times
 from bench.report.tables.setting import model_of, setting, title_of
-from bench.report.tables.table import SESSIONS, Table, by_family, mark_wrong, number, without_wrong
+from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
 from bench.settings.protocol import departures
 from bench.stats import decompose, ends, further_tables, latency, workers
 from bench.stats import summary as sums
@@ -30,6 +29,7 @@ from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import judged, rows_of
 from bench.stats.quality import gold_answers
+from bench.stats.speedups import Speedups
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable
@@ -109,7 +109,13 @@ class Findings:
         return read_phases(self.run.path)
 
     @cached_property
-    def _pairs(self) -> further_tables.Rivals:
+    def second_arm(self) -> Speedups:
+        """All estimators of the noise floor."""
+        return further_tables.second_arm(self.run.records)
+
+    @cached_property
+    def rivals(self) -> further_tables.Rivals:
+        """Speed-ups of each decoder over every other one."""
         return further_tables.rivals(self.run.records, self.decoders)
 
     @property
@@ -148,62 +154,7 @@ class Findings:
         reference = references.load_reference(str(name))
         return mark_wrong(references.table(reference, self.summary, self.run), self.wrong)
 
-    @cached_property
-    def tables(self) -> dict[str, list[Table]]:
-        """Non-empty tables by part of the report below the main table; WRONG rows are marked."""
-        run, summary, of = self.run, self.judged, (self.run.records, self.decoders)
-        made: dict[str, Sequence[Table | None]] = {
-            "estimators": [speed.estimators(summary, further_tables.second_arm(run.records))],
-            "rivals": [speed.pairwise_speedups(self._pairs, self.floor)],
-            "part": [
-                speed.by_part("machine", workers.machines(*of)),
-                speed.by_part("worker", workers.workers(*of)),
-            ],
-            "reference": [self.reference_table],
-            **{name: section(self) for name, section in extras("bench.sections").items()},
-            "latency": [times.waits(self.latency)],
-            "time": [times.split(self.splits), times.parts(self.decompositions)],
-            "families": self._family_tables(),
-            "quality": [quality.by_families(summary, self._sizes("quality_prompts"))],
-            "acceptance": [drafts.acceptance(self.acceptance)],
-            "parallel": [
-                drafts.rounds(summary),
-                quality.likelihood(summary),
-                quality.lost_quality(summary),
-                quality.agreement(summary),
-                quality.repetition(summary),
-                quality.text(summary),
-                quality.area(summary),
-                drafts.by_drafter(run.records),
-                quality.ceilings(run, summary),
-            ],
-        }
-        return {
-            part: [mark_wrong(table, self.wrong) for table in tables if table is not None]
-            for part, tables in made.items()
-        }
-
-    def _family_tables(self) -> list[Table]:
-        """Make the tables by family of speed, counters and time; n counts the timed prompts."""
-        timed = f"{self._sizes('prompts')} prompts."
-        return [
-            *speed.by_families(self.summary, self._sizes("prompts")),
-            by_family(
-                self.summary,
-                "Tokens per call by family",
-                f"Emitted tokens / target calls, prefill included, pooled. {timed}",
-                lambda row: number(row.tokens_per_call),
-            ),
-            drafts.step_lengths(self.summary, timed),
-            by_family(
-                self.summary,
-                "Milliseconds per token by family",
-                f"End-to-end seconds / emitted tokens, pooled. {timed}",
-                lambda row: number(row.time_per_token_s, ".2f", 1e3),
-            ),
-        ]
-
-    def _sizes(self, column: str) -> str:
+    def sizes(self, column: str) -> str:
         """Format n of every family, as the first decoder (the baseline, if measured) has it."""
         if self.summary.empty:
             return "n = 0"
@@ -216,7 +167,7 @@ class Findings:
     @property
     def conclusion(self) -> str:
         """The result of the run in a sentence or two."""
-        return conclusion.conclusion(self.judged, self._pairs)
+        return conclusion.conclusion(self.judged, self.rivals)
 
     @property
     def sentences(self) -> list[str]:

@@ -23,6 +23,7 @@ from bench.records.run_folder import is_stored, load_run
 from bench.report.findings import Findings
 from bench.report.page.answers import viewer
 from bench.report.page.render import render
+from bench.report.sections import tables_by_section
 from bench.report.tables import main
 from bench.report.tables.table import TableCell
 from bench.stats.summary import ALL
@@ -63,7 +64,12 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
         (name, caption, files[f"figures/{name}.svg"].decode())
         for name, caption in made.captions.items()
     ]
-    context = {"r": findings, "figures": figures, "left_out": made.left_out}
+    context = {
+        "r": findings,
+        "sections": tables_by_section(findings),
+        "figures": figures,
+        "left_out": made.left_out,
+    }
     files[REPORT] = render("report.md.j2", **context)
     files["report.html"] = render("page.html.jinja", viewer=viewer(findings.run), **context)
     write_files(run_dir, files)

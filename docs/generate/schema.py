@@ -30,7 +30,7 @@ from bench.records.prompts import Prompt, SkippedTurn
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.status import Difference, RunStatus
 from bench.settings.config import RunConfig
-from bench.stats.metrics import INTERVALS, METRICS, SummaryRow
+from bench.stats.metrics import METRICS, SummaryRow
 from docs.generate.command_line import parameters
 from docs.generate.places import DOCS
 from docs.generate.tables import code, table
@@ -79,10 +79,8 @@ def columns() -> str:
 def metrics(section: str) -> str:
     """Return a table of the metrics that a section of docs/metrics.md explains."""
     chosen = [each for each in METRICS.values() if each.section == section and each.compute]
-    rows = [
-        (code(each.name), each.formula, code("_low, _high") if each.name in INTERVALS else "")
-        for each in chosen
-    ]
+    ends = {name: [code(n) for n, e in METRICS.items() if e.end_of == name] for name in METRICS}
+    rows = [(code(each.name), each.formula, ", ".join(ends[each.name])) for each in chosen]
     if not any(interval for *_, interval in rows):
         return table(("column", "formula"), [row[:2] for row in rows])
     return table(("column", "formula", "interval"), rows)

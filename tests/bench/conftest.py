@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from bench.records.record import SampleRecord, StepColumns
+from bench.report.findings import Findings
+from bench.report.sections import tables_by_section
+from bench.report.tables.table import Table
 from tests.conftest import only_svg
 
 FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
@@ -258,3 +261,8 @@ def reported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with only_svg():
         write_report(path)
     return path
+
+
+def tables_of(findings: Findings) -> dict[str, list[Table]]:
+    """The tables of a report's sections by the sections' names."""
+    return {section.name: tables for section, tables in tables_by_section(findings).items()}

@@ -8,6 +8,7 @@ from bench.extras.external.answers import ExternalAnswer, read_external
 from bench.extras.external.sums import engine_sums
 from bench.records.record import SampleRecord
 from bench.report.findings import Findings
+from bench.report.sections import Section
 from bench.report.tables.table import Columns, Table, TableCell, number
 from bench.text import UNKNOWN, percent
 
@@ -44,8 +45,9 @@ def other_engines(
     return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))
 
 
-def section(findings: Findings) -> list[Table]:
-    """Return the table of a run's other engines; empty if none was measured."""
+def _tables(findings: Findings) -> list[Table | None]:
     run = findings.run
-    table = other_engines(read_external(run.path), run.records)
-    return [] if table is None else [table]
+    return [other_engines(read_external(run.path), run.records)]
+
+
+SECTION = Section("engines", _tables, is_open=True)

@@ -28,13 +28,6 @@ _PAGES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "index.html.jinja": (("page.css",), ("search.js",)),
 }
 """Templates of pages, each with its style, and its code in addition to the code of all pages."""
-_TITLES = {
-    "families": "By family",
-    "quality": "Quality",
-    "acceptance": "Draft acceptance by position",
-}
-"""Titles of the parts of `Findings.tables` that are always one section."""
-_NONE_OF = {"quality": "No quality was scored.", "acceptance": "No decoder drafted tokens."}
 
 
 def render(template: str, **context: object) -> bytes:
@@ -57,7 +50,6 @@ def render(template: str, **context: object) -> bytes:
         keep_trailing_newline=True,
     )
     environment.filters |= {"md": markdown, "inline": inline_svg}
-    environment.globals |= {"titles": _TITLES, "none_of": _NONE_OF}
     return environment.get_template(template).render(**context).encode()
 
 

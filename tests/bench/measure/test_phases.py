@@ -32,6 +32,7 @@ from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Emit, Generation, Sampling
 from decoders.idlm import Refinement
 from tests import unreported as bench_run
+from tests.bench.conftest import tables_of
 from tests.tiny_models import fresh
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -569,7 +570,7 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     assert "; predicts 1.50x, off by +33.3 %: disturbed" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
     assert "help: all drafts accepted 2.88x, free drafting 2.53x\n" in text
-    tables = Findings(load_run(tmp_path / "run")).tables["time"]
+    tables = tables_of(Findings(load_run(tmp_path / "run")))["time"]
     assert [table.title for table in tables] == [
         "Where the time goes",
         "What the speed-up is made of",

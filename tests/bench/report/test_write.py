@@ -24,7 +24,7 @@ from bench.report.tables import main
 from bench.report.tables.table import Table, TableCell
 from bench.report.write import print_findings, print_next, write_report
 from bench.stats.intervals import LEVEL
-from tests.bench.conftest import REPORTED, write_run
+from tests.bench.conftest import REPORTED, tables_of, write_run
 from tests.conftest import only_svg
 
 CELLS = {"spec": 3.0, "ptp": 4.0}
@@ -275,7 +275,7 @@ def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
 ) -> None:
     path = with_records(synthetic_run(), fail_quality_of("spec", "math_reasoning", "rag"))
     findings = Findings(load_run(path))
-    quality = {row[0].text: row[-1].text for row in findings.tables["quality"][0].rows}
+    quality = {row[0].text: row[-1].text for row in tables_of(findings)["quality"][0].rows}
     assert quality["spec"] == "-"
     assert quality["ptp"] != "-"
     missing = "spec has no quality over all families: nothing scored in math_reasoning, rag."
@@ -283,7 +283,7 @@ def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
     for text in (" ".join(findings.caveats), " ".join(printed(path).split())):
         assert missing in text
         assert fewer in text
-    assert missing in findings.tables["quality"][0].note
+    assert missing in tables_of(findings)["quality"][0].note
     assert "quality " not in findings.sentences[0]
 
 
@@ -431,7 +431,7 @@ def test_the_ratios_behind_a_speedup_are_written_prompt_by_prompt(reported_run: 
 
 
 def test_decoders_are_paired_against_one_another(reported_run: Path) -> None:
-    (rivals,) = Findings(load_run(reported_run)).tables["rivals"]
+    (rivals,) = tables_of(Findings(load_run(reported_run)))["rivals"]
     assert rivals.headings == ("decoder", "ar", "spec", "nar")
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in rivals.rows}
     frame = pd.read_csv(reported_run / "tables" / "by_prompt.csv").set_index("prompt")
@@ -448,7 +448,7 @@ def test_decoders_are_paired_against_one_another(reported_run: Path) -> None:
 
 
 def test_one_decoder_beside_ar_has_no_rivals(synthetic_run: Write) -> None:
-    assert not Findings(load_run(synthetic_run({"spec": 3.0}))).tables["rivals"]
+    assert not tables_of(Findings(load_run(synthetic_run({"spec": 3.0}))))["rivals"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -468,7 +468,7 @@ def test_one_comparison_is_primary_and_all_others_are_exploratory(synthetic_run:
     (run / "config.toml").write_text('model = "zoo"\nmax_new_tokens = 256\nprimary = "ptp"\n')
     text = " ".join(printed(run, wide=True).split())
     assert "Primary comparison: ptp over ar, all families; 13 comparisons" in text
-    tables = Findings(load_run(run)).tables
+    tables = tables_of(Findings(load_run(run)))
     for part in ("rivals", "families"):
         note = tables[part][0].note
         assert "not adjusted for the number of comparisons" in note
@@ -512,7 +512,7 @@ def test_a_wrong_decoder_is_wrong_in_the_verdict_and_in_its_rows(wrong_run: Path
     assert rows["ptp"][2].bold
     assert list(rows) == ["ar", "ptp", "spec (WRONG)"]
     assert rows["spec (WRONG)"][1].text == "WRONG"
-    for table in (table for tables in findings.tables.values() for table in tables):
+    for table in (table for tables in tables_of(findings).values() for table in tables):
         assert "spec" not in [row[0].text for row in table.rows], table.title
     frame = pd.read_csv(wrong_run / "summary.csv")
     assert set(frame.loc[frame["decoder"] == "spec", "guarantee"]) == {"WRONG"}
@@ -584,7 +584,7 @@ def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run:
     steps = {name: row[places[per_step]].split(" [")[0] for name, row in rows.items()}
     assert all(float(text.strip("()")) >= 1 for text in steps.values())
     assert [name for name, text in steps.items() if text.startswith("(")] == ["idlm"]
-    titles = [table.title for table in findings.tables["families"]]
+    titles = [table.title for table in tables_of(findings)["families"]]
     assert titles.count("Tokens per step by family") == 1
     assert " tokens per step of 1.00 calls" in findings.sentences[-1]
     assert "idlm (guarantee: none)" in findings.sentences[-1]

@@ -16,7 +16,7 @@ from bench.report.findings import Findings
 from bench.report.write import write_report
 from bench.stats.ceilings import groups, holds, mean_ceiling, on_lists
 from specbench_tasks.generators.lists import ceiling
-from tests.bench.conftest import make_record, write_run
+from tests.bench.conftest import make_record, tables_of, write_run
 
 LETTERS = "ABCDEF"
 PIECES = dict(enumerate(LETTERS)) | {6: ", ", 7: ".", 8: " X"}
@@ -133,5 +133,5 @@ def test_at_another_temperature_the_report_says_why_there_is_no_ceiling(
     list_run: Callable[[float], Path],
 ) -> None:
     findings = Findings(load_run(list_run(0.0)))
-    assert not [t for t in findings.tables["parallel"] if "ceiling" in t.title]
+    assert not [t for t in tables_of(findings)["parallel"] if "ceiling" in t.title]
     assert [line for line in findings.caveats if line.startswith("No ceilings of lists")]

@@ -24,6 +24,7 @@ from bench.stats.metrics import rows_of
 from bench.stats.validity import INCOMPLETE, VALID, judge
 from bench.workers.merge import merge
 from tests import unreported as bench_run
+from tests.bench.conftest import tables_of
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -72,7 +73,7 @@ def test_parts_are_disjoint_and_merged_are_the_whole_run(measured: Any, tmp_path
     for column in ("tokens_per_call", "acceptance_rate", "quality", "identical_to_ar", "speedup"):
         assert mine[column].to_dict() == pytest.approx(theirs[column].to_dict(), nan_ok=True)
     assert mine["speedup"].notna().any()
-    assert [table.title for table in Findings(merged).tables["part"]] == ["By worker"]
+    assert [table.title for table in tables_of(Findings(merged))["part"]] == ["By worker"]
 
 
 def test_of_unlike_machines_counters_pool_and_times_stand_apart(
@@ -90,7 +91,7 @@ def test_of_unlike_machines_counters_pool_and_times_stand_apart(
     assert row.tokens_per_call is not None
     assert row.tokens_per_call > 1
     assert (row.speedup, row.time_per_token_s, row.ttft_s) == (None, None, None)
-    by_machine = findings.tables["part"][0]
+    by_machine = tables_of(findings)["part"][0]
     assert by_machine.title == "By machine"
     assert {line[0].text for line in by_machine.rows} == keys
     assert all("x" in line[-1].text for line in by_machine.rows)

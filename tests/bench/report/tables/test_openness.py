@@ -17,6 +17,7 @@ from bench.report.findings import Findings
 from bench.report.write import print_findings, write_report
 from bench.stats.metrics import rows_of
 from bench.text import percent
+from tests.bench.conftest import tables_of
 
 Write = Callable[..., Path]
 
@@ -41,7 +42,9 @@ def looping(synthetic_run: Write) -> Path:
 def test_every_table_of_accepted_tokens_says_how_open_the_text_is(looping: Path) -> None:
     findings = Findings(load_run(looping))
     assert "along its answers is 0.542 nats" in findings.headline.note  # (2 + 5 x 0.25) / 6
-    (table,) = [t for t in findings.tables["families"] if t.title == "Tokens per step by family"]
+    (table,) = [
+        t for t in tables_of(findings)["families"] if t.title == "Tokens per step by family"
+    ]
     first = dict(zip(table.headings, (cell.text for cell in table.rows[0]), strict=True))
     assert first["decoder"] == "ar's entropy, nats"
     assert (first["qa"], first["translation"], first["all"]) == ("2", "0.25", "0.542")
@@ -61,7 +64,7 @@ def test_nearly_determined_text_is_called_so(looping: Path) -> None:
 def test_without_a_quality_pass_the_entropy_is_said_to_be_unknown(synthetic_run: Write) -> None:
     findings = Findings(load_run(synthetic_run(quality=0)))
     assert "entropy of ar's next token was not measured" in findings.headline.note
-    assert not any(t.rows[0][0].text.startswith("ar's") for t in findings.tables["families"])
+    assert not any(t.rows[0][0].text.startswith("ar's") for t in tables_of(findings)["families"])
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floore
     findings = Findings(load_run(floored))
     (line,) = [line for line in findings.caveats if "cannot show a loss" in line]
     assert line.startswith("Scores of qa cannot show a loss: ar's are at their floor")
-    (table,) = findings.tables["quality"]
+    (table,) = tables_of(findings)["quality"]
     cells = {row[0].text: row for row in table.rows}
     place, last = table.headings.index("qa"), table.headings.index("all")
     assert [cells[name][place].text for name in ("ar", "spec")] == ["(0.0)", "(100.0)"]
@@ -102,7 +105,9 @@ def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floore
     front = draw_all(findings).drawn["quality_speed"][1].set_index("decoder")
     assert front.loc["spec", "quality"] == pytest.approx(spec.telling_quality)
     (likelihood,) = [
-        t for t in findings.tables["parallel"] if t.title == "Likelihood lost against ar by family"
+        t
+        for t in tables_of(findings)["parallel"]
+        if t.title == "Likelihood lost against ar by family"
     ]
     of_spec = next(row for row in likelihood.rows if row[0].text == "spec")
     assert of_spec[-1].text.startswith("+0.5")
@@ -135,7 +140,7 @@ def test_where_there_is_no_gold_answer_agreement_with_ar_is_said(looping: Path) 
     samples.write_text("\n".join(map(json.dumps, lines)) + "\n")
     findings = Findings(load_run(looping))
     assert "No gold answers in qa: see the agreement with ar." in findings.caveats
-    titled = {table.title: table for table in findings.tables["parallel"]}
+    titled = {table.title: table for table in tables_of(findings)["parallel"]}
     table = titled["Agreement with ar by family"]
     spec = next(row for row in table.rows if row[0].text == "spec")
     assert {cell.text for cell in spec[1:]} == {"0.0 / 0.0"}, "it says 1 2 3, ar 0 1 2"

@@ -195,7 +195,8 @@ def configured(*names: str, **other: Any) -> Callable[[Verb], Verb]:
 def configuration(given: Given) -> RunConfig:
     """Build the configuration from a file and a verb's options; exit 2 for invalid values."""
     from bench.plan.trust import check_allowed, check_code
-    from bench.settings.config import load_config, parse_adapters, parse_arguments
+    from bench.settings.config import load_config
+    from bench.settings.setting import parse_adapters, parse_arguments
 
     own = ("adapter", "config", "allow")
     values = {name: value for name, value in given.items() if name not in own}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -188,35 +188,6 @@ def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) ->
         return config
     missing = {key: value for key, value in _ZOO_LIMITS.items() if values.get(key) is None}
     return config.with_values(**missing)
-
-
-def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
-    """Parse ``NAME=PATH`` texts into a table (`UsageError`)."""
-    adapters = {}
-    for text in texts or ():
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise UsageError(f"--adapter {text!r} is not NAME=PATH")
-        if name in adapters:
-            raise UsageError(f"two adapters are called {name!r}; give one a name")
-        adapters[name] = path
-    return adapters or None
-
-
-def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:
-    """Parse ``NAME=VALUE`` texts (TOML values, or else text) into a table (`UsageError`)."""
-    found: dict[str, Any] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--template-args {text!r} is not NAME=VALUE")
-        if name in found:
-            raise UsageError(f"--template-args gives {name!r} twice")
-        try:
-            found[name] = tomllib.loads(f"x = {value}")["x"]
-        except tomllib.TOMLDecodeError:
-            found[name] = value
-    return found or None
 
 
 def read_toml(file: Path) -> dict[str, Any]:

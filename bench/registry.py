@@ -17,7 +17,7 @@ Group = Literal["bench.verbs", "bench.jobs", "bench.sections", "bench.conclusion
 
 * ``bench.verbs``: by the name of a verb, the `typer.Typer` that has it;
 * ``bench.jobs``: a function that the core calls by the entry point's name;
-* ``bench.sections``: a `bench.report.sections.Section`, or a function from `Findings` to its tables;
+* ``bench.sections``: a `bench.report.sections.Section`, or a function from findings to tables;
 * ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.
 """
 

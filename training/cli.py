@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from bench.cli.group import VerbGroup
+from bench.cli.group import Configured, Given, VerbGroup
 from bench.cli.make import PANEL
-from bench.cli.options import RESULTS, Given, Progressing, gathering
+from bench.cli.options import RESULTS, Progressing
 from bench.errors import UsageError
 
 train = typer.Typer(help="Train models and adapters.", no_args_is_help=True)
@@ -35,30 +36,35 @@ Device = Annotated[
 ]
 
 
-def _option(kind: Any, default: Any, *names: str, text: str) -> tuple[Any, Any]:
-    return Annotated[kind, typer.Option(*names, help=text)], default
+@dataclass(frozen=True)
+class _OfAdapters:
+    """The options of the verbs that train adapters."""
+
+    recipe: Annotated[
+        Path | None, typer.Option(help="[default: training/recipes, for the zoo or for any model]")
+    ] = None
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub id. [default: the zoo's target]")
+    ] = None
+    data: Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")] = None
+    on_policy: Annotated[
+        bool,
+        typer.Option("--on-policy", help="Train on completions sampled from the model itself."),
+    ] = False
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder of the adapter. [default: in results/adapters]"
+        ),
+    ] = None
+    num_steps: _NumSteps = None
+    settings: Settings = None
+    restart: _Restart = False
+    device: Device = None
+    progress: Progressing = "auto"
 
 
-_OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
-    "recipe": _option(
-        Path | None, None, text="[default: training/recipes, for the zoo or for any model]"
-    ),
-    "model": _option(str | None, None, text="Folder or hub id. [default: the zoo's target]"),
-    "data": _option(str | None, None, text="on-policy, text=PATH or dataset=ID."),
-    "on_policy": _option(
-        bool, False, "--on-policy", text="Train on completions sampled from the model itself."
-    ),
-    "output": _option(
-        *(Path | None, None, "--output", "-o"),
-        text="Folder of the adapter. [default: in results/adapters]",
-    ),
-    "num_steps": (_NumSteps, None),
-    "settings": (Settings, None),
-    "restart": (_Restart, False),
-    "device": (Device, None),
-    "progress": (Progressing, "auto"),
-}
-"""Options and defaults of the verbs that train adapters."""
+_TrainsAdapter = Configured.by(lambda: _OfAdapters)
 _RECIPES = {
     "refine": ("idlm-refine.toml", "idlm-any-refine.toml"),
     "isd": ("idlm-isd.toml", "idlm-any.toml"),
@@ -97,14 +103,13 @@ def _adapter_verb(kind: str, text: str) -> None:
     def verb(given: Given) -> None:
         _train(kind, given)
 
-    train.command(kind, help=text)(gathering(_OF_ADAPTERS)(verb))
+    train.command(kind, cls=_TrainsAdapter, help=text)(verb)
 
 
 _adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.md.")
 
 
-@train.command("idlm")
-@gathering(_OF_ADAPTERS)
+@train.command("idlm", cls=_TrainsAdapter)
 def train_idlm(
     objective: Annotated[
         Literal["refine", "isd"], typer.Option(help="refine: for nar and idlm; isd: for isd.")

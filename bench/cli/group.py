@@ -5,14 +5,15 @@ Help is plain text, because importing rich would take most of its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, Self
 
-from typer import Typer
+from typer import Option, Typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_group
+from typer.main import get_command, get_group
 
 from bench.errors import BenchError, Exit, UsageError, did_you_mean
 from bench.registry import extras, find
@@ -37,7 +38,48 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[Any, Any]], rest: str) 
             formatter.write_dl(shown)
 
 
-class Verb(TyperCommand):
+Given = Annotated[Mapping[str, Any], Option(parser=dict)]
+"""Place of the options that a `Configured` verb adds, and their values."""
+
+
+class Configured(TyperCommand):
+    """A verb with the options that a callable declares, in the place of its parameter `given`.
+
+    The callable is made once its options are needed: a configuration is slow to import.
+    """
+
+    declare: Callable[[], Callable[..., object]]
+
+    @classmethod
+    def by(cls, declare: Callable[[], Callable[..., object]]) -> type[Self]:
+        """Return the class of verbs with the options of one callable, e.g. of a dataclass."""
+        return type(cls.__name__, (cls,), {"declare": staticmethod(declare)})
+
+    @cached_property
+    def _added(self) -> Any:
+        declared = Typer(add_completion=False)
+        declared.command()(self.declare())
+        return get_command(declared)
+
+    @property
+    def params(self) -> list[Any]:
+        """The verb's own parameters, and those of the callable instead of `given`."""
+        if "given" in (names := [each.name for each in self._params]):
+            self._params[(at := names.index("given")) : at + 1] = self._added.params
+        return self._params
+
+    @params.setter
+    def params(self, params: list[Any]) -> None:
+        self._params = params
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb with a table of the values of the added options."""
+        values = {each.name: ctx.params.pop(each.name) for each in self._added.params}
+        ctx.params["given"] = vars(self._added.callback(**values))
+        return super().invoke(ctx)
+
+
+class Verb(Configured):
     """A verb with many options, which its help lists under their ``rich_help_panel``."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

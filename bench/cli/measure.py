@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench.cli import options
-from bench.cli.group import Verb
+from bench.cli.group import Given, Verb
 from bench.cli.read import print_run
 from bench.errors import BenchError, UsageError
 from bench.registry import extra, extras
@@ -19,37 +20,25 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 PANEL = "Measure"
-_SPACED = "Several sessions"
+_of_sessions = partial(typer.Option, rich_help_panel="Several sessions")
 
 
-@app.command(cls=Verb, rich_help_panel=PANEL)
-@options.configured(*options.OPTIONS)
+@app.command(cls=Verb.by(options.fields()), rich_help_panel=PANEL)
 def run(
-    given: options.Given,
+    given: Given,
     output: options.Output = options.RESULTS,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Only print the plan and an ETA.",
-            rich_help_panel=options.RESULT_PANEL,
-        ),
+        bool, options.of_results("--dry-run", help="Only print the plan and an ETA.")
     ] = False,
     executor: options.Executing = "local",
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
     part: options.Part = None,
     sessions: Annotated[
-        int,
-        typer.Option(
-            help="Number of fresh processes to measure in and pool.", rich_help_panel=_SPACED
-        ),
+        int, _of_sessions(help="Number of fresh processes to measure in and pool.")
     ] = 1,
     every: Annotated[
-        float,
-        typer.Option(
-            metavar="MINUTES", help="Time between the starts of sessions.", rich_help_panel=_SPACED
-        ),
+        float, _of_sessions(metavar="MINUTES", help="Time between the starts of sessions.")
     ] = 0,
     progress: options.Progressing = "auto",
 ) -> None:
@@ -103,19 +92,19 @@ def resume(
     _conclude(ended)
 
 
-@app.command(cls=Verb, rich_help_panel=PANEL)
-@options.configured(
+_OPTIONS = options.fields(
     *(*options.MODELS, *options.SAMPLING, *options.MACHINE, *options.NUMERICS),
-    *("compile", "self_check", "timeout", "overlong", "config"),
-    limit=options.option(int, "Conversations. [default: zoo 24]", "--limit", "-L"),
-    numerics=options.option(
-        str, "invariant (no margins) or fast. [default: invariant in half precision]"
-    ),
-    temperature=options.option(float, "Temperature of sampled checks. [default: 0.8]"),
-    seed=options.option(int, "Seed of answers and draws. [default: 0]"),
+    *("compile", "self_check", "timeout", "overlong", "config", "allow"),
+    limit="Conversations. [default: zoo 24]",
+    numerics="invariant (no margins) or fast. [default: invariant in half precision]",
+    temperature="Temperature of sampled checks. [default: 0.8]",
+    seed="Seed of answers and draws. [default: 0]",
 )
+
+
+@app.command(cls=Verb.by(_OPTIONS), rich_help_panel=PANEL)
 def verify(
-    given: options.Given,
+    given: Given,
     distribution: Annotated[
         bool,
         typer.Option(

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from bench.cli import options
+from bench.cli.group import Configured, Given
 from bench.errors import UsageError
 
 app = typer.Typer()
@@ -18,13 +19,13 @@ TOGETHER = "together"
 """Folder, next to the runs, of reports and papers about several runs."""
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(cls=Configured.by(options.fields("reference")), rich_help_panel=PANEL)
 def report(
     runs: Annotated[
         list[str],
         typer.Argument(metavar="RUN...", help="A run folder, or `latest`; several give one table."),
     ],
-    reference: options.Published = None,
+    given: Given,
     folder: Annotated[
         Path | None, typer.Option(help="For several runs. [default: OUTPUT/together]")
     ] = None,
@@ -32,6 +33,7 @@ def report(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run's tables, figures and report again, or one report about several runs."""
+    reference = given["reference"]
     gc.disable()  # a large run has millions of numbers, and no reference cycles to collect
     try:
         if len(runs) == 1:
@@ -89,26 +91,23 @@ def ls(
         listing.print_table(listing.table_of(what, output), options.console())
 
 
-@app.command(rich_help_panel=PANEL)
-def show_prompts(
-    tasks: Annotated[
-        str | None, typer.Option("--tasks", "-t", help="As for `run`. [default: zoo]")
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="As for `run`.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-L", help="Conversations shown.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the subset. [default: 0]")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file, e.g. to name columns.")
-    ] = None,
-) -> None:
+_OF_PROMPTS = options.fields(
+    *("tasks", "split", "limit", "seed", "config"),
+    tasks="As for `run`. [default: zoo]",
+    split="As for `run`.",
+    limit="Conversations shown.",
+    seed="Seed of the subset. [default: 0]",
+    config="TOML file, e.g. to name columns.",
+)
+
+
+@app.command(cls=Configured.by(_OF_PROMPTS), rich_help_panel=PANEL)
+def show_prompts(given: Given) -> None:
     """Print the prompts of a run, with their references, without running it."""
     from bench.cli.listing import show_prompts as print_prompts
     from bench.plan.tokenise import tasks_of
-    from bench.settings.config import load_config
 
-    given = {"tasks": tasks, "split": split, "limit": limit, "seed": seed}
-    chosen = load_config(config, given, {name: f"--{name}" for name in given})
-    print_prompts(tasks_of(chosen), options.console(), limit)
+    print_prompts(tasks_of(options.load(given)), options.console(), given["limit"])
 
 
 def print_run(run_dir: Path) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -18,7 +19,6 @@ import tomli_w
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Field,
     JsonValue,
     TypeAdapter,
     ValidationError,
@@ -28,6 +28,7 @@ from pydantic import (
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds
 from bench.settings.protocol import PRESETS, published
+from bench.settings.setting import PANELS, parse_adapters, parse_arguments, setting
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
 from specbench_tasks.task import EMBEDDED
@@ -45,71 +46,123 @@ FAST: Numerics = "fast"
 INVARIANT: Numerics = "invariant"
 
 
+_compared, _amount, _sampling, _devices, _results = (partial(setting, panel=p) for p in PANELS)
+
+
 class RunConfig(BaseModel):
     """All settings that determine what a run measures; None: chosen once the models are open.
 
-    `adapters` maps an adapter's name to its folder, or to ``zoo`` for the embedded adapter of that
-    name. `decoders` maps a cell (NAME or NAME@LABEL) to its options as text; None selects every
-    built-in decoder whose requirements are met. `primary` is the cell whose speed-up over the
-    baseline is not exploratory, or ``none`` (None: the first named). `split` selects a part of the
-    conversations (`specbench_tasks.registry.tuning_split`; None: all). `limit` is the number of
-    conversations to time, `quality_limit` the number of held-out prompts per family to score (0: no
-    quality pass), and `phase_limit` the number of prompts whose time is split by phase (0: none).
-    `timeout` is the time limit of an answer in seconds (None: more than any honest decoder needs,
-    see `bench.machine.deadline`). `prompt_tokens` gives every prompt this length
-    (`bench.plan.tokenise.to_length`), to compare times and counts between context lengths; scores
-    are then meaningless. `columns` maps a prompt's fields to columns of a file or dataset.
-    `template_args` are given to the chat template, and `date` is the day it is told (None: today,
-    if it asks; `bench.plan.template`). `cost` is a cost folder that sets ``auto`` options and gives
-    ar's share of the machine's limit. `protocol` sets values not set otherwise
-    (`bench.settings.protocol`). `reference` names published numbers that the report prints next to
-    the run's (`bench.report.references`). `self_check` compares every opened model with
-    transformers' own forward (`decoders.core.hf.self_check`). `numerics` selects how rows are
-    computed (None: ``fast``), and `tile` how many at once in ``invariant`` numerics
-    (`bench.plan.numerics`). With `compile` None, runs compile if they can (`bench.plan.compiling`).
+    A field declares all there is to it: type and bounds, default, help and heading of its option,
+    and below it what only the documentation of files says.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    decoders: dict[bounds.Text, Options] | None = None
-    primary: bounds.Text | None = None
-    model: bounds.Text = ZOO
-    draft: bounds.Text | None = None
-    adapters: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
-    tasks: bounds.Text = ZOO
-    columns: dict[bounds.Text, bounds.Text] = Field(default_factory=dict)
-    template_args: dict[bounds.Text, JsonValue] = Field(default_factory=dict)
-    date: bounds.Day | None = None
-    split: Literal["tune", "test"] | None = None
-    limit: bounds.Count | None = None
-    quality_limit: bounds.CountOrNone = 40
-    phase_limit: bounds.CountOrNone = 6
-    repeats: bounds.Repeats = 3
-    batch_size: bounds.BatchSize = 1
-    max_new_tokens: bounds.MaxNewTokens = 256
-    temperature: bounds.Temperature = 0.0
-    top_p: bounds.TopP = 1.0
-    top_k: bounds.CountOrNone = 0
-    seed: bounds.Seed = 0
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    device: bounds.Text | None = None
-    threads: bounds.Threads | None = None
-    attention: Literal["sdpa", "eager"] | None = None
-    compile: bool | None = None
-    quantize: Literal["int8", "int4"] | None = None
-    numerics: Numerics | None = None
-    tile: Literal[8, 16, 32] | None = None
-    reuse_prefix: bool = False
-    device_map: bounds.DeviceMap | None = None
-    self_check: bool = True
-    fixed_length: bool = False
-    timeout: bounds.Seconds | None = None
-    overlong: Literal["skip", "truncate"] = "skip"
-    prompt_tokens: bounds.Count | None = None
-    cost: bounds.Text | None = None
-    protocol: Literal["specbench"] | None = None
-    reference: str | None = None
-    run_name: bounds.RunName | None = None
+    decoders: dict[bounds.Text, Options] | None = _compared(
+        None, "NAME[@LABEL][:option=value]…, comma-separated.", "-d"
+    )
+    """A table maps each cell (NAME or NAME@LABEL) to its options as text; None: every built-in
+    decoder whose requirements are met."""
+    primary: bounds.Text | None = _compared(
+        None, "Decoder that is not exploratory, or none. [default: the first]"
+    )
+    """Its speed-up over the baseline is not exploratory; ``none``: that of every cell is."""
+    model: bounds.Text = _compared(ZOO, "Folder, file.gguf, hub id or name.", "-m")
+    draft: bounds.Text | None = _compared(None, "Draft model. [default: the zoo's, for the zoo]")
+    adapters: dict[bounds.Text, bounds.Text] = _compared(
+        {}, "NAME=PATH; repeatable.", name="adapter", parse=parse_adapters
+    )
+    """A table maps an adapter's name to its folder, or to ``zoo`` for the embedded one."""
+    tasks: bounds.Text = _compared(
+        ZOO, "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.", "-t"
+    )
+    columns: dict[bounds.Text, bounds.Text] = setting(
+        {}, "A table maps a prompt's fields to columns of a file or dataset."
+    )
+    template_args: dict[bounds.Text, JsonValue] = _amount(
+        {},
+        "NAME=VALUE for the chat template, e.g. enable_thinking=false; repeatable.",
+        parse=parse_arguments,
+        last=True,
+    )
+    date: bounds.Day | None = _amount(
+        None, "Date for chat templates that write it. [default: today, UTC]", last=True
+    )
+    """None: today, if the template asks (`bench.plan.template`)."""
+    split: Literal["tune", "test"] | None = _amount(
+        None, "tune (to choose options by) or test (to report). [default: both]"
+    )
+    """It selects a part of the conversations (`specbench_tasks.registry.tuning_split`)."""
+    limit: bounds.Count | None = _amount(None, "Conversations to time. [default: zoo 24]", "-L")
+    quality_limit: bounds.CountOrNone = _amount(
+        40, "Held-out prompts per family to score. [default: 40, zoo 20]"
+    )
+    """0: no quality pass."""
+    phase_limit: bounds.CountOrNone = _amount(6, "Prompts to run again with instrumentation.")
+    """Their time is split by phase; 0: none."""
+    repeats: bounds.Repeats = _amount(3, "Timed answers per prompt.")
+    batch_size: bounds.BatchSize = _amount(1, "Sequences per batch.")
+    max_new_tokens: bounds.MaxNewTokens = _sampling(256, "Most tokens per answer.")
+    temperature: bounds.Temperature = _sampling(0.0, "0 is greedy.")
+    top_p: bounds.TopP = _sampling(1.0, "1 is off.")
+    top_k: bounds.CountOrNone = _sampling(0, "0 is off.")
+    seed: bounds.Seed = _sampling(0, "Repeat r uses seed + r.")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = _devices(
+        None,
+        "float32, bfloat16 or float16. "
+        "[default: bfloat16 on CUDA, and above 50M weights on CPUs with it; else float32]",
+    )
+    device: bounds.Text | None = _devices(None, "cpu, cuda, cuda:1. [default: cuda if available]")
+    threads: bounds.Threads | None = _devices(None, "CPU threads. [default: cores]")
+    attention: Literal["sdpa", "eager"] | None = _devices(
+        None, "sdpa or eager. [default: what the model has]"
+    )
+    compile: bool | None = _devices(
+        None, "Compile calls, on a GPU to CUDA graphs. [default: on a CPU, where possible]"
+    )
+    """None: runs compile if they can (`bench.plan.compiling`)."""
+    quantize: Literal["int8", "int4"] | None = _devices(
+        None, "Pack weights to int8 or int4, on a CPU. [default: not packed]"
+    )
+    numerics: Numerics | None = _devices(
+        None, "invariant: a row's bits depend only on its own text. [default: fast]"
+    )
+    """It selects how rows are computed (`bench.plan.numerics`)."""
+    tile: Literal[8, 16, 32] | None = _devices(
+        None, "Rows per product if invariant: 8, 16 or 32. [default: measured]"
+    )
+    reuse_prefix: bool = _devices(False, "Later turns reuse the KV cache of the turn before.")
+    device_map: bounds.DeviceMap | None = _devices(
+        None, "Place the target's layers on several devices: auto, or a .json file."
+    )
+    self_check: bool = _devices(
+        True, "First compare models with transformers' own forward pass. [default: self-check]"
+    )
+    """Every opened model is compared (`decoders.core.hf.self_check`)."""
+    fixed_length: bool = _amount(False, "Ignore EOS: all answers are equally long.")
+    timeout: bounds.Seconds | None = _amount(
+        None, "Most seconds per answer. [default: 300, and 5 per token]"
+    )
+    """The default is more than any honest decoder needs (`bench.machine.deadline`)."""
+    overlong: Literal["skip", "truncate"] = _amount(
+        "skip", "Prompts longer than the context: skip or truncate."
+    )
+    prompt_tokens: bounds.Count | None = _amount(
+        None, "Pad (with other prompts) or cut every prompt to N tokens.", last=True
+    )
+    """It makes times and counts comparable between context lengths, and scores meaningless
+    (`bench.plan.tokenise.to_length`)."""
+    cost: bounds.Text | None = _results(
+        None, "`bench cost` folder, for options set to auto and for ar's limit."
+    )
+    """The run reports ar's share of the machine's limit."""
+    protocol: Literal["specbench"] | None = _results(
+        None, "specbench: Spec-Bench's questions, template and counting."
+    )
+    """It sets values not set otherwise (`bench.settings.protocol`)."""
+    reference: str | None = _results(None, "Also show published numbers, e.g. specbench-a100-7b.")
+    """The report prints them next to the run's (`bench.report.references`)."""
+    run_name: bounds.RunName | None = _results(None, "Part of the run folder's name.")
 
     @field_validator("reference")
     @classmethod
@@ -188,35 +241,6 @@ def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) ->
         return config
     missing = {key: value for key, value in _ZOO_LIMITS.items() if values.get(key) is None}
     return config.with_values(**missing)
-
-
-def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
-    """Parse ``NAME=PATH`` texts into a table (`UsageError`)."""
-    adapters = {}
-    for text in texts or ():
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise UsageError(f"--adapter {text!r} is not NAME=PATH")
-        if name in adapters:
-            raise UsageError(f"two adapters are called {name!r}; give one a name")
-        adapters[name] = path
-    return adapters or None
-
-
-def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:
-    """Parse ``NAME=VALUE`` texts (TOML values, or else text) into a table (`UsageError`)."""
-    found: dict[str, Any] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--template-args {text!r} is not NAME=VALUE")
-        if name in found:
-            raise UsageError(f"--template-args gives {name!r} twice")
-        try:
-            found[name] = tomllib.loads(f"x = {value}")["x"]
-        except tomllib.TOMLDecodeError:
-            found[name] = value
-    return found or None
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from bench.records.prompts import Prompt, SkippedTurn
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.status import Difference, RunStatus
 from bench.settings.config import RunConfig
+from bench.settings.setting import settings_of
 from bench.stats.metrics import METRICS, SummaryRow
 from docs.generate.command_line import parameters
 from docs.generate.places import DOCS
@@ -116,12 +117,13 @@ def files() -> str:
 
 def configuration() -> str:
     """Return a table of the keys of config.toml and the options that set them."""
-    given = {("adapters" if p.name == "adapter" else p.name): p for p in parameters("run")}
+    options = {option.name: option.opts for option in parameters("run")}
     rows = []
-    for name, field in RunConfig.model_fields.items():
-        option = given.get(name)
-        words = ", ".join(map(code, option.opts)) if option else "-"
-        rows.append((code(name), words, _default(field), (option and option.help) or ""))
+    for name, setting in settings_of(RunConfig).items():
+        words = ", ".join(map(code, options.get(name, ()))) or "-"
+        field = RunConfig.model_fields[name]
+        meaning = " ".join(f"{setting.help} {field.description or ''}".split())
+        rows.append((code(name), words, _default(field), meaning))
     return f"{_doc(RunConfig)}\n\n" + table(("key", "option", "default", "meaning"), rows)
 
 

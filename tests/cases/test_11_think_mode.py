@@ -6,7 +6,8 @@ import pytest
 
 from bench.errors import UsageError
 from bench.records.run_folder import CONFIG
-from bench.settings.config import parse_arguments, read_toml
+from bench.settings.config import read_toml
+from bench.settings.setting import parse_arguments
 from tests.cases.conftest import Case
 
 

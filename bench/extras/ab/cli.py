@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Verb
+from bench.cli.group import Given, Verb
 from bench.cli.regression import (
     PANEL,
     Diff,
@@ -32,19 +32,27 @@ app = typer.Typer()
 _Head = Annotated[str, typer.Option(help="Likewise; default: the working tree.")]
 
 
-@app.command("gate", cls=Verb, rich_help_panel=PANEL)
-@options.configured(
-    *("decoders", "model", "draft", "adapter", "tasks", "limit", "quality_limit", "repeats"),
-    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config"),
-    limit=options.option(
-        int, "Conversations. [default: 12; with --against as there]", "--limit", "-L"
-    ),
-    quality_limit=options.option(int, "Prompts per family to score. [default: 0]"),
-    repeats=options.option(int, "[default: 2; with --against 1]"),
-    max_new_tokens=options.option(int, "[default: 48; with --against as there]"),
+_GATE = options.fields(
+    *("decoders", "model", "draft", "adapters", "tasks", "limit", "quality_limit", "repeats"),
+    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config", "allow"),
+    limit="Conversations. [default: 12; with --against as there]",
+    quality_limit="Prompts per family to score. [default: 0]",
+    repeats="[default: 2; with --against 1]",
+    max_new_tokens="[default: 48; with --against as there]",
 )
+_AB = options.fields(
+    *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
+    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads"),
+    *("compile", "config", "allow"),
+    quality_limit="Prompts per family to score. [default: 8; with --config as for run]",
+    repeats="Two at a time in fresh processes. [default: 6]",
+    compile="Compile calls. [default: no]",
+)
+
+
+@app.command("gate", cls=Verb.by(_GATE), rich_help_panel=PANEL)
 def gate_(
-    given: options.Given,
+    given: Given,
     base: Annotated[
         str | None, typer.Option(help="Commit (or folder) to measure on this machine as well.")
     ] = None,
@@ -91,19 +99,10 @@ def gate_(
     conclude(sides, rules, files, diff)
 
 
-@app.command(cls=Verb, rich_help_panel=PANEL)
-@options.configured(
-    *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
-    *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "compile", "config"),
-    quality_limit=options.option(
-        int, "Prompts per family to score. [default: 8; with --config as for run]"
-    ),
-    repeats=options.option(int, "Two at a time in fresh processes. [default: 6]"),
-    compile=options.option(bool, "Compile calls. [default: no]", "--compile/--no-compile"),
-)
+@app.command(cls=Verb.by(_AB), rich_help_panel=PANEL)
 def ab(
     base: Annotated[str, typer.Option(help="Git revision, or a folder.")],
-    given: options.Given,
+    given: Given,
     head: _Head = ".",
     gate: GateFile = None,
     fail_inconclusive: Strict = False,
@@ -155,7 +154,7 @@ def doctor(
 
 
 def _interleaved(
-    base: str, head: str, given: options.Given, output: Path, progress: str
+    base: str, head: str, given: Given, output: Path, progress: str
 ) -> tuple[RunSnapshot, RunSnapshot]:
     from bench.extras.ab.ab import run_ab
     from bench.extras.ab.checkout import repository_of

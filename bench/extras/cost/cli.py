@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
+from bench.cli.group import Configured, Given
 from bench.cli.read import PANEL as READ
 from bench.errors import UsageError
 
@@ -23,10 +24,12 @@ _MOST = 1_000_000
 """Largest value on any axis."""
 
 
-@app.command(rich_help_panel=PANEL)
-@options.configured("model", "compile", *options.MACHINE)
+_OPTIONS = options.fields("model", "compile", *options.MACHINE)
+
+
+@app.command(cls=Configured.by(_OPTIONS), rich_help_panel=PANEL)
 def cost(
-    given: options.Given,
+    given: Given,
     shape: Annotated[
         str | None,
         typer.Option(

@@ -17,12 +17,6 @@ _Service = Literal["acceptance", "mlflow", "reference", "peft"]
 
 
 @app.command(rich_help_panel=PANEL)
-@options.configured(
-    project=options.option(str, "mlflow: the experiment. [default: decoding-bench]"),
-    figures=options.option(
-        list[str], "reference: a figure to keep. Repeatable.", "--figure", metavar="NAME"
-    ),
-)
 def export(
     run_dir: Annotated[
         str,
@@ -30,8 +24,13 @@ def export(
     ],
     to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
-    *,
-    given: options.Given,
+    project: Annotated[
+        str | None, typer.Option(help="mlflow: the experiment. [default: decoding-bench]")
+    ] = None,
+    figures: Annotated[
+        list[str] | None,
+        typer.Option("--figure", metavar="NAME", help="reference: a figure to keep. Repeatable."),
+    ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
     """Export a run to another tool, a tracker or a repository, or an adapter to PEFT."""
@@ -41,7 +40,7 @@ def export(
     from bench.report.findings import Findings
     from bench.stats.validity import from_here
 
-    choices = Choices(**{name: value for name, value in given.items() if value is not None})
+    choices = Choices(project=project, figures=figures or ())
     if to == "peft":
         choices.refuse_for(to)
         _export_adapter(Path(run_dir).expanduser(), folder)

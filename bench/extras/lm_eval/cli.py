@@ -8,26 +8,28 @@ from typing import Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Verb
+from bench.cli.group import Given, Verb
 from bench.cli.measure import PANEL
 
 app = typer.Typer()
 
 
-@app.command("eval", cls=Verb, rich_help_panel=PANEL)
-@options.configured(
-    *("model", "draft", "adapter", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
-    *(*options.NUMERICS, "self_check", "timeout", "config"),
-    limit=options.option(int, "Documents per task. [default: all]", "--limit", "-L"),
-    max_new_tokens=options.option(int, "[default: the task's]"),
-    temperature=options.option(float, "0: greedy. [default: the task's]"),
-    top_p=options.option(float, "1 is off. [default: the task's]"),
-    top_k=options.option(int, "0 is off. [default: the task's]"),
-    seed=options.option(int, "Seed of answers. [default: 0]"),
-    batch_size=options.option(int, "Sequences per batch. [default: by device and model]"),
+_OPTIONS = options.fields(
+    *("model", "draft", "adapters", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
+    *(*options.NUMERICS, "self_check", "timeout", "config", "allow"),
+    limit="Documents per task. [default: all]",
+    max_new_tokens="[default: the task's]",
+    temperature="0: greedy. [default: the task's]",
+    top_p="1 is off. [default: the task's]",
+    top_k="0 is off. [default: the task's]",
+    seed="Seed of answers. [default: 0]",
+    batch_size="Sequences per batch. [default: by device and model]",
 )
+
+
+@app.command("eval", cls=Verb.by(_OPTIONS), rich_help_panel=PANEL)
 def evaluate(
-    given: options.Given,
+    given: Given,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval tasks, comma-separated.")],
     decoder: Annotated[str, typer.Option(help="One NAME[@LABEL][:option=value]…")] = "ar",
     num_fewshot: Annotated[

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.errors import BenchError
-from bench.settings.config import RunConfig, load_config, parse_adapters
+from bench.settings.config import RunConfig, load_config
+from bench.settings.setting import parse_adapters
 
 
 def refusal(file: Path | None = None, **overrides: Any) -> str:

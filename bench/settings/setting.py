@@ -1,0 +1,99 @@
+"""What a field of the configuration means, and the option of the command line that sets it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+from bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+PANELS = (
+    *("What is compared", "How much is measured", "Sampling", "Precision and devices"),
+    "Plan, progress and results",
+)
+"""Headings of `bench run --help`, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The option that sets a field, called like it unless `name` says otherwise.
+
+    It stands under the heading `panel` in the order of the fields, or behind these if `last`; None:
+    only a file sets the field. `parse` makes a field's value of an option that may be repeated.
+    """
+
+    help: str
+    short: str = ""
+    panel: str | None = None
+    name: str = ""
+    parse: Callable[[Sequence[str] | None], Any] | None = None
+    last: bool = False
+
+
+def setting(default: Any, help: str, short: str = "", **more: Any) -> Any:
+    """Declare a field by its default, which its help tells, and its `Setting`."""
+    from pydantic import Field
+
+    if isinstance(default, str | int | float) and not isinstance(default, bool):
+        shown = default if isinstance(default, str) else f"{default:g}"
+        help = help if "[default: " in help else f"{help} [default: {shown}]"
+    about: Any = {"setting": Setting(help=help, short=short, **more)}
+    return Field(default, json_schema_extra=about)
+
+
+def settings_of(config: type[BaseModel]) -> dict[str, Setting]:
+    """Return the settings of a configuration's fields."""
+    fields: dict[str, Any] = dict(config.model_fields)
+    return {name: field.json_schema_extra["setting"] for name, field in fields.items()}
+
+
+def flag(name: str, setting: Setting) -> str:
+    """Return the long name of a field's option, e.g. ``--top-p``."""
+    return f"--{setting.name or name.replace('_', '-')}"
+
+
+def kind_of(annotation: Any) -> type:
+    """Return the type of an option's text: bool, int or float, else str."""
+    if annotation in (bool, int, float):
+        return annotation  # type: ignore[no-any-return]
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return type(inner[0])
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return kind_of(inner[0])
+    return str
+
+
+def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
+    """Parse ``NAME=PATH`` texts into a table (`UsageError`)."""
+    adapters = {}
+    for text in texts or ():
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise UsageError(f"--adapter {text!r} is not NAME=PATH")
+        if name in adapters:
+            raise UsageError(f"two adapters are called {name!r}; give one a name")
+        adapters[name] = path
+    return adapters or None
+
+
+def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:
+    """Parse ``NAME=VALUE`` texts (TOML values, or else text) into a table (`UsageError`)."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--template-args {text!r} is not NAME=VALUE")
+        if name in found:
+            raise UsageError(f"--template-args gives {name!r} twice")
+        try:
+            found[name] = tomllib.loads(f"x = {value}")["x"]
+        except tomllib.TOMLDecodeError:
+            found[name] = value
+    return found or None

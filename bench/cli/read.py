@@ -12,6 +12,7 @@ import typer
 from bench.cli import options
 from bench.cli.group import Configured, Given
 from bench.errors import UsageError
+from bench.registry import extra
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -63,15 +64,11 @@ def _report_one(
 def _report_together(
     names: list[str], reference: str | None, folder: Path | None, output: Path
 ) -> int:
-    from bench.report.page.joint import print_joint, write_joint
-    from bench.report.together import load_members
-
     if reference is not None:
         line = "--reference is for a report of one run: bench report RUN --reference NAME"
         raise UsageError(line)
-    folder, members = folder or output / TOGETHER, load_members(names, output)
-    write_joint(members, folder)
-    code = print_joint(members, options.console())
+    folder = folder or output / TOGETHER
+    code = extra("bench.jobs", "report-together")(names, output, folder, options.console())
     _say_where(folder)
     return int(code)
 

@@ -23,10 +23,10 @@ from bench.errors import BenchError, Exit
 from bench.extras.paper.layout import Layout
 from bench.extras.paper.write import write_paper
 from bench.extras.show.show import show_run
+from bench.extras.together.page import write_joint
+from bench.extras.together.runs import load_members, members_of
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.page.joint import write_joint
-from bench.report.together import load_members, members_of
 from bench.report.write import print_findings, write_report
 from bench.stats.side import load_side
 from bench.text import latex, markdown, printable

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.extras.paper.layout import packaged
-from bench.report.together import NamedRun
+from bench.extras.together.runs import NamedRun
 from bench.text import latex, portable
 from specbench_tasks.task import EMBEDDED
 

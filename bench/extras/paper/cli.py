@@ -41,8 +41,8 @@ def paper(
     """Write figures, table and BibTeX for a paper at a venue, from one or more runs."""
     from bench.extras.paper.layout import parse_layout
     from bench.extras.paper.write import write_paper
+    from bench.extras.together.runs import load_members
     from bench.records.files import refuse_links
-    from bench.report.together import load_members
     from bench.stats.validity import EXIT_CODES, from_here
 
     layout = parse_layout(venue, label or [], columns, bold)

@@ -11,9 +11,9 @@ from string import Template
 from typing import NamedTuple
 
 from bench.extras.paper.layout import COLUMNS, USUAL, VENUES, Layout, packaged
+from bench.extras.together.runs import NamedRun
 from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
-from bench.report.together import NamedRun
 from bench.stats.metrics import INTERVALS, SummaryRow, rows_of
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN

@@ -16,14 +16,15 @@ from bench.extras.paper import table
 from bench.extras.paper.citations import bibliography
 from bench.extras.paper.layout import COLUMNS, VENUES, Layout
 from bench.extras.paper.table import NEEDED, Grid, eligible
+from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.report.figures.runs import decoders_of
 from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
 from bench.report.tables.setting import hardware, model_of
 from bench.report.tables.table import interval
-from bench.report.together import NamedRun, decoders_of
 from bench.stats.metrics import rows_of
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID

@@ -19,13 +19,13 @@ from rich.text import Text
 
 from bench.errors import Exit, UnavailableError
 from bench.extras.sessions.pool import FEWEST, Pooled, pool
+from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, SECOND_BASELINE, guarantee_rank
 from bench.records.status import STATUS
 from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
-from bench.report.together import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
 from bench.settings.config import RunConfig
 from bench.stats.further_tables import prompt_table
 from bench.stats.intervals import LEVEL, Estimate

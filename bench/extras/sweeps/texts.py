@@ -11,11 +11,11 @@ import pandas as pd
 
 from bench.errors import BenchError
 from bench.extras.sweeps.settings import Point, Sweep
+from bench.extras.together.runs import summary_of
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell, speed
-from bench.report.together import summary_of
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import COLUMNS, rows_of
 from bench.stats.side import load_side
@@ -77,8 +77,8 @@ def write_sweep(
     Raises:
         BenchError: the files cannot be written (exit 1).
     """
+    from bench.extras.sweeps.figure import HEADLINES, curve_figure, other_curves
     from bench.report.figures.canvas import figure_files  # matplotlib: only where it draws
-    from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
 
     points, axes = sweep.points, sweep.axes
     rows = frame(points, runs, failed)

@@ -17,9 +17,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from bench.records.plan import BASELINE
 from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels, wrapped
 from bench.report.figures.canvas import Drawn, overall, styled
+from bench.report.figures.runs import RunNumbers, decoders_of
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_of, lossy
 from bench.report.tables.table import number, without_wrong
-from bench.report.together import RunNumbers, decoders_of
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor, percent

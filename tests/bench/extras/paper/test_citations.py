@@ -16,7 +16,7 @@ from bench.extras.paper.citations import (
     of_model,
     of_tasks,
 )
-from bench.report.together import load_members
+from bench.extras.together.runs import load_members
 from tests.bench.extras.paper.test_table import ROOT, stored
 
 DECODERS = sorted(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))

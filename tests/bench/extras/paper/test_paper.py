@@ -14,7 +14,7 @@ from bench.errors import BenchError, Exit
 from bench.extras.paper.layout import VENUES, Layout
 from bench.extras.paper.table import grid
 from bench.extras.paper.write import caption_of, write_paper
-from bench.report.together import NamedRun, load_members
+from bench.extras.together.runs import NamedRun, load_members
 from tests.bench.extras.paper.test_table import stored
 from tests.command_line import bench
 

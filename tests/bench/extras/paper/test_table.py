@@ -14,8 +14,8 @@ from bench.errors import BenchError, Exit
 from bench.extras.paper.layout import VENUES, Layout, parse_layout
 from bench.extras.paper.table import grid, latex
 from bench.extras.paper.write import caption_of
+from bench.extras.together.runs import NamedRun, load_members
 from bench.report.tables.conclusion import conclusion
-from bench.report.together import NamedRun, load_members
 from bench.stats.further_tables import Rivals
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side

@@ -16,7 +16,7 @@ from scipy import stats
 
 from bench.errors import BenchError, Exit
 from bench.extras.sessions.pooled import frame, load_pool, sessions, table
-from tests.bench.report.test_together import configured, with_options
+from tests.bench.extras.together.test_runs import configured, with_options
 from tests.command_line import bench
 
 ROOT = Path(__file__).parents[4]

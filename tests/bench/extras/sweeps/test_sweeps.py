@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
+from bench.extras.sweeps.figure import HEADLINES, curve_figure, other_curves
 from bench.extras.sweeps.settings import Point, Sweep, load_sweep
 from bench.extras.sweeps.sweeps import POINTS, run_sweep
 from bench.extras.sweeps.texts import frame
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Setup
 from bench.records.run_folder import load_run
-from bench.report.figures.sweeps import HEADLINES, curve_figure, other_curves
 from bench.settings.config import RunConfig
 from tests.command_line import bench
 from tests.conftest import RecordedProgress, open_tables

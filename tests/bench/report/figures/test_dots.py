@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.extras.together.runs import load_members, members_of
 from bench.report.figures import dots
 from bench.report.figures.canvas import render
-from bench.report.together import load_members, members_of
 from bench.stats.side import load_side
 
 pytestmark = pytest.mark.usefixtures("saved")

@@ -17,10 +17,12 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.errors import Exit, UsageError
+from bench.extras.together.runs import NamedRun, differences, facts_of, load_members, same_machine
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
+from bench.report.figures.runs import decoders_of
 from bench.report.figures.style import WIDTH, interval_of
 from bench.report.page.render import render
 from bench.report.tables import main
@@ -28,7 +30,6 @@ from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion
 from bench.report.tables.setting import model_of
 from bench.report.tables.table import Table, TableCell
-from bench.report.together import NamedRun, decoders_of, differences, facts_of, same_machine
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL
@@ -36,6 +37,17 @@ from bench.stats.validity import EXIT_CODES, VALID, from_here
 from bench.text import UNKNOWN, percent, portable
 
 Members = Sequence[NamedRun]
+
+
+def report(names: Sequence[str], parent: Path, folder: Path, console: Console) -> Exit:
+    """Write and print one report of several runs below `parent`; return its exit code.
+
+    Raises:
+        BenchError: as `load_members` and `write_joint` do.
+    """
+    members = load_members(names, parent)
+    write_joint(members, folder)
+    return print_joint(members, console)
 
 
 def write_joint(members: Members, folder: Path) -> list[Path]:

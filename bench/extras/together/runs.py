@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
-from bench.records.plan import BASELINE, Plan, guarantee_rank
+from bench.records.plan import BASELINE, Plan
+from bench.report.figures.runs import RunNumbers
 from bench.report.tables.setting import hardware, model_of
 from bench.stats.further_tables import Rivals, rivals
-from bench.stats.intervals import Estimate
 from bench.stats.metrics import judged, rows_of
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, summarise
@@ -46,20 +46,6 @@ CIRCUMSTANCES = {
     *("commit", "started", "verdict"),
 }
 """Identity facts about where, when and with which code a run was measured, not about what."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunNumbers:
-    """The summary and the A/A floor of one run.
-
-    `name` is the folder's name, made unique among the runs. `label` heads the run's column: the
-    model if no two runs share a model, else `name`.
-    """
-
-    name: str = ""
-    label: str = ""
-    summary: pd.DataFrame
-    floor: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +99,6 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 def summary_of(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
     return judged(summarise(side.records, Plan(cells=side.planned), side.gold, side.status.found))
-
-
-def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
-    """Return all decoders: the baseline first, then by guarantee, then in the runs' order."""
-    ranks: dict[str, int] = {}
-    for member in members:
-        for row in rows_of(member.summary, ALL):
-            rank = -1 if row.decoder == BASELINE else guarantee_rank(row.guarantee)
-            ranks[row.decoder] = max(rank, ranks.get(row.decoder, rank))
-    return sorted(ranks, key=ranks.__getitem__)
 
 
 def refuse_invalid(side: RunSnapshot) -> None:

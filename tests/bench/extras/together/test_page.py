@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from bench.errors import BenchError, Exit
-from bench.report.page.joint import alike, matrices, print_joint, unlike, write_joint
-from bench.report.together import NamedRun, load_members
+from bench.extras.together.page import alike, matrices, print_joint, unlike, write_joint
+from bench.extras.together.runs import NamedRun, load_members
 from bench.report.write import write_report
 
 ROOT = Path(__file__).parents[4]

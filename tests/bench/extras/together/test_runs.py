@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.report.tables.setting import model_of
-from bench.report.together import (
-    decoders_of,
+from bench.extras.together.runs import (
     differences,
     disambiguate_names,
     identity,
     load_members,
     same_machine,
 )
+from bench.report.figures.runs import decoders_of
+from bench.report.tables.setting import model_of
 from bench.stats.metrics import rows_of
 from bench.stats.side import load_side
 from bench.stats.summary import ALL

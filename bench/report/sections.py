@@ -46,10 +46,6 @@ def _by_machine_and_worker(findings: Findings) -> list[Table | None]:
     ]
 
 
-def _by_phase(findings: Findings) -> list[Table | None]:
-    return [times.split(findings.splits), times.parts(findings.decompositions)]
-
-
 def _by_family(findings: Findings) -> list[Table]:
     """Make the tables by family of speed, counters and time; n counts the timed prompts."""
     sizes = findings.sizes("prompts")

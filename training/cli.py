@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from bench.cli.group import Configured, Given, VerbGroup
+from bench.cli.group import AllVerbs, Configured, Given, VerbGroup
 from bench.cli.make import PANEL
 from bench.cli.options import RESULTS, Progressing
 from bench.errors import UsageError
@@ -21,8 +21,16 @@ from bench.errors import UsageError
 train = typer.Typer(help="Train models and adapters.", no_args_is_help=True)
 imports = typer.Typer(help="Convert published checkpoints to adapters.", no_args_is_help=True)
 app = typer.Typer()
-for _verbs, _name in ((train, "train"), (imports, "import")):
-    app.add_typer(_verbs, name=_name, cls=VerbGroup, rich_help_panel=PANEL)
+
+
+class _Trainers(AllVerbs):
+    """The verbs below `bench train`, those of other packages included."""
+
+    group = "bench.trainers"
+
+
+app.add_typer(train, name="train", cls=_Trainers, rich_help_panel=PANEL)
+app.add_typer(imports, name="import", cls=VerbGroup, rich_help_panel=PANEL)
 
 _NumSteps = Annotated[int | None, typer.Option(help="Training steps. [default: the recipe's]")]
 Settings = Annotated[

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from typer import Option, Typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from bench.errors import BenchError, Exit, UsageError, did_you_mean
-from bench.registry import extras, find
+from bench.registry import Group, extras, find
 
 
 @contextmanager
@@ -141,15 +141,17 @@ class AllVerbs(VerbGroup):
     They stand in the order of their `HEADINGS`, and under one heading as they are added.
     """
 
+    group: ClassVar[Group] = "bench.verbs"
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a verb, of the core or of an extra; None if there is none of this name."""
-        if cmd_name not in self.commands and (verbs := find("bench.verbs", cmd_name)) is not None:
+        if cmd_name not in self.commands and (verbs := find(self.group, cmd_name)) is not None:
             self._add(verbs)
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List all verbs in the order of the help."""
-        for verbs in dict.fromkeys(extras("bench.verbs").values()):
+        for verbs in dict.fromkeys(extras(self.group).values()):
             self._add(verbs)
         place = {heading: number for number, heading in enumerate(HEADINGS)}
 

@@ -43,6 +43,38 @@ def section(findings):
 def last(run_dir):
     return [f"{run_dir.name} is over"]
 """
+TRAINER = """
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.registry import register
+
+app = typer.Typer()
+
+
+@app.command()
+def frequent(output: Path = Path("frequent.txt")) -> None:
+    "Count the most frequent token of a text."
+    output.write_text("5")
+
+
+class Counted(Drafter):
+    def propose(self, text, most):
+        return (5,)[:most]
+
+
+@register("frequent")
+@dataclass(frozen=True, kw_only=True)
+class Frequent(DraftAndVerify):
+    "Propose the most frequent token. Lossless."
+
+    def drafter(self, request):
+        return Counted()
+"""
 POINTS = """[bench.verbs]
 greet = elsewhere:app
 [bench.sections]
@@ -83,6 +115,24 @@ def test_verbs_and_conclusions_are_found_by_their_groups(
     install(tmp_path, POINTS, monkeypatch)
     assert bench("greet") == Output(0, "hello\n", "")
     assert extra("bench.conclusions", "elsewhere")(Path("r/1")) == ["1 is over"]
+
+
+def test_a_package_registers_a_drafter_with_its_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = "[bench.trainers]\nfrequent = elsewhere:app\n"
+    points += "[bench.decoders]\nfrequent = elsewhere:Frequent\n"
+    install(tmp_path, points, monkeypatch)
+    (tmp_path / "elsewhere.py").write_text(TRAINER)
+    file = tmp_path / "frequent.txt"
+    assert bench("train", "frequent", "--output", str(file)) == Output(0, "", "")
+    assert file.read_text() == "5"
+    shown = bench("train", "--help").out
+    assert "Count the most frequent token" in shown
+    assert "Train a PTP adapter" in shown
+    ended = bench("run", "--decoders", "frequent", "--dry-run", "--progress", "none")
+    assert ended.code == 0, ended.err
+    assert "frequent: no options" in ended.out
 
 
 @pytest.mark.parametrize("module", [MODULE, "raise SystemExit('no')"])

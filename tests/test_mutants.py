@@ -108,6 +108,16 @@ def test_tests_of_minutes_are_asked_where_those_of_seconds_notice_nothing(
 
 
 @pytest.mark.slow
+def test_a_file_of_slow_tests_alone_judges_too(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = TEST.replace("def", "@pytest.mark.slow\ndef")
+    (project / "test_it.py").write_text(f"import pytest\n{slow}", encoding="utf-8")
+    assert run(project, CAUGHT, SURVIVES) == 3
+    assert "2 mutants planted: 1 caught, 1 survived" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_one_whose_code_is_gone_or_that_cannot_be_judged_ends_with_exit_code_1(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -67,6 +67,8 @@ from bench.verify.floor import measure_floor
 from bench.workers.spread import Passes, Team
 
 Planned = tuple[Setup, Plan, dict[str, Prompt]]
+Report = Callable[[Path], None]
+"""Writes the report of a run folder."""
 _MOST_NAME = 48
 """Most characters of a run's name; cells for which there is no room are left out."""
 
@@ -79,11 +81,11 @@ class RunResult:
     exit_code: int
 
 
-def report_of(run_dir: Path) -> None:
+def write_report(run_dir: Path) -> None:
     """Write the report of a run folder."""
-    from bench.report.write import write_report  # imports pandas, matplotlib: after measuring
+    from bench.report import write  # imports pandas, matplotlib: after measuring
 
-    write_report(run_dir)
+    write.write_report(run_dir)
 
 
 def run(
@@ -93,8 +95,10 @@ def run(
     opener: Opener = open_setup,
     spread: WorkerConfig = ALONE,
     part: str | None = None,
+    *,
+    report: Report | None = write_report,
 ) -> RunResult:
-    """Measure and report `config`, or only its `part` (``I/N``), in a new folder under `parent`.
+    """Measure and `report` `config`, or only its `part` (``I/N``), in a new folder under `parent`.
 
     Raises:
         BenchError: any failure before the plan is written (the new folder is then removed), or a
@@ -111,7 +115,9 @@ def run(
     begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(resolved)}-{config.hash}"
     run_dir = create_run_dir(parent, stem, begun)
-    session = _Session(run_dir=run_dir, progress=progress, team=team, calendar=calendar)
+    session = _Session(
+        run_dir=run_dir, progress=progress, team=team, calendar=calendar, report=report
+    )
     with only_writer(run_dir):
         try:
             planned = session.plan(resolved, part)
@@ -127,6 +133,8 @@ def resume(
     opener: Opener = open_setup,
     spread: WorkerConfig = ALONE,
     allowed: Sequence[str] = (),
+    *,
+    report: Report | None = write_report,
 ) -> RunResult:
     """Complete a run that stopped, with this `spread`; leave a complete run as it is.
 
@@ -146,11 +154,11 @@ def resume(
         if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
-        elif ended := _ended(stopped := load_run(run_dir), progress):
+        elif ended := _ended(stopped := load_run(run_dir), progress, report):
             return ended
         resolved = stored_decoders(trusted_config(run_dir, allowed))
         team = Team(spread, opener, resolved.config.threads)
-        session = _Session(run_dir=run_dir, progress=progress, team=team)
+        session = _Session(run_dir=run_dir, progress=progress, team=team, report=report)
         if stopped is None:
             return session.measure(*session.plan(team.shared_out(resolved)))
         prompts, setup = read_prompts(run_dir), opener(resolved)
@@ -160,7 +168,7 @@ def resume(
         return session.measure(setup, stopped.plan, prompts, attempt=max(attempts), began=began)
 
 
-def _ended(stopped: Run, progress: Progress) -> RunResult | None:
+def _ended(stopped: Run, progress: Progress, report: Report | None) -> RunResult | None:
     """Return the result of a run with nothing to resume; refuse a run that cannot be resumed."""
     run_dir, judged = stopped.path, judge(stopped)
     if judged.verdict == DAMAGED:
@@ -168,7 +176,7 @@ def _ended(stopped: Run, progress: Progress) -> RunResult | None:
     elif stopped.status.complete:
         if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, judged, bool(stopped.records), progress)
+            return _report(run_dir, judged, report if stopped.records else None, progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
         return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, judged, progress))
     if stopped.status.ab:
@@ -194,6 +202,7 @@ class _Session:
     run_dir: Path
     progress: Progress
     team: Team
+    report: Report | None
     calendar: Calendar = field(default_factory=Calendar)
 
     def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
@@ -245,7 +254,8 @@ class _Session:
             raise
         finally:
             self.progress.close()
-        return _report(self.run_dir, status, bool(status.num_records), self.progress)
+        report = self.report if status.num_records else None
+        return _report(self.run_dir, status, report, self.progress)
 
     def _fill(
         self,
@@ -325,10 +335,12 @@ class _Session:
         return replace(finished, finished_utc=None) if finished.ends_early else finished
 
 
-def _report(run_dir: Path, status: RunStatus, measured: bool, progress: Progress) -> RunResult:
-    if measured:
+def _report(
+    run_dir: Path, status: RunStatus, report: Report | None, progress: Progress
+) -> RunResult:
+    if report is not None:
         try:
-            report_of(run_dir)
+            report(run_dir)
         except BenchError:
             progress.note(f"all records are kept. Write the report: bench report {run_dir}")
             raise

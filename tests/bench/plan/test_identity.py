@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
 from bench.plan.identity import identity_of
 from bench.plan.select import choose_decoders
-from tests import unreported as bench_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 PACKAGES = ("bench", "decoders", "specbench_tasks")
@@ -42,9 +42,11 @@ def resumed(
 
     def resume(edited: str) -> Exit:
         config = small(repeats=1, limit=2, quality_limit=1)
-        stopped = bench_run.run(config, tmp_path / "results", progress(stop_at=5), opener)
+        stopped = bench_run.run(
+            config, tmp_path / "results", progress(stop_at=5), opener, report=None
+        )
         edit(code / edited)
-        return Exit(bench_run.resume(stopped.run_dir, progress(), opener).exit_code)
+        return Exit(bench_run.resume(stopped.run_dir, progress(), opener, report=None).exit_code)
 
     return resume
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import re
@@ -81,6 +82,20 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, reported: list[Path]
     assert reported == [ended.run_dir]
     assert shown.closed == 1
     assert "split" not in run.config
+
+
+STEPS = (
+    "check_first(", "_new_folder(", "open_with_graphs(", "_plan(", "_write_plan(", ".warm_up(",
+    ".time_blocks(", ".complete_phases(", ".score_quality(", "_judge(", "_report(",
+)  # fmt: skip
+
+
+def test_a_run_reads_as_its_protocol_and_a_resumed_one_goes_on_with_the_same_steps() -> None:
+    source = inspect.getsource(bench_run.run)
+    assert len(source.splitlines()) <= 60
+    assert re.findall("|".join(map(re.escape, STEPS)), source) == [*STEPS]
+    resumed = inspect.getsource(bench_run.resume)
+    assert re.findall("|".join(map(re.escape, STEPS)), resumed) == [*STEPS[2:]]
 
 
 def test_a_run_without_a_report_is_complete_and_owes_none(
@@ -377,7 +392,7 @@ def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
     def full(*_: Any, **__: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr("bench.runs.score_quality", full)
+    monkeypatch.setattr("bench.measure.attempt.score_quality", full)
     with pytest.raises(BenchError, match="the quality pass, 8 answers at a time, did not fit") as e:
         start()
     assert "--quality-limit 0" in e.value.message

@@ -51,6 +51,7 @@ from bench.records.run_folder import (
 )
 from bench.records.status import STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
+from bench.registry import extra
 from bench.settings.config import RunConfig, load_config
 from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
@@ -208,9 +209,7 @@ def _shared_out(
     """Choose who measures: this process, or workers, whose number of threads becomes the run's."""
     if spread.alone:
         return run, Attempt
-    from bench.workers.spread import shared_out
-
-    return shared_out(run, spread, opener)
+    return extra("bench.jobs", "workers")(run, spread, opener)  # type: ignore[no-any-return]
 
 
 def _new_folder(run: ResolvedRun, parent: Path, began: str) -> Path:

@@ -1,6 +1,6 @@
 """One attempt at a planned run: what it has open, what is left to measure, and its status.
 
-`bench.runs` calls its passes. `bench.workers` has a subclass whose passes other processes do.
+`bench.runs` calls its passes. An extra has a subclass whose passes workers do.
 """
 
 from __future__ import annotations

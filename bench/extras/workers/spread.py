@@ -14,14 +14,14 @@ from functools import cached_property, partial
 import torch
 
 from bench.errors import UsageError
+from bench.extras.workers.crew import Executor, JobQueue
+from bench.extras.workers.messages import Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
 from bench.measure.attempt import Attempt
 from bench.plan.make import batch_size
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener
 from bench.records.environment import read_environment
 from bench.settings.spread import WorkerConfig
-from bench.workers.crew import Executor, JobQueue
-from bench.workers.messages import Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
 
 
 def shared_out(
@@ -47,14 +47,14 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
             room for so many workers (2).
     """
     if spread.kind == "local":
-        from bench.workers.local import LocalExecutor
+        from bench.extras.workers.local import LocalExecutor
 
         return LocalExecutor(spread.workers, threads)
     if spread.kind == "ray":
-        from bench.workers.ray_cluster import RayExecutor
+        from bench.extras.workers.ray_cluster import RayExecutor
 
         return RayExecutor(spread.options, spread.workers, threads)
-    from bench.workers.slurm import SubmititExecutor
+    from bench.extras.workers.slurm import SubmititExecutor
 
     return SubmititExecutor(spread.options, threads)
 

@@ -12,6 +12,7 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
+from bench.extras.workers.merge import merge
 from bench.records.environment import write_environment
 from bench.records.files import SampleWriter
 from bench.records.phases import PHASES_FILE, read_phases
@@ -23,7 +24,6 @@ from bench.records.vocabulary import VOCABULARY
 from bench.report.findings import Findings
 from bench.stats.summary_row import rows_of
 from bench.stats.validity import INCOMPLETE, VALID, judge
-from bench.workers.merge import merge
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -16,6 +16,9 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
+from bench.extras.workers import spread as spreading
+from bench.extras.workers.messages import ScorePrompts, TimeBlock
+from bench.extras.workers.spread import cores_of, open_executor
 from bench.machine.load import Load
 from bench.records.failures import ERRORS
 from bench.records.files import SAMPLES
@@ -25,10 +28,7 @@ from bench.records.status import write_status
 from bench.settings.config import load_config
 from bench.settings.spread import Kind, WorkerConfig, spread_of
 from bench.stats.validity import VALID
-from bench.workers import spread as spreading
-from bench.workers.messages import ScorePrompts, TimeBlock
-from bench.workers.spread import cores_of, open_executor
-from tests.bench.workers.in_process import InProcess
+from tests.bench.extras.workers.in_process import InProcess
 from tests.conftest import RecordedProgress
 from tests.worker_tables import open_here, open_slowly
 
@@ -336,7 +336,7 @@ def local_workers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if "bench.workers.local" in child.cmdline():
+            if "bench.extras.workers.local" in child.cmdline():
                 found.append(child)
     return found
 

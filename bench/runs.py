@@ -92,7 +92,8 @@ def run(
 ) -> RunResult:
     """Measure and `report` `config`, or only its `part` (``I/N``), in a new folder under `parent`.
 
-    The steps of a run stand here in their order; `Attempt` says what each pass does.
+    Every step stands here, in its order; `Attempt` has the passes. Its observers are `progress`,
+    the status of the attempt and, with a `spread`, workers.
 
     Raises:
         BenchError: any failure before the plan is written (the new folder is then removed), or a
@@ -108,7 +109,8 @@ def run(
     with only_writer(run_dir):
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, run_dir)
-            setup = open_with_graphs(chosen, opener, progress)  # loads, self-checks, compiles
+            # threads and kernels of the process; models, checked against transformers; graphs
+            setup = open_with_graphs(chosen, opener, progress)
             plan, prompts = _plan(chosen, setup, part, progress)
             _write_plan(run_dir, setup, plan, prompts, progress)
             undo.pop_all()

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -111,8 +111,7 @@ def run(
             undo.callback(shutil.rmtree, run_dir)
             # threads and kernels of the process; models, checked against transformers; graphs
             setup = open_with_graphs(chosen, opener, progress)
-            plan, prompts = _plan(chosen, setup, part, progress)
-            _write_plan(run_dir, setup, plan, prompts, progress)
+            plan, prompts = _plan(run_dir, chosen, setup, part, progress)
             undo.pop_all()
         attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, began)
         with attempt.kept():
@@ -160,8 +159,7 @@ def resume(
         if stopped is None:
             chosen = shared_out
             setup = open_with_graphs(chosen, opener, progress)
-            plan, prompts = _plan(chosen, setup, None, progress)
-            _write_plan(run_dir, setup, plan, prompts, progress)
+            plan, prompts = _plan(run_dir, chosen, setup, None, progress)
         else:
             plan, prompts, setup = stopped.plan, read_prompts(run_dir), opener(chosen)
             check_identity(setup, plan, prompts, stopped.env)
@@ -223,17 +221,13 @@ def _new_folder(run: ResolvedRun, parent: Path, began: str) -> Path:
 
 
 def _plan(
-    run: ResolvedRun, setup: Setup, part: str | None, progress: Progress
+    run_dir: Path, run: ResolvedRun, setup: Setup, part: str | None, progress: Progress
 ) -> tuple[Plan, dict[str, Prompt]]:
+    """Write what is asked in which order; the manifest, written last, marks a planned run."""
     progress.note(computed_in(run.config, setup.config))
     plan, prompts = make_plan(setup, _name(run), progress)
-    return plan if part is None else part_of(plan, part), prompts
-
-
-def _write_plan(
-    run_dir: Path, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], progress: Progress
-) -> None:
-    """Write what is planned; the manifest, written last, marks a planned run."""
+    if part is not None:
+        plan = part_of(plan, part)
     write_prompts(run_dir, list(prompts.values()))
     write_text(run_dir / CONFIG, setup.config.to_toml())
     write_environment(run_dir, setup.environment())
@@ -241,6 +235,7 @@ def _write_plan(
     if not point_latest(run_dir):
         progress.note(f"{run_dir.parent / 'latest'} is a folder: it stays as it is")
     progress.note(f"writing to {run_dir}")
+    return plan, prompts
 
 
 def _judge(attempt: Attempt) -> None:

@@ -85,7 +85,7 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, reported: list[Path]
 
 
 STEPS = (
-    "check_first(", "_new_folder(", "open_with_graphs(", "_plan(", "_write_plan(", ".warm_up(",
+    "check_first(", "_new_folder(", "open_with_graphs(", "_plan(", ".warm_up(",
     ".time_blocks(", ".complete_phases(", ".score_quality(", "_judge(", "_report(",
 )  # fmt: skip
 

@@ -32,11 +32,7 @@ from bench.plan.trust import check_code
 from bench.progress import Progress
 from bench.records.environment import Process, write_environment
 from bench.records.failures import ERRORS
-from bench.records.files import (
-    only_writer,
-    remove_scratch,
-    write_text,
-)
+from bench.records.files import only_writer, remove_scratch, write_text
 from bench.records.plan import BASELINE, MANIFEST, WRONG, Plan, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.run_folder import (

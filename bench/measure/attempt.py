@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from bench.errors import BenchError, room_for
@@ -88,6 +87,9 @@ class Attempt:
 
     def warm_up(self) -> None:
         """Reserve caches for the blocks, then run every cell, unmeasured."""
+        watch, after = LoadWatch(self.setup.device), self.second.after
+        where = self.setup, self.prompts, self.writer, self.progress
+        self._runner = Runner(*where, attempt=self.number, lap=watch.lap, after=after)
         self._runner.prepare(self.left)
 
     def time_blocks(self) -> None:
@@ -102,8 +104,8 @@ class Attempt:
         """Answer the held-out prompts, untimed, and score the answers."""
         asked = [self.prompts[planned.prompt] for planned in self.plan.in_pass("quality")]
         where = self.setup, asked, self.writer, self.progress
-        num_rows = quality_batch_size(self.setup)
-        with room_for(f"the quality pass, {num_rows} answers at a time,", ADVICE):
+        size = quality_batch_size(self.setup)
+        with room_for(f"the quality pass, {size} answers at a time,", ADVICE):
             score_quality(*where, attempt=self.number, done=self.scored)
 
     def end(self, status: RunStatus) -> None:
@@ -122,9 +124,3 @@ class Attempt:
     def scored(self) -> set[tuple[str, str]]:
         """The (cell, prompt) pairs whose answers are scored."""
         return {(r.decoder, r.prompt) for r in self.records if r.kind == "quality"}
-
-    @cached_property
-    def _runner(self) -> Runner:
-        watch, after = LoadWatch(self.setup.device), self.second.after
-        where = self.setup, self.prompts, self.writer, self.progress
-        return Runner(*where, attempt=self.number, lap=watch.lap, after=after)

@@ -590,6 +590,31 @@ def test_a_killed_run_is_completed_with_nothing_twice_and_nothing_lost(
     assert ("timing", 24, len(before)) in shown.phases
 
 
+LOADED = """
+import sys
+from pathlib import Path
+from bench import runs
+from bench.progress import Progress
+from bench.settings.config import load_config
+from tests.conftest import open_tables
+
+values = dict(model="t", draft="t", decoders="ar,spec", tasks="qa", limit=1, quality_limit=1,
+              repeats=1, max_new_tokens=4, self_check=False)
+runs.run(load_config(None, values), Path(sys.argv[1]), Progress(), open_tables, report=None)
+print(*sys.modules)
+"""
+
+
+def test_a_run_loads_neither_other_decoders_nor_extras_nor_reports(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOADED, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    built_in = {f"decoders.{file.stem}" for file in (ROOT / "decoders").glob("[!_]*.py")}
+    assert loaded & built_in == {"decoders.ar", "decoders.spec"}
+    others = ("bench.extras", "bench.report", "bench.compare", "training", "matplotlib")
+    assert [name for name in loaded if name.startswith(others)] == []
+
+
 # ---------------------------------------------------------------- the plan alone
 
 

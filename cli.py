@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import gather, make, measure, read, regression
+from bench.cli import make, measure, read, regression
 from bench.cli.group import AllVerbs
 from bench.errors import BenchError, Exit, room_for
 from bench.machine.openmp import shorten_spinning
@@ -60,7 +60,7 @@ def _options(
     """Benchmark of decoding strategies of language models."""
 
 
-for part in (measure, read, gather, make, regression):
+for part in (measure, read, make, regression):
     app.add_typer(part.app)
 
 

@@ -7,42 +7,32 @@ whole, and never repeats a finished block.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
-from bench.errors import BenchError, Exit, InvalidRunError, UsageError, room_for
+from bench.errors import BenchError, Exit, InvalidRunError, UsageError
 from bench.machine import env as environment
 from bench.machine.clock import Calendar
-from bench.machine.load import LoadWatch
-from bench.measure.phases import SecondPass
-from bench.measure.quality import ADVICE, score_quality
-from bench.measure.timing import Runner
+from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
-from bench.plan.make import make_plan, parse_part, part_of, quality_batch_size
+from bench.plan.make import make_plan, parse_part, part_of
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.plan.trust import check_code
 from bench.progress import Progress
-from bench.records.environment import Process, read_environment, write_environment
+from bench.records.environment import Process, write_environment
 from bench.records.failures import ERRORS
-from bench.records.files import (
-    SAMPLES,
-    SampleWriter,
-    only_writer,
-    remove_scratch,
-    write_text,
-)
+from bench.records.files import only_writer, remove_scratch, write_text
 from bench.records.plan import BASELINE, MANIFEST, WRONG, Plan, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.run_folder import (
@@ -50,23 +40,23 @@ from bench.records.run_folder import (
     Run,
     create_run_dir,
     load_run,
-    outlines,
     planned,
     point_latest,
     refuse_stored,
     refuse_summary,
 )
-from bench.records.status import COMPLETE, STATUS, RunStatus, write_status
+from bench.records.status import STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
+from bench.registry import extra
 from bench.settings.config import RunConfig, load_config
 from bench.settings.spread import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.divergence import differences
 from bench.verify.floor import measure_floor
-from bench.workers.spread import Passes, Team
 
-Planned = tuple[Setup, Plan, dict[str, Prompt]]
+Report = Callable[[Path], None]
+"""Writes the report of a run folder."""
 _MOST_NAME = 48
 """Most characters of a run's name; cells for which there is no room are left out."""
 
@@ -79,11 +69,11 @@ class RunResult:
     exit_code: int
 
 
-def report_of(run_dir: Path) -> None:
+def write_report(run_dir: Path) -> None:
     """Write the report of a run folder."""
-    from bench.report.write import write_report  # imports pandas, matplotlib: after measuring
+    from bench.report import write  # imports pandas, matplotlib: after measuring
 
-    write_report(run_dir)
+    write.write_report(run_dir)
 
 
 def run(
@@ -93,8 +83,13 @@ def run(
     opener: Opener = open_setup,
     spread: WorkerConfig = ALONE,
     part: str | None = None,
+    *,
+    report: Report | None = write_report,
 ) -> RunResult:
-    """Measure and report `config`, or only its `part` (``I/N``), in a new folder under `parent`.
+    """Measure and `report` `config`, or only its `part` (``I/N``), in a new folder under `parent`.
+
+    Every step stands here, in its order; `Attempt` has the passes. Its observers are `progress`,
+    the status of the attempt and, with a `spread`, workers.
 
     Raises:
         BenchError: any failure before the plan is written (the new folder is then removed), or a
@@ -102,23 +97,27 @@ def run(
     """
     if part is not None:
         parse_part(part)
-    asked = check_first(config, progress.note, brings_models=opener is not open_setup)
-    team = Team(spread, opener, config.threads)
-    resolved = team.shared_out(asked)
-    config, calendar = resolved.config, Calendar()
+    chosen = check_first(config, progress.note, brings_models=opener is not open_setup)
+    chosen, attempt_by = _shared_out(chosen, spread, opener)
+    calendar = Calendar()
     began = calendar.utc()
-    opening = RunStatus(status="opening", started_utc=began, split=config.split).to_json()
-    begun = {CONFIG: config.to_toml(), STATUS: json.dumps(opening) + "\n"}
-    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(resolved)}-{config.hash}"
-    run_dir = create_run_dir(parent, stem, begun)
-    session = _Session(run_dir=run_dir, progress=progress, team=team, calendar=calendar)
+    run_dir = _new_folder(chosen, parent, began)
     with only_writer(run_dir):
-        try:
-            planned = session.plan(resolved, part)
-        except BaseException:
-            shutil.rmtree(run_dir)
-            raise
-        return session.measure(*planned, began=began)
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, run_dir)
+            # threads and kernels of the process; models, checked against transformers; graphs
+            setup = open_with_graphs(chosen, opener, progress)
+            plan, prompts = _plan(run_dir, chosen, setup, part, progress)
+            undo.pop_all()
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, began)
+        with attempt.kept():
+            with attempt.measuring():
+                attempt.warm_up()
+                attempt.time_blocks()  # some again at once, by phase
+                attempt.complete_phases()
+                attempt.score_quality()
+            _judge(attempt)  # asks the target where an answer differs from the baseline's
+        return _report(run_dir, attempt.status, report, progress)
 
 
 def resume(
@@ -127,6 +126,8 @@ def resume(
     opener: Opener = open_setup,
     spread: WorkerConfig = ALONE,
     allowed: Sequence[str] = (),
+    *,
+    report: Report | None = write_report,
 ) -> RunResult:
     """Complete a run that stopped, with this `spread`; leave a complete run as it is.
 
@@ -146,21 +147,32 @@ def resume(
         if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
-        elif ended := _ended(stopped := load_run(run_dir), progress):
+        elif ended := _ended(stopped := load_run(run_dir), progress, report):
             return ended
-        resolved = stored_decoders(trusted_config(run_dir, allowed))
-        team = Team(spread, opener, resolved.config.threads)
-        session = _Session(run_dir=run_dir, progress=progress, team=team)
+        chosen = stored_decoders(trusted_config(run_dir, allowed))
+        shared_out, attempt_by = _shared_out(chosen, spread, opener)
+        calendar, began, number = Calendar(), None, 0
         if stopped is None:
-            return session.measure(*session.plan(team.shared_out(resolved)))
-        prompts, setup = read_prompts(run_dir), opener(resolved)
-        check_identity(setup, stopped.plan, prompts, stopped.env)
-        attempts = [stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)]
-        began = stopped.status.started_utc
-        return session.measure(setup, stopped.plan, prompts, attempt=max(attempts), began=began)
+            chosen = shared_out
+            setup = open_with_graphs(chosen, opener, progress)
+            plan, prompts = _plan(run_dir, chosen, setup, None, progress)
+        else:
+            plan, prompts, setup = stopped.plan, read_prompts(run_dir), opener(chosen)
+            check_identity(setup, plan, prompts, stopped.env)
+            began = stopped.status.started_utc
+            number = max([stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)])
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, began, number)
+        with attempt.kept():
+            with attempt.measuring():
+                attempt.warm_up()
+                attempt.time_blocks()
+                attempt.complete_phases()
+                attempt.score_quality()
+            _judge(attempt)
+        return _report(run_dir, attempt.status, report, progress)
 
 
-def _ended(stopped: Run, progress: Progress) -> RunResult | None:
+def _ended(stopped: Run, progress: Progress, report: Report | None) -> RunResult | None:
     """Return the result of a run with nothing to resume; refuse a run that cannot be resumed."""
     run_dir, judged = stopped.path, judge(stopped)
     if judged.verdict == DAMAGED:
@@ -168,7 +180,7 @@ def _ended(stopped: Run, progress: Progress) -> RunResult | None:
     elif stopped.status.complete:
         if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, judged, bool(stopped.records), progress)
+            return _report(run_dir, judged, report, progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
         return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, judged, progress))
     if stopped.status.ab:
@@ -187,148 +199,61 @@ def trusted_config(folder: Path, allowed: Sequence[str]) -> RunConfig:
     return config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Session:
-    """One `bench run` or `bench resume`: its run folder, its display and its workers."""
+def _shared_out(
+    run: ResolvedRun, spread: WorkerConfig, opener: Opener
+) -> tuple[ResolvedRun, Callable[..., Attempt]]:
+    """Choose who measures: this process, or workers, whose number of threads becomes the run's."""
+    if spread.alone:
+        return run, Attempt
+    return extra("bench.jobs", "workers")(run, spread, opener)  # type: ignore[no-any-return]
 
-    run_dir: Path
-    progress: Progress
-    team: Team
-    calendar: Calendar = field(default_factory=Calendar)
 
-    def plan(self, resolved: ResolvedRun, part: str | None = None) -> Planned:
-        """Open the models and write the plan; the manifest, written last, marks a planned run."""
-        setup = open_with_graphs(resolved, self.team.opener, self.progress)
-        self.progress.note(computed_in(resolved.config, setup.config))
-        plan, prompts = make_plan(setup, _name(resolved), self.progress)
-        if part is not None:
-            plan = part_of(plan, part)
-        write_prompts(self.run_dir, list(prompts.values()))
-        write_text(self.run_dir / CONFIG, setup.config.to_toml())
-        write_environment(self.run_dir, setup.environment())
-        write_plan(self.run_dir, plan)
-        if not point_latest(self.run_dir):
-            self.progress.note(f"{self.run_dir.parent / 'latest'} is a folder: it stays as it is")
-        self.progress.note(f"writing to {self.run_dir}")
-        return setup, plan, prompts
+def _new_folder(run: ResolvedRun, parent: Path, began: str) -> Path:
+    """Make the folder, with the configuration and the status ``opening``."""
+    opening = RunStatus(status="opening", started_utc=began, split=run.config.split).to_json()
+    begun = {CONFIG: run.config.to_toml(), STATUS: json.dumps(opening) + "\n"}
+    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(run)}-{run.config.hash}"
+    return create_run_dir(parent, stem, begun)
 
-    def measure(
-        self,
-        setup: Setup,
-        plan: Plan,
-        prompts: Mapping[str, Prompt],
-        attempt: int = 0,
-        began: str | None = None,
-    ) -> RunResult:
-        """Measure what is missing, then judge and report all records, also after Ctrl-C."""
-        status = RunStatus(
-            status="started",
-            started_utc=began or self.calendar.utc(),
-            attempts=attempt + 1,
-            split=setup.config.split,
-        )
-        write_status(self.run_dir, status)
-        end = "error"
+
+def _plan(
+    run_dir: Path, run: ResolvedRun, setup: Setup, part: str | None, progress: Progress
+) -> tuple[Plan, dict[str, Prompt]]:
+    """Write what is asked in which order; the manifest, written last, marks a planned run."""
+    progress.note(computed_in(run.config, setup.config))
+    plan, prompts = make_plan(setup, _name(run), progress)
+    if part is not None:
+        plan = part_of(plan, part)
+    write_prompts(run_dir, list(prompts.values()))
+    write_text(run_dir / CONFIG, setup.config.to_toml())
+    write_environment(run_dir, setup.environment())
+    write_plan(run_dir, plan)
+    if not point_latest(run_dir):
+        progress.note(f"{run_dir.parent / 'latest'} is a folder: it stays as it is")
+    progress.note(f"writing to {run_dir}")
+    return plan, prompts
+
+
+def _judge(attempt: Attempt) -> None:
+    """Compare answers with the baseline's, and write the verdict on all records."""
+    setup, prompts, measured = attempt.setup, attempt.prompts, load_run(attempt.run_dir)
+    write_vocabulary(attempt.run_dir, setup.tokenizer, measured.records, list(prompts.values()))
+    peak = Process(peak_rss_bytes=environment.peak_rss_bytes())
+    write_environment(attempt.run_dir, replace(measured.env, process=peak))
+    floor = measure_floor(setup, measured.records, prompts)
+    cells = measured.plan.cells
+    unequal = tuple(differences(setup, measured.records, prompts, floor, cells))
+    num = len(measured.records)
+    status = replace(attempt.status, differences=unequal, floor=floor, num_records=num)
+    attempt.end(replace(judge(replace(measured, status=status)), reported=False))
+
+
+def _report(
+    run_dir: Path, status: RunStatus, report: Report | None, progress: Progress
+) -> RunResult:
+    if status.num_records and report is not None:
         try:
-            try:
-                with SampleWriter(self.run_dir) as writer:
-                    self._fill(setup, plan, prompts, writer, attempt)
-                end = COMPLETE
-            except KeyboardInterrupt:
-                end = "interrupted"
-            status = self._judged(setup, prompts, replace(status, status=end))
-        except BaseException:  # on a full disk the status may fail too: raise the first error
-            with contextlib.suppress(BenchError):
-                ended = replace(status, status="error", verdict=INCOMPLETE)
-                write_status(self.run_dir, self._finished(ended))
-            self.progress.note(f"what was measured is kept. Go on: bench resume {self.run_dir}")
-            raise
-        finally:
-            self.progress.close()
-        return _report(self.run_dir, status, bool(status.num_records), self.progress)
-
-    def _fill(
-        self,
-        setup: Setup,
-        plan: Plan,
-        prompts: Mapping[str, Prompt],
-        writer: SampleWriter,
-        attempt: int,
-    ) -> None:
-        """Measure each unfinished block as a whole, then answer the missing quality prompts."""
-        if writer.num_cut:
-            line = f"{writer.num_cut} damaged bytes at the end of {SAMPLES} were cut off"
-            self.progress.note(line)
-            writer.event("cut", num_bytes=writer.num_cut)
-        records = outlines(self.run_dir, plan)
-        finished = {record.block for record in records if record.kind == "timing"}
-        left = [block for block in plan.blocks if block.block not in finished]
-        for block in left if attempt else ():
-            writer.event("supersede", block=block.block, before_attempt=attempt)
-        for cell, graphs, seconds in setup.compiled:
-            writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
-        second = SecondPass(setup, plan, prompts, self.run_dir)
-        if self.team.executor is not None:
-            passes = Passes(
-                setup=setup,
-                plan=plan,
-                prompts=prompts,
-                opener=self.team.opener,
-                key=read_environment(self.run_dir).comparability_key,
-                attempt=attempt,
-                left=left,
-                records=records,
-                writer=writer,
-                second=second,
-                progress=self.progress,
-            )
-            passes.fill(self.team.executor, self.team.spread.workers)
-            return
-        watch = LoadWatch(setup.device)
-        runner = Runner(
-            setup,
-            prompts,
-            writer,
-            self.progress,
-            attempt=attempt,
-            lap=watch.lap,
-            after=second.after,
-        )
-        num_left = sum(block.num_answers for block in left)
-        runner.run(left, num_done=plan.num_answers - num_left)
-        second.complete(self.progress)
-        asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
-        done = {(record.decoder, record.prompt) for record in records if record.kind == "quality"}
-        score = partial(score_quality, attempt=attempt, done=done)
-        with room_for(f"the quality pass, {quality_batch_size(setup)} answers at a time,", ADVICE):
-            score(setup, asked, writer, self.progress)
-
-    def _judged(self, setup: Setup, prompts: Mapping[str, Prompt], status: RunStatus) -> RunStatus:
-        measured = load_run(self.run_dir)
-        asked = list(prompts.values())
-        write_vocabulary(self.run_dir, setup.tokenizer, measured.records, asked)
-        peak = Process(peak_rss_bytes=environment.peak_rss_bytes())
-        write_environment(self.run_dir, replace(measured.env, process=peak))
-        floor = measure_floor(setup, measured.records, prompts)
-        cells = measured.plan.cells
-        unequal = tuple(differences(setup, measured.records, prompts, floor, cells))
-        num = len(measured.records)
-        status = replace(status, differences=unequal, floor=floor, num_records=num)
-        judged = judge(replace(measured, status=status))
-        status = self._finished(replace(judged, reported=False))
-        write_status(self.run_dir, status)
-        return status
-
-    def _finished(self, status: RunStatus) -> RunStatus:
-        """Add the end: unknown if the clock was set back between two attempts."""
-        finished = replace(status, finished_utc=self.calendar.utc())
-        return replace(finished, finished_utc=None) if finished.ends_early else finished
-
-
-def _report(run_dir: Path, status: RunStatus, measured: bool, progress: Progress) -> RunResult:
-    if measured:
-        try:
-            report_of(run_dir)
+            report(run_dir)
         except BenchError:
             progress.note(f"all records are kept. Write the report: bench report {run_dir}")
             raise

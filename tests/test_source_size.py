@@ -15,7 +15,7 @@ what outsiders could do and were not told took 4,400 (checks of claims before a 
 rounding, scoring of expressions and other scripts, templates in a child, one gate, bounds on every
 stored field), and extras with files of their own 300. Lines are Python's: `products.cpp` has 750
 more."""
-MAX_CORE_LINES = 37_453
+MAX_CORE_LINES = 36_362
 """Those of the core, to lower to 24,000 (ADR 0035)."""
 MAX_READING_LINES = 6000
 ROOT = Path(__file__).parents[1]

@@ -23,6 +23,7 @@ from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import MASKED_VARIANTS, AdapterConfig
+from decoders.core.hf.attention import leave_out_cudnn
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
 from training.adapter.blocks import BlockRules, BlocksTable
@@ -99,6 +100,7 @@ def build_job(
         dtype = getattr(torch, recipe.model.dtype)
         return open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
 
+    leave_out_cudnn(device)
     path = taught_by = located(recipe.model.path, locate)
     model, state = HFModel(opened(path), grouped=False), output / ".training"
     base = {"architecture": type(model.module).__name__, "weights_sha256": weights_sha256(path)}

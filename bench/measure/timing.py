@@ -71,10 +71,9 @@ class Runner:
         self._energy = EnergyMeter(str(self.setup.models.target.device))
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
-        """Warm up, then measure `blocks` in order; `num_done` answers already exist."""
+        """Measure `blocks` in order, after `prepare`; `num_done` answers already exist."""
         if not blocks:
             return
-        self.prepare(blocks)
         num_left = sum(block.num_answers for block in blocks)
         self.progress.start("timing", num_done + num_left, num_done)
         with frozen_garbage():
@@ -85,6 +84,8 @@ class Runner:
 
     def prepare(self, blocks: Sequence[Block]) -> None:
         """Reserve caches for `blocks` (``BenchError``, exit 1, if memory is short), and warm up."""
+        if not blocks:
+            return
         names = dict.fromkeys(name for block in blocks for name in block.prompts)
         prompts = [self.prompts[name] for name in names]
         self._reserve(prompts)

@@ -33,6 +33,15 @@ def open_device(name: str | None) -> torch.device:
     return device
 
 
+def prepare_process(device: torch.device, threads: int | None = None) -> None:
+    """Set what the models on a device share in this process: threads, kernels of attention."""
+    from decoders.core.hf.attention import leave_out_cudnn
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    leave_out_cudnn(device)
+
+
 def check_devices(config: RunConfig) -> None:
     """Raise `UsageError` if an option does not go with several devices."""
     given = {"--compile": config.compile, "--quantize": config.quantize}

@@ -4,7 +4,7 @@ The hashes cover the code that decides what is asked, answered, timed, counted o
 models' weights, the prompts, and the machine: a mixture of two would give numbers about neither.
 Whole folders of code count (`_MEASURING`), so that no module is forgotten. Folders that compute
 from the records of a complete run may change: `stats`, `verify`, `report`, `compare`. So may the
-command line and the extras, which measure nothing that can be resumed.
+command line and the extras, workers apart, which measure nothing that can be resumed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.records.prompts import Prompt
 _MEASURING = (
     *("decoders/**/*.py", "specbench_tasks/**/*.py", "specbench_tasks/**/*.toml"),
     *(f"bench/{floor}/*.py" for floor in ("settings", "records", "machine", "plan", "measure")),
-    "bench/workers/*.py",
+    "bench/extras/workers/*.py",
     "bench/runs.py",
 )
 """Modules that decide what a run measures, as patterns relative to the root."""

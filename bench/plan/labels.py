@@ -97,9 +97,9 @@ def _sayings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
 
 def _note_showcased(name: str, options: Mapping[str, str], note: Note) -> None:
     """Tell that the tables' row of the same decoder has other options."""
-    if options:
+    if options or name not in registry.built_in():
         return
-    for other in registry.built_in():
+    for other in registry.resolve(DecoderSpec(name=name)).modes.values():
         cls = registry.resolve(DecoderSpec(name=other))
         for label, meant in cls.showcase.items():
             rest = {key: value for key, value in meant.items() if key != "mode"}

@@ -20,7 +20,7 @@ from bench.machine.env import capture
 from bench.plan.adapters import adapter_facts, adapter_folder, load_adapter
 from bench.plan.checks import check_memory, check_options
 from bench.plan.code import code_hash, repository_of
-from bench.plan.devices import device_map, open_device, usual_dtype
+from bench.plan.devices import device_map, open_device, prepare_process, usual_dtype
 from bench.plan.named_models import locate, resolve
 from bench.plan.numerics import in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
@@ -139,8 +139,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     device = open_device(config.device)
     sources = {"target": checkpoint(config.model, "target")}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
     if any("draft" in decoder.needs for decoder in run.decoders.values()):
         sources["draft"] = checkpoint(config.draft, "draft")
     readings = read_models(sources)
@@ -152,6 +151,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
             device = target.device  # put the draft model where tokens and logits are
+            prepare_process(device)
         drafts = "draft" in sources
         draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
     except ValueError as error:

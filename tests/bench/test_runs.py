@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.plan.dry_run import dry_run
 from bench.progress import Progress
@@ -25,7 +27,6 @@ from bench.records.files import SAMPLES, SampleWriter
 from bench.records.run_folder import load_run
 from bench.report.tables.setting import setting
 from specbench_tasks.registry import load_tasks
-from tests import unreported as bench_run
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("quick")
@@ -46,7 +47,7 @@ def start(
     def run(shown: Any = None, **values: Any) -> Any:
         shown = shown or progress()
         ended = bench_run.run(
-            small(**values), tmp_path / "results", shown, opener, reporter=reported.append
+            small(**values), tmp_path / "results", shown, opener, report=reported.append
         )
         return ended, shown
 
@@ -81,6 +82,35 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, reported: list[Path]
     assert reported == [ended.run_dir]
     assert shown.closed == 1
     assert "split" not in run.config
+
+
+STEPS = (
+    "check_first(", "_new_folder(", "open_with_graphs(", "_plan(", ".warm_up(",
+    ".time_blocks(", ".complete_phases(", ".score_quality(", "_judge(", "_report(",
+)  # fmt: skip
+
+
+def test_a_run_reads_as_its_protocol_and_a_resumed_one_goes_on_with_the_same_steps() -> None:
+    source = inspect.getsource(bench_run.run)
+    assert len(source.splitlines()) <= 60
+    assert re.findall("|".join(map(re.escape, STEPS)), source) == [*STEPS]
+    resumed = inspect.getsource(bench_run.resume)
+    assert re.findall("|".join(map(re.escape, STEPS)), resumed) == [*STEPS[2:]]
+
+
+def test_a_run_without_a_report_is_complete_and_owes_none(
+    small: Any, opener: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr("bench.report.write.write_report", written.append)
+    ended = bench_run.run(small(limit=2), tmp_path, progress(), opener, report=None)
+    assert load_run(ended.run_dir).status.reported is True
+    shown = progress()
+    assert bench_run.resume(ended.run_dir, shown, opener).exit_code == Exit.DONE
+    assert "complete: nothing to resume" in shown.notes[0]
+    assert written == []
+    with_report = bench_run.run(small(limit=2), tmp_path, progress(), opener)
+    assert written == [with_report.run_dir]
 
 
 def test_a_split_is_asked_and_recorded(start: Any) -> None:
@@ -190,7 +220,7 @@ def test_a_draft_of_another_vocabulary_is_refused(small: Any, opener: Any, tmp_p
         )
 
     with pytest.raises(BenchError, match="vocabulary has 7 tokens") as caught:
-        bench_run.run(small(), tmp_path / "results", Progress(), other)
+        bench_run.run(small(), tmp_path / "results", Progress(), other, report=None)
     assert caught.value.exit_code == 2
     assert list((tmp_path / "results").iterdir()) == []
 
@@ -324,7 +354,7 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
     before = keys(run_dir)
     assert before
     monkeypatch.setattr(SampleWriter, "_append", whole)
-    ended = bench_run.resume(run_dir, progress(), opener)
+    ended = bench_run.resume(run_dir, progress(), opener, report=None)
     assert ended.exit_code == Exit.DONE
     assert set(keys(run_dir).values()) == {1}
     assert len(keys(run_dir)) == 32
@@ -344,7 +374,7 @@ def test_a_cache_that_does_not_fit_is_one_line_and_says_what_to_lower(
 
     shown = progress()
     with pytest.raises(BenchError) as caught:
-        bench_run.run(small(batch_size=4), tmp_path / "results", shown, full)
+        bench_run.run(small(batch_size=4), tmp_path / "results", shown, full, report=None)
     assert caught.value.exit_code == Exit.FAILED
     assert re.match(
         r"out of memory: the KV cache of 4 x \d+ tokens did not fit \(tried to allocate 4.00 GiB\)"
@@ -362,7 +392,7 @@ def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
     def full(*_: Any, **__: Any) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr("bench.runs.score_quality", full)
+    monkeypatch.setattr("bench.measure.attempt.score_quality", full)
     with pytest.raises(BenchError, match="the quality pass, 8 answers at a time, did not fit") as e:
         start()
     assert "--quality-limit 0" in e.value.message
@@ -397,7 +427,7 @@ def test_ctrl_c_keeps_everything_and_resume_completes_it(
     before = keys(ended.run_dir)
     lines = (ended.run_dir / SAMPLES).read_text().splitlines()
 
-    again = bench_run.resume(ended.run_dir, progress(), opener, reporter=reported.append)
+    again = bench_run.resume(ended.run_dir, progress(), opener, report=reported.append)
     run = load_run(ended.run_dir)
     assert again.exit_code == Exit.DONE
     assert (run.status.status, run.status.attempts) == ("complete", 2)
@@ -414,7 +444,7 @@ def test_a_block_cut_short_is_measured_again_as_a_whole(
     start: Any, progress: Any, opener: Any
 ) -> None:
     ended, _ = start(progress(stop_at=9))  # warm-up takes 2; 7 answers: two blocks and one answer
-    bench_run.resume(ended.run_dir, progress(), opener)
+    bench_run.resume(ended.run_dir, progress(), opener, report=None)
     records = [r for r in load_run(ended.run_dir).records if r.kind == "timing"]
     attempts: dict[int, set[int]] = {}
     for record in records:
@@ -426,7 +456,7 @@ def test_a_complete_run_says_so_and_stays_as_it_is(start: Any, progress: Any, op
     ended, _ = start()
     before = {path: path.read_bytes() for path in ended.run_dir.iterdir()}
     shown = progress()
-    again = bench_run.resume(ended.run_dir, shown, opener)
+    again = bench_run.resume(ended.run_dir, shown, opener, report=None)
     assert again.exit_code == Exit.DONE
     assert "complete: nothing to resume" in shown.notes[0]
     assert {path: path.read_bytes() for path in ended.run_dir.iterdir()} == before  # x
@@ -440,7 +470,7 @@ def test_records_lost_of_a_complete_run_are_measured_again(
     lines = (ended.run_dir / SAMPLES).read_text().splitlines(keepends=True)
     (ended.run_dir / SAMPLES).write_text("".join(lines[:9]))
     shown = progress()
-    again = bench_run.resume(ended.run_dir, shown, opener)
+    again = bench_run.resume(ended.run_dir, shown, opener, report=None)
     assert "is DAMAGED: samples.jsonl holds " in shown.notes[0]
     assert again.exit_code == Exit.DONE
     assert keys(ended.run_dir) == whole
@@ -453,7 +483,7 @@ def test_resuming_a_complete_run_ends_as_the_run_did(
 ) -> None:
     ended, _ = start(decoders=decoder_file(ENDINGS[code]), repeats=1, limit=2)
     assert ended.exit_code == code
-    again = bench_run.resume(ended.run_dir, progress(), opener)
+    again = bench_run.resume(ended.run_dir, progress(), opener, report=None)
     assert again.exit_code == code
 
 
@@ -464,7 +494,7 @@ def test_a_complete_run_whose_status_was_damaged_is_one_line(
     ended, _ = start(repeats=1, limit=2)
     edit_json(ended.run_dir / "run.json", lambda status: status.update(differences=differences))
     with pytest.raises(BenchError, match="its differences cannot be read") as caught:
-        bench_run.resume(ended.run_dir, progress(), opener)
+        bench_run.resume(ended.run_dir, progress(), opener, report=None)
     assert caught.value.exit_code == Exit.INVALID
 
 
@@ -490,7 +520,7 @@ def test_a_run_does_not_go_on_as_something_else(
     ended, _ = start(progress(stop_at=5))
     edit_json(ended.run_dir / file, change)
     with pytest.raises(BenchError, match=said) as caught:
-        bench_run.resume(ended.run_dir, progress(), opener)
+        bench_run.resume(ended.run_dir, progress(), opener, report=None)
     assert caught.value.exit_code == Exit.UNAVAILABLE
 
 
@@ -501,7 +531,7 @@ def test_answers_without_their_plan_are_not_begun_anew(
     (ended.run_dir / "manifest.json").unlink()
     answers = (ended.run_dir / "samples.jsonl").read_bytes()
     with pytest.raises(BenchError, match=r"manifest\.json is missing"):
-        bench_run.resume(ended.run_dir, progress(), opener)
+        bench_run.resume(ended.run_dir, progress(), opener, report=None)
     assert (ended.run_dir / "samples.jsonl").read_bytes() == answers
 
 
@@ -510,7 +540,7 @@ def test_prompts_that_were_edited_are_refused(start: Any, progress: Any, opener:
     file = ended.run_dir / "prompts.jsonl"
     file.write_text(file.read_text().replace('"ids": [1, ', '"ids": [1, 1, ', 1))
     with pytest.raises(BenchError, match="does not match its hash") as caught:
-        bench_run.resume(ended.run_dir, progress(), opener)
+        bench_run.resume(ended.run_dir, progress(), opener, report=None)
     assert caught.value.exit_code == Exit.UNAVAILABLE
 
 
@@ -552,12 +582,37 @@ def test_a_killed_run_is_completed_with_nothing_twice_and_nothing_lost(
     before = keys(run_dir)
     assert before
     shown = progress()
-    assert bench_run.resume(run_dir, shown, opener).exit_code == Exit.DONE
+    assert bench_run.resume(run_dir, shown, opener, report=None).exit_code == Exit.DONE
     after = keys(run_dir)
     assert set(after.values()) == {1}
     assert len(after) == 32
     assert not before - after
     assert ("timing", 24, len(before)) in shown.phases
+
+
+LOADED = """
+import sys
+from pathlib import Path
+from bench import runs
+from bench.progress import Progress
+from bench.settings.config import load_config
+from tests.conftest import open_tables
+
+values = dict(model="t", draft="t", decoders="ar,spec", tasks="qa", limit=1, quality_limit=1,
+              repeats=1, max_new_tokens=4, self_check=False)
+runs.run(load_config(None, values), Path(sys.argv[1]), Progress(), open_tables, report=None)
+print(*sys.modules)
+"""
+
+
+def test_a_run_loads_neither_other_decoders_nor_extras_nor_reports(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOADED, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    built_in = {f"decoders.{file.stem}" for file in (ROOT / "decoders").glob("[!_]*.py")}
+    assert loaded & built_in == {"decoders.ar", "decoders.spec"}
+    others = ("bench.extras", "bench.report", "bench.compare", "training", "matplotlib")
+    assert [name for name in loaded if name.startswith(others)] == []
 
 
 # ---------------------------------------------------------------- the plan alone
@@ -629,6 +684,6 @@ def test_a_summary_without_plan_and_answers_is_neither_read_nor_resumed_as_a_run
     with pytest.raises(BenchError, match=said) as read:
         load_run(kept)
     with pytest.raises(BenchError, match=said) as resumed:
-        bench_run.resume(kept, progress, opener)
+        bench_run.resume(kept, progress, opener, report=None)
     assert read.value.exit_code == resumed.value.exit_code == Exit.USAGE
     assert sorted(kept.rglob("*")) == before

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.extras.sessions.sessions import Sessions, _wait
 from bench.records.run_folder import load_run
 from bench.records.status import RunStatus, read_status
 from bench.stats.validity import judge
-from tests import unreported as bench_run
 from tests.bench.conftest import write_run
 from tests.conftest import RecordedProgress
 
@@ -38,7 +38,9 @@ def set_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_ends_after_it_began(
     set_back: None, small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
-    ended = bench_run.run(small(repeats=1, limit=2, quality_limit=0), tmp_path, progress(), opener)
+    ended = bench_run.run(
+        small(repeats=1, limit=2, quality_limit=0), tmp_path, progress(), opener, report=None
+    )
     status = read_status(ended.run_dir)
     assert status.started_utc is not None
     assert status.finished_utc is not None
@@ -50,8 +52,8 @@ def test_the_end_is_unknown_if_the_clock_was_set_back_between_attempts(
     set_back: None, small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     config = small(repeats=1, limit=2, quality_limit=0)
-    ended = bench_run.run(config, tmp_path, progress(stop_at=3), opener)
-    bench_run.resume(ended.run_dir, progress(), opener)
+    ended = bench_run.run(config, tmp_path, progress(stop_at=3), opener, report=None)
+    bench_run.resume(ended.run_dir, progress(), opener, report=None)
     status = read_status(ended.run_dir)
     assert status.complete
     assert status.finished_utc is None

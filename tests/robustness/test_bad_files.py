@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.records.files import SAMPLES, only_writer
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import create_run_dir, find_run, load_run
-from tests import unreported as bench_run
 from tests.bench.conftest import make_record, write_run
 from tests.lines import read_lines
 
@@ -98,11 +98,11 @@ def test_a_resumed_run_cuts_a_damaged_end_off_says_so_and_completes(
     junk: bytes, small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     values = {"repeats": 1, "limit": 2, "quality_limit": 1}
-    ended = bench_run.run(small(**values), tmp_path, progress(stop_at=5), opener)
+    ended = bench_run.run(small(**values), tmp_path, progress(stop_at=5), opener, report=None)
     before = (ended.run_dir / SAMPLES).read_bytes()
     (ended.run_dir / SAMPLES).write_bytes(before + junk)
     shown = progress()
-    assert bench_run.resume(ended.run_dir, shown, opener).exit_code == Exit.DONE
+    assert bench_run.resume(ended.run_dir, shown, opener, report=None).exit_code == Exit.DONE
     run = load_run(ended.run_dir)
     keys = Counter((r.kind, r.decoder, r.prompt, r.repeat) for r in run.records)
     assert set(keys.values()) == {1}
@@ -180,11 +180,13 @@ def test_any_file_of_a_run_may_hold_anything(
 def test_a_run_whose_files_were_replaced_is_not_resumed(
     name: str, text: str, code: int, small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
-    ended = bench_run.run(small(repeats=1, limit=2), tmp_path, progress(stop_at=5), opener)
+    ended = bench_run.run(
+        small(repeats=1, limit=2), tmp_path, progress(stop_at=5), opener, report=None
+    )
     (ended.run_dir / name).write_text(text)
     before = (ended.run_dir / SAMPLES).read_bytes()
     with pytest.raises(BenchError) as caught:
-        bench_run.resume(ended.run_dir, progress(), opener)
+        bench_run.resume(ended.run_dir, progress(), opener, report=None)
     assert caught.value.exit_code == code
     assert (ended.run_dir / SAMPLES).read_bytes() == before
 
@@ -209,7 +211,7 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
         raise error
 
     with pytest.raises(type(error)):
-        bench_run.run(small(repeats=1, limit=2), tmp_path, progress(), killed)
+        bench_run.run(small(repeats=1, limit=2), tmp_path, progress(), killed, report=None)
     (run_dir,) = tmp_path.iterdir()
     assert {file.name for file in run_dir.iterdir()} == {"config.toml", "run.json"}
     with pytest.raises(BenchError, match="bench resume") as caught:
@@ -217,7 +219,7 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
     assert caught.value.exit_code == Exit.USAGE
     assert find_run(run_dir.name, tmp_path) == run_dir
     (run_dir / ".manifest.json.99").write_text("half a fi")
-    assert bench_run.resume(run_dir, progress(), opener).exit_code == Exit.DONE
+    assert bench_run.resume(run_dir, progress(), opener, report=None).exit_code == Exit.DONE
     assert len(load_run(run_dir).records) > 6
     assert not list(run_dir.glob(".*"))
 
@@ -229,11 +231,11 @@ def test_a_run_that_was_killed_while_its_report_was_written_has_it_written(
         raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        bench_run.run(small(repeats=1, limit=2), tmp_path, progress(), opener, reporter=killed)
+        bench_run.run(small(repeats=1, limit=2), tmp_path, progress(), opener, report=killed)
     (run_dir,) = [path for path in tmp_path.iterdir() if not path.is_symlink()]
     written: list[Path] = []
     for _ in range(2):
-        ended = bench_run.resume(run_dir, progress(), opener, reporter=written.append)
+        ended = bench_run.resume(run_dir, progress(), opener, report=written.append)
         assert ended.exit_code == Exit.DONE
     assert written == [run_dir]
 
@@ -244,14 +246,16 @@ def test_a_run_that_was_killed_while_its_report_was_written_has_it_written(
 def test_a_second_process_that_would_write_is_refused(
     small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
-    ended = bench_run.run(small(repeats=1, limit=2), tmp_path, progress(stop_at=5), opener)
+    ended = bench_run.run(
+        small(repeats=1, limit=2), tmp_path, progress(stop_at=5), opener, report=None
+    )
     files = {path: path.read_bytes() for path in ended.run_dir.iterdir()}
     with only_writer(ended.run_dir):
         with pytest.raises(BenchError, match="another process is writing") as caught:
-            bench_run.resume(ended.run_dir, progress(), opener)
+            bench_run.resume(ended.run_dir, progress(), opener, report=None)
         assert caught.value.exit_code == Exit.UNAVAILABLE
         assert {path: path.read_bytes() for path in ended.run_dir.iterdir()} == files
-    assert bench_run.resume(ended.run_dir, progress(), opener).exit_code == Exit.DONE
+    assert bench_run.resume(ended.run_dir, progress(), opener, report=None).exit_code == Exit.DONE
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
@@ -323,18 +327,21 @@ def test_a_disk_that_fills_up_keeps_all_whole_lines_and_resume_completes_them(
     with disk(tmp_path / "disk", size) as change:
         results = tmp_path / "disk" / "results"
         with pytest.raises(BenchError) as caught:
-            bench_run.run(small(), results, progress(), opener)
+            bench_run.run(small(), results, progress(), opener, report=None)
         assert caught.value.exit_code == Exit.FAILED
         reasons = [errno.ENOSPC] if disk is tmpfs else [errno.ENOSPC, errno.EFBIG]
         assert any(os.strerror(reason) in caught.value.message for reason in reasons)
         found = [p for p in results.glob("[!.]*") if not p.is_symlink() and p.is_dir()]
         change("size=4m")
         if not found:  # full before anything was planned: nothing is left behind
-            assert bench_run.run(small(), results, progress(), opener).exit_code == Exit.DONE
+            assert (
+                bench_run.run(small(), results, progress(), opener, report=None).exit_code
+                == Exit.DONE
+            )
             return
         before, length = read_lines(found[0] / SAMPLES)
         raw = (found[0] / SAMPLES).read_bytes()[:length]
-        assert bench_run.resume(found[0], progress(), opener).exit_code == Exit.DONE
+        assert bench_run.resume(found[0], progress(), opener, report=None).exit_code == Exit.DONE
         run = load_run(found[0])
         keys = Counter((r.kind, r.decoder, r.prompt, r.repeat) for r in run.records)
         assert (set(keys.values()), len(keys)) == ({1}, 32)
@@ -347,14 +354,16 @@ def test_a_read_only_disk_is_one_line_and_a_run_on_it_goes_on_when_it_can_be_wri
 ) -> None:
     with tmpfs(tmp_path / "disk", "4m") as change:
         results = tmp_path / "disk" / "results"
-        ended = bench_run.run(small(repeats=1), results, progress(stop_at=5), opener)
+        ended = bench_run.run(small(repeats=1), results, progress(stop_at=5), opener, report=None)
         change("ro")
         for attempt in (
-            lambda: bench_run.run(small(), results, progress(), opener),
-            lambda: bench_run.resume(ended.run_dir, progress(), opener),
+            lambda: bench_run.run(small(), results, progress(), opener, report=None),
+            lambda: bench_run.resume(ended.run_dir, progress(), opener, report=None),
         ):
             with pytest.raises(BenchError, match="Read-only file system") as caught:
                 attempt()
             assert caught.value.exit_code == Exit.FAILED
         change("rw")
-        assert bench_run.resume(ended.run_dir, progress(), opener).exit_code == Exit.DONE
+        assert (
+            bench_run.resume(ended.run_dir, progress(), opener, report=None).exit_code == Exit.DONE
+        )

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import load_run
-from tests import unreported as bench_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -129,7 +129,7 @@ def test_every_other_cell_survives(
         quality_limit=0, **timeout,
     )  # fmt: skip
     shown = progress()
-    ended = bench_run.run(config, tmp_path / "results", shown, opener)
+    ended = bench_run.run(config, tmp_path / "results", shown, opener, report=None)
     run = load_run(ended.run_dir)
     keys = Counter((r.decoder, r.prompt, r.repeat) for r in run.records)
     assert set(keys.values()) == {1}
@@ -174,6 +174,8 @@ def test_a_file_that_cannot_be_imported_is_one_line(
     file = tmp_path / "mine.py"
     file.write_text(code)
     with pytest.raises(BenchError, match=said) as caught:
-        bench_run.run(small(decoders=f"{file}:Mine"), tmp_path / "results", progress(), opener)
+        bench_run.run(
+            small(decoders=f"{file}:Mine"), tmp_path / "results", progress(), opener, report=None
+        )
     assert caught.value.exit_code == Exit.USAGE
     assert "\n" not in caught.value.message

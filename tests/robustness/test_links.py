@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.extras.external.answers import ExternalAnswer, append_external
 from bench.extras.index.index import write_index
@@ -18,7 +19,6 @@ from bench.extras.sweeps.settings import load_sweep
 from bench.extras.sweeps.sweeps import run_sweep
 from bench.records.files import append_text, write_text
 from bench.report.write import write_report
-from tests import unreported as bench_run
 from tests.bench.conftest import write_run
 from tests.command_line import bench
 from tests.conftest import RecordedProgress
@@ -45,7 +45,7 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 def stopped(small: Any, opener: Any, progress: Any, tmp_path: Path) -> Path:
     """A run that was stopped half-way."""
     config = small(repeats=1, limit=2, quality_limit=0)
-    ended = bench_run.run(config, tmp_path / "r", progress(stop_at=3), opener)
+    ended = bench_run.run(config, tmp_path / "r", progress(stop_at=3), opener, report=None)
     return Path(ended.run_dir)
 
 
@@ -69,7 +69,7 @@ def test_a_resumed_run_never_writes_into_another_file(
     lines.unlink()
     os.link(victim / "work", lines) if is_hard else lines.symlink_to(victim / "work")
     assert "samples.jsonl is a link" in refused(
-        lambda: bench_run.resume(stopped, progress(), opener)
+        lambda: bench_run.resume(stopped, progress(), opener, report=None)
     )
 
 
@@ -78,7 +78,9 @@ def test_a_link_to_no_file_makes_none(
 ) -> None:
     (stopped / "samples.jsonl").unlink()
     (stopped / "samples.jsonl").symlink_to(victim / "new")
-    assert "is a link" in refused(lambda: bench_run.resume(stopped, progress(), opener))
+    assert "is a link" in refused(
+        lambda: bench_run.resume(stopped, progress(), opener, report=None)
+    )
 
 
 @pytest.mark.parametrize("name", ["run.json", "env.json", "vocab.json", "phases.json"])
@@ -92,7 +94,7 @@ def test_small_files_replace_the_link_and_not_what_it_leads_to(
         elsewhere.write_bytes(kept)
     (stopped / name).symlink_to(victim / "work" if kept is None else elsewhere)
     with contextlib.suppress(BenchError):
-        bench_run.resume(stopped, progress(), opener)
+        bench_run.resume(stopped, progress(), opener, report=None)
     assert kept is None or elsewhere.read_bytes() == kept
 
 
@@ -188,7 +190,7 @@ def test_leftovers_behind_a_link_stay(stopped: Path, opener: Any, progress: Any)
     elsewhere.mkdir()
     (elsewhere / ".precious.12").write_text("kept")
     (stopped / "export").symlink_to(elsewhere)
-    bench_run.resume(stopped, progress(), opener)
+    bench_run.resume(stopped, progress(), opener, report=None)
     assert (elsewhere / ".precious.12").read_text() == "kept"
 
 
@@ -197,7 +199,7 @@ def test_links_above_a_run_are_the_users_choice(
 ) -> None:
     (tmp_path / "disk").symlink_to(stopped.parent)
     linked = tmp_path / "disk" / stopped.name
-    assert bench_run.resume(linked, progress(), opener).exit_code == Exit.DONE
+    assert bench_run.resume(linked, progress(), opener, report=None).exit_code == Exit.DONE
     shutil.copytree(whole, tmp_path / "disk" / "whole")
     (tmp_path / "disk" / "latest").unlink()
     (tmp_path / "disk" / "latest").symlink_to("whole")
@@ -217,7 +219,7 @@ def test_nothing_waits_for_a_pipe(
         (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
     with contextlib.suppress(BenchError):
-        bench_run.resume(stopped, progress(), opener)
+        bench_run.resume(stopped, progress(), opener, report=None)
     assert bench("show", run).code in (Exit.DONE, Exit.USAGE, Exit.INVALID, Exit.UNAVAILABLE)
 
 

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from bench import runs as bench_run
 from bench.cli.listing import table_of
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate
@@ -31,7 +32,6 @@ from bench.report.write import print_findings, write_report
 from bench.stats.side import load_side
 from bench.text import latex, markdown, printable
 from decoders.core.hf.model import HFModel, load_tokenizer
-from tests import unreported as bench_run
 from tests.bench.conftest import make_record, write_run
 from tests.conftest import only_svg
 
@@ -239,11 +239,13 @@ def test_a_plugin_is_run_only_by_who_names_it(
     compare(load_side(str(run), tmp_path), load_side(str(run), tmp_path), load_gate(None))
     assert Findings(load_run(run)).headline.rows
     ended = bench_run.run(small(decoders=None, limit=2, repeats=1, quality_limit=0), tmp_path / "r",
-                        progress(), opener)  # fmt: skip
+                        progress(), opener, report=None)  # fmt: skip
     assert ended.exit_code == Exit.DONE
     assert not mark.exists()
     with pytest.raises(BenchError, match="cannot be imported: SystemExit: it ran"):
-        bench_run.run(small(decoders=f"{file}:Mine"), tmp_path / "r", progress(), opener)
+        bench_run.run(
+            small(decoders=f"{file}:Mine"), tmp_path / "r", progress(), opener, report=None
+        )
     assert mark.exists(), "so the mark works"
 
 

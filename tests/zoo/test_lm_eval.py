@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import cli
+from bench import runs as bench_run
 from bench.extras.lm_eval.evaluate import EvalRequest, evaluate
 from bench.records.run_folder import load_records
 from bench.settings.config import load_config
 from specbench_tasks.generators import zoo_conversations
-from tests import unreported as bench_run
 
 pytest.importorskip("lm_eval", reason="lm-eval is the extra `eval`: pip install -e .[eval]")
 TASK = """
@@ -59,7 +59,7 @@ def test_the_same_prompts_get_the_same_answers(
              "quality_limit": 0, "phase_limit": 0},
         ),
         tmp_path / "runs",
-        progress(),
+        progress(), report=None,
     )  # fmt: skip
     expected: dict[str, dict[str, Any]] = {"ar": {}, "ptp": {}, "nar": {}}
     for record in load_records(ran.run_dir):

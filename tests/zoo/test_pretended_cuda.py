@@ -17,6 +17,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from bench.plan.adapters import load_adapter
+from bench.plan.devices import prepare_process
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
@@ -135,14 +136,15 @@ def tokens_of(outcome: object) -> tuple[int, ...]:
     return outcome.tokens
 
 
-def test_a_model_on_a_gpu_attends_without_cudnn_and_one_on_a_cpu_changes_nothing() -> None:
+def test_a_process_with_a_gpu_attends_without_cudnn_and_a_model_changes_nothing() -> None:
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
-        HFModel(loaded("draft"))
-        assert torch.backends.cuda.cudnn_sdp_enabled()
+        prepare_process(torch.device("cpu"))
         with PretendedCuda():
             HFModel(place_module(loaded("draft")))
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        prepare_process(torch.device("cuda"))
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

@@ -249,7 +249,9 @@ def measure_noise() -> Noise:
         folder = Path(scratch)
         write_plan(folder, plan)
         with SampleWriter(folder) as writer:
-            Runner(setup, prompts, writer, shown, attempt=0, lap=watch.lap).run(plan.blocks)
+            runner = Runner(setup, prompts, writer, shown, attempt=0, lap=watch.lap)
+            runner.prepare(plan.blocks)
+            runner.run(plan.blocks)
         noise = noise_of(load_records(folder))
     if noise is None:
         raise BenchError("ar failed on every prompt of the zoo: no noise could be measured")

@@ -1,8 +1,8 @@
 """One side of `bench ab`: a process that measures with the code of its own checkout.
 
-It is a run's worker (`bench.workers.worker`), started as a script of its checkout, which is first
-on PYTHONPATH; its arguments are folders of the decoders' own repository. The sides share only the
-format of requests and answers. `open` reports its version; any change of a request or an answer
+It is a run's worker (`bench.extras.workers.worker`), started as a script of its checkout, which is
+first on PYTHONPATH; its arguments are folders of the decoders' own repository. The sides share only
+the format of requests and answers. `open` reports its version; any change of a request or an answer
 must raise `PROTOCOL`. Both are JSON lines over stdin and the original stdout; prints of the code
 under test go to stderr. A request is ``{"do": NAME, …}``; an answer is the result, or ``{"error":
 line, "exit": code}``.
@@ -20,6 +20,8 @@ from typing import Any
 
 from bench.errors import BenchError, Exit
 from bench.extras.ab.checkout import PROTOCOL
+from bench.extras.workers.messages import Job, ScorePrompts, TimeBlock
+from bench.extras.workers.worker import Worker as Measuring
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
@@ -36,8 +38,6 @@ from bench.records.vocabulary import pieces_in
 from bench.settings.config import load_config
 from bench.verify.divergence import differences
 from bench.verify.floor import measure_floor
-from bench.workers.messages import Job, ScorePrompts, TimeBlock
-from bench.workers.worker import Worker as Measuring
 
 Answer = dict[str, Any]
 

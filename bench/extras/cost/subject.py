@@ -15,7 +15,7 @@ from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
 from bench.machine.load import LoadWatch
 from bench.plan.compiling import open_compiled
-from bench.plan.devices import open_device, usual_dtype, usual_on_cpu
+from bench.plan.devices import open_device, prepare_process, usual_dtype, usual_on_cpu
 from bench.plan.labels import Note
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import checkpoint
@@ -40,8 +40,7 @@ def open_subject(
         BenchError: no such model or device (exit 5), no such shape (2), or too little memory (1).
     """
     device = open_device(config.device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    prepare_process(device, config.threads)
 
     def opened(run: ResolvedRun) -> HFModel:
         made = _random(run.config, device, shape) if shape else _loaded(run.config, device)

@@ -19,6 +19,7 @@ import tomli_w
 
 from bench.errors import Exit, UsageError
 from bench.extras.sessions.pool import FEWEST
+from bench.extras.workers.worker import python_path
 from bench.plan.checks import check_first
 from bench.plan.template import today
 from bench.progress import Progress
@@ -28,7 +29,6 @@ from bench.records.run_folder import CONFIG, create_run_dir
 from bench.records.status import STATUS, RunStatus, read_status
 from bench.settings.bounds import Minutes, Repeats, check
 from bench.settings.config import RunConfig, read_toml
-from bench.workers.worker import python_path
 
 SESSIONS = "sessions.toml"
 

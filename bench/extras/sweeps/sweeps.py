@@ -56,8 +56,10 @@ def run_sweep(
     progress: Progress,
     opener: Opener = open_setup,
     allowed: Sequence[str] = (),
+    *,
+    report: runs.Report | None = runs.write_report,
 ) -> SweepResult:
-    """Measure the missing points of a sweep, and write the report of all points.
+    """Measure the missing points of a sweep, each with its `report`, then report all points.
 
     If a point fails, it is reported and the next one is measured; Ctrl-C ends the sweep. `allowed`
     are the paths of decoders' code that a stored point may run.
@@ -73,7 +75,7 @@ def run_sweep(
         progress.note(described)
         worst, failed = Exit.DONE, {}
         for point in sweep.points:
-            code, reason = _measure(point, sweep, folder, progress, opener, allowed)
+            code, reason = _measure(point, sweep, folder, progress, opener, allowed, report)
             worst = max(worst, code)
             if reason is not None:
                 failed[point.name] = reason
@@ -92,6 +94,7 @@ def _measure(
     progress: Progress,
     opener: Opener,
     allowed: Sequence[str],
+    report: runs.Report | None,
 ) -> tuple[Exit, str | None]:
     """Complete one point; return its exit code and, if it has no result, the reason."""
     at = _existing(folder).get(point.name)
@@ -102,9 +105,9 @@ def _measure(
     progress.note(f"point {point.number} of {len(sweep.points)}: {point.label}")
     try:
         if at is None:
-            ended = runs.run(point.config, folder / POINTS, progress, opener)
+            ended = runs.run(point.config, folder / POINTS, progress, opener, report=report)
         else:
-            ended = runs.resume(at, progress, opener, allowed=allowed)
+            ended = runs.resume(at, progress, opener, allowed=allowed, report=report)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED, None
     except BenchError as error:

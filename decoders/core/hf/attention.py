@@ -44,6 +44,15 @@ _PROCESSORS, _WIDE = 128, 32
 torch's kernel is faster (results/reference/h100/attention.csv)."""
 
 
+def leave_out_cudnn(device: torch.device) -> None:
+    """Switch cuDNN's attention off in this process, if `device` is a GPU, before its models open.
+
+    As in vLLM: cuDNN plans again for every shape.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class MaskBuilder:
     """Makes the masks of one cache with C entries per row."""
 

@@ -31,6 +31,8 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.decoder import Request, SelfDriven, Steps
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.architecture import main_device
+from decoders.core.hf.attention import leave_out_cudnn
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import CallResult, Emit, Generation, Sampling
@@ -178,6 +180,7 @@ class TransformersGenerate:
 
     def _open(self, model: Any) -> Models:
         if self._models is None or self._module is not model:
+            leave_out_cudnn(main_device(model))
             target = _wrapped(model)
             draft = None if self._draft is None else self._open_draft(target)
             for name, folder in self._adapters.items():

@@ -91,8 +91,7 @@ class HFModel(Model):
         Raises:
             ValueError: the architecture needs another cache or other masks, or cannot be packed.
         """
-        if main_device(module).type == "cuda":  # as vLLM: cuDNN plans again for every shape
-            torch.backends.cuda.enable_cudnn_sdp(False)
+        if main_device(module).type == "cuda":
             fuse_norms(module)
         self.module = module.eval().requires_grad_(False)
         self.num_parameters = sum(parameter.numel() for parameter in module.parameters())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bench import runs as bench_run
 from bench.errors import BenchError
 from bench.extras.cost.explain import explain, print_explanation
 from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
@@ -31,7 +32,6 @@ from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Emit, Generation, Sampling
 from decoders.idlm import Refinement
-from tests import unreported as bench_run
 from tests.bench.conftest import tables_of
 from tests.tiny_models import fresh
 
@@ -289,8 +289,12 @@ def test_a_decoder_that_fails_fails_there_too(
 def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
     tmp_path: Path, small: Any, opener: Any, progress: Any
 ) -> None:
-    with_pass = bench_run.run(small(phase_limit=2), tmp_path / "a", progress(), opener).run_dir
-    without = bench_run.run(small(phase_limit=0), tmp_path / "b", progress(), opener).run_dir
+    with_pass = bench_run.run(
+        small(phase_limit=2), tmp_path / "a", progress(), opener, report=None
+    ).run_dir
+    without = bench_run.run(
+        small(phase_limit=0), tmp_path / "b", progress(), opener, report=None
+    ).run_dir
     answers = read_phases(with_pass)
     assert {answer.decoder for answer in answers} == {"ar", "spec"}
     assert len({answer.prompts for answer in answers}) == 2
@@ -310,14 +314,16 @@ def test_what_a_kill_left_out_of_the_second_pass_is_asked_by_the_resumed_run(
     tmp_path: Path, small: Any, opener: Any, progress: Any
 ) -> None:
     whole = progress()
-    bench_run.run(small(quality_limit=0, phase_limit=0), tmp_path / "whole", whole, opener)
+    bench_run.run(
+        small(quality_limit=0, phase_limit=0), tmp_path / "whole", whole, opener, report=None
+    )
     in_quality = progress(stop_at=whole.num_steps + 2)
-    ended = bench_run.run(small(), tmp_path, in_quality, opener)
+    ended = bench_run.run(small(), tmp_path, in_quality, opener, report=None)
     file = ended.run_dir / PHASES_FILE
     kept = json.loads(file.read_text(encoding="utf-8"))
     asked = read_phases(ended.run_dir)
     file.write_text(json.dumps(kept | {"answers": kept["answers"][:2]}), encoding="utf-8")
-    bench_run.resume(ended.run_dir, progress(), opener)
+    bench_run.resume(ended.run_dir, progress(), opener, report=None)
     again = read_phases(ended.run_dir)
     assert again[:2] == asked[:2]
     names = [[(a.decoder, a.prompts, a.repeat) for a in answers] for answers in (asked, again)]
@@ -359,7 +365,7 @@ def test_a_machine_that_gets_slower_does_not_make_the_second_pass_seem_slow(
         return dataclasses.replace(setup, clock=clock)
 
     config = small(limit=6, repeats=3, phase_limit=6, quality_limit=0, max_new_tokens=24)
-    run = load_run(bench_run.run(config, tmp_path, progress(), drifting).run_dir)
+    run = load_run(bench_run.run(config, tmp_path, progress(), drifting, report=None).run_dir)
     assert clock.call_s > 2  # by then every call takes twice as long and more
     found = splits(read_phases(run.path), run.records, ["ar", "spec"])
     assert [item.against_timed for item in found] == pytest.approx([1.0, 1.0], abs=0.06)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.plan.select import choose_decoders
 from bench.records.phases import read_phases
 from bench.records.prompts import read_prompts
 from bench.records.run_folder import Run, load_run
-from tests import unreported as bench_run
 from tests.conftest import open_tables
 from tests.tiny_checkpoint import save_checkpoint
 
@@ -22,7 +22,7 @@ def measured(config: Any, folder: Any, progress: Any) -> Run:
     def opener(chosen: Any) -> Any:
         return open_tables(chosen, 1024)
 
-    return load_run(bench_run.run(config, folder, progress(), opener).run_dir)
+    return load_run(bench_run.run(config, folder, progress(), opener, report=None).run_dir)
 
 
 def test_only_the_rows_of_later_turns_are_fewer(small: Any, progress: Any, tmp_path: Any) -> None:

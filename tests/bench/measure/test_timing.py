@@ -48,6 +48,7 @@ def measured(
             runner = Runner(
                 setup, prompts, writer, shown, attempt=0, lap=lambda: Load(other_cores=float(lap()))
             )
+            runner.prepare(plan.blocks)
             runner.run(plan.blocks)
         return list(load_run(tmp_path).records), setup, shown
 
@@ -196,16 +197,16 @@ def test_no_timed_region_makes_a_cache(measured: Any, monkeypatch: pytest.Monkey
         forwards.append(len(sizes))
         return forward(model, calls)
 
-    plan = runner_module.Runner.run
+    prepare = Runner.prepare
 
-    def forgetful(runner: Runner, *arguments: Any, **options: Any) -> None:
+    def forgetful(runner: Runner, *arguments: Any) -> None:
         sizes.clear()  # those of the plan's own answers
         forwards.clear()
-        plan(runner, *arguments, **options)
+        prepare(runner, *arguments)
 
     monkeypatch.setattr(TableModel, "reserve", reserving)
     monkeypatch.setattr(TableModel, "forward", running)
-    monkeypatch.setattr(Runner, "run", forgetful)
+    monkeypatch.setattr(Runner, "prepare", forgetful)
     measured(max_new_tokens=40)
     assert len(sizes) == 2  # the target's and the draft's
     assert set(forwards) == {2}
@@ -259,7 +260,7 @@ def test_the_second_pass_is_told_which_decoders_failed_in_a_block(
     setup = opener(choose_decoders(small(decoders=spec), shown.note))
     plan, prompts = make_plan(setup, "test", shown)
     with SampleWriter(tmp_path) as writer:
-        Runner(
+        runner = Runner(
             setup,
             prompts,
             writer,
@@ -267,7 +268,8 @@ def test_the_second_pass_is_told_which_decoders_failed_in_a_block(
             attempt=0,
             lap=lambda: Load(other_cores=0.0),
             after=lambda block, failed: told.append((block.order, set(failed))),
-        ).run(plan.blocks)
+        )
+        runner.run(plan.blocks)
     (mine,) = {cell for cell in setup.arms if cell.endswith("@mine")}
     assert len(told) == len(plan.blocks)
     assert all(failed == {mine} for _, failed in told)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.memory import PeakMemory
 from bench.plan.adapters import adapter_folder
@@ -24,7 +25,6 @@ from bench.stats.adapter_fit import training_warnings
 from decoders.ar import Autoregressive
 from decoders.core.testing.table_model import TableModel
 from decoders.ptp import ParallelTokenPrediction
-from tests import unreported as bench_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -181,7 +181,7 @@ def test_a_run_with_an_adapter_repeats_the_baseline_and_records_what_it_used(
     small: Any, with_adapter: Any, progress: Any, tmp_path: Path
 ) -> None:
     config = small(decoders="ptp", adapters={"ptp": "somewhere"})
-    ended = bench_run.run(config, tmp_path / "results", progress(), with_adapter)
+    ended = bench_run.run(config, tmp_path / "results", progress(), with_adapter, report=None)
     run = load_run(ended.run_dir)
     assert ended.exit_code == Exit.DONE
     assert run.status.verdict == "VALID"
@@ -203,11 +203,18 @@ def test_a_run_stopped_half_way_goes_on_with_its_adapter_and_with_no_other(
     small: Any, with_adapter: Any, progress: Any, tmp_path: Path
 ) -> None:
     config = small(decoders="ptp", adapters={"ptp": "somewhere"})
-    ended = bench_run.run(config, tmp_path / "results", progress(stop_at=9), with_adapter)
+    ended = bench_run.run(
+        config, tmp_path / "results", progress(stop_at=9), with_adapter, report=None
+    )
     assert ended.exit_code == Exit.INTERRUPTED
     with pytest.raises(BenchError, match="the adapter has changed since the run began"):
-        bench_run.resume(ended.run_dir, progress(), lambda c: with_adapter(c, weights_sha256="b"))
-    assert bench_run.resume(ended.run_dir, progress(), with_adapter).exit_code == Exit.DONE
+        bench_run.resume(
+            ended.run_dir, progress(), lambda c: with_adapter(c, weights_sha256="b"), report=None
+        )
+    assert (
+        bench_run.resume(ended.run_dir, progress(), with_adapter, report=None).exit_code
+        == Exit.DONE
+    )
     run = load_run(ended.run_dir)
     assert (run.status.verdict, len(run.records)) == ("VALID", 4 * 2 * 3 + 4 * 2)
 
@@ -277,7 +284,7 @@ def test_all_that_is_amiss_with_an_adapter_is_said_at_the_start_and_kept_in_the_
 ) -> None:
     config = small(decoders="ptp", adapters={"ptp": "x"}, temperature=1.2, top_p=0.5)
     shown = progress()
-    ended = bench_run.run(config, tmp_path / "results", shown, with_adapter)
+    ended = bench_run.run(config, tmp_path / "results", shown, with_adapter, report=None)
     (line,) = [note for note in shown.notes if "outside its training" in note]
     assert "temperature 1.2, trained 0.5 to 1; top-p 0.5, trained 0.95, 1" in line
     status = json.loads((ended.run_dir / "run.json").read_text())

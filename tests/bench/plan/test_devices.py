@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.plan import devices
 from bench.plan.devices import computed_in, usual_dtype
 from bench.settings.config import RunConfig
-from tests import unreported as bench_run
 
 
 @pytest.mark.parametrize(
@@ -66,5 +66,5 @@ def test_a_run_says_it_before_it_measures(
     small: Any, opener: Any, progress: Any, tmp_path: Any
 ) -> None:
     shown = progress(stop_at=1)
-    bench_run.run(small(), tmp_path, shown, opener)
+    bench_run.run(small(), tmp_path, shown, opener, report=None)
     assert "computed in float32 on cpu" in shown.notes

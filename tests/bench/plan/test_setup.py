@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.plan.devices import open_device
 from bench.plan.select import choose_decoders, stored_decoders
@@ -14,7 +15,6 @@ from bench.records.vocabulary import vocabulary
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
-from tests import unreported as bench_run
 
 
 def test_a_text_has_no_stop_ids(small: Any, opener: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_run_builds_each_decoder_once_and_its_resumption_once(
         return build(spec)
 
     monkeypatch.setattr(registry, "build", counted)
-    ended = bench_run.run(small(), tmp_path, progress(stop_at=5), opener)
+    ended = bench_run.run(small(), tmp_path, progress(stop_at=5), opener, report=None)
     assert built == ["ar", "spec"]
-    assert bench_run.resume(ended.run_dir, progress(), opener).exit_code == Exit.DONE
+    assert bench_run.resume(ended.run_dir, progress(), opener, report=None).exit_code == Exit.DONE
     assert built == ["ar", "spec"] * 2

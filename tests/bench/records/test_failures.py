@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError
 from bench.records.failures import ERRORS, error_line, position_of
 from bench.records.files import SampleWriter
@@ -16,7 +17,6 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from decoders.core import registry
 from decoders.core.decoder import Decoder
-from tests import unreported as bench_run
 
 LONGEST = """
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def failed(
     """The folder of a run whose decoder raises on every prompt, and what the run said."""
     config = small(decoders=f"{longest}:Longest@mine", draft=None, repeats=1)
     shown = progress()
-    return bench_run.run(config, tmp_path / "r", shown, opener).run_dir, shown.notes
+    return bench_run.run(config, tmp_path / "r", shown, opener, report=None).run_dir, shown.notes
 
 
 @pytest.mark.usefixtures("quick")
@@ -94,7 +94,7 @@ def test_a_run_without_errors_has_no_log(
     small: Callable[..., Any], opener: Any, progress: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    ended = bench_run.run(small(repeats=1), tmp_path / "r", progress(), opener)
+    ended = bench_run.run(small(repeats=1), tmp_path / "r", progress(), opener, report=None)
     assert not (ended.run_dir / ERRORS).exists()
 
 

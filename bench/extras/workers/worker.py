@@ -16,12 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, room_for
-from bench.machine.env import ROOT
-from bench.progress import Progress
-from bench.records.files import LineCollector
-from bench.records.phases import PhasedAnswer
-from bench.settings.config import config_of
-from bench.workers.messages import (
+from bench.extras.workers.messages import (
     Answer,
     Done,
     Hello,
@@ -32,6 +27,11 @@ from bench.workers.messages import (
     SplitBlock,
     TimeBlock,
 )
+from bench.machine.env import ROOT
+from bench.progress import Progress
+from bench.records.files import LineCollector
+from bench.records.phases import PhasedAnswer
+from bench.settings.config import config_of
 
 if TYPE_CHECKING:
     from bench.plan.setup import Setup

@@ -19,9 +19,9 @@ def merge(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Merge parts of a run from several machines; pool counters, compare times per machine."""
+    from bench.extras.workers.merge import merge as join
     from bench.records.run_folder import find_run
     from bench.report.write import write_report
-    from bench.workers.merge import merge as join
 
     if len(runs) < 2:
         raise UsageError(f"bench merge needs two or more runs; got only {runs[0]}")

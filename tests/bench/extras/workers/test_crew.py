@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
+from bench.extras.workers.crew import JobQueue
+from bench.extras.workers.messages import Answer, Done, Hello, Opening, Request, TimeBlock, Work
 from bench.records.plan import Block
-from bench.workers.crew import JobQueue
-from bench.workers.messages import Answer, Done, Hello, Opening, Request, TimeBlock, Work
 
 
 class Scripted:

@@ -1,7 +1,7 @@
 """Workers as processes of this machine, each pinned to its own cores.
 
-``python -m bench.workers.local FD`` is such a process; it communicates over the given socket. When
-a process ends in any way, its end of the socket closes, which shows that it is gone.
+``python -m bench.extras.workers.local FD`` is such a process; it communicates over the given
+socket. When a process ends in any way, its end of the socket closes, which shows that it is gone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 from multiprocessing.connection import Connection, wait
 
 from bench.errors import UsageError
-from bench.workers.messages import Answer, Request
-from bench.workers.worker import Worker, cores, python_path
+from bench.extras.workers.messages import Answer, Request
+from bench.extras.workers.worker import Worker, cores, python_path
 
 
 class Links:
@@ -68,7 +68,7 @@ _PATIENCE_S = 1.0
 
 
 class LocalExecutor(Links):
-    """Processes of this machine (`bench.workers.crew.Executor`)."""
+    """Processes of this machine (`bench.extras.workers.crew.Executor`)."""
 
     def __init__(self, num_workers: int, threads: int | None) -> None:
         """Give each worker its `threads` (None: an equal share of the cores).

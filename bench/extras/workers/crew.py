@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench.errors import BenchError
-from bench.workers.messages import Answer, Done, Hello, Job, Opening, Request, Work
+from bench.extras.workers.messages import Answer, Done, Hello, Job, Opening, Request, Work
 
 _DEATHS = 3
 """A job that killed this many workers is at fault; so is a start, after as many per worker."""

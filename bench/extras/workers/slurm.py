@@ -17,15 +17,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from bench.errors import optional
-from bench.workers.local import Links, serve
-from bench.workers.messages import Answer, Request
+from bench.extras.workers.local import Links, serve
+from bench.extras.workers.messages import Answer, Request
 
 _LOOK_EVERY_S = 1.0
 """Seconds between checks of jobs that have not connected yet."""
 
 
 class SubmititExecutor(Links):
-    """Jobs that connect back to the run (`bench.workers.crew.Executor`)."""
+    """Jobs that connect back to the run (`bench.extras.workers.crew.Executor`)."""
 
     def __init__(self, options: Mapping[str, str], threads: int | None) -> None:
         """Listen; `options` are ``folder``, ``cluster``, and submitit's parameters.

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from bench.workers.messages import Answer, Hello, Request, Work
-from bench.workers.worker import Worker
+from bench.extras.workers.messages import Answer, Hello, Request, Work
+from bench.extras.workers.worker import Worker
 
 
 class InProcess:

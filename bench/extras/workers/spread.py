@@ -6,41 +6,37 @@ It writes the lines that the workers return, whole blocks at a time, and shows t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property, partial
 
 import torch
 
 from bench.errors import UsageError
-from bench.measure.phases import SecondPass
+from bench.extras.workers.crew import Executor, JobQueue
+from bench.extras.workers.messages import Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
+from bench.measure.attempt import Attempt
 from bench.plan.make import batch_size
 from bench.plan.select import ResolvedRun
-from bench.plan.setup import Opener, Setup
-from bench.progress import Progress
-from bench.records.files import SampleWriter
-from bench.records.plan import Block, Plan
-from bench.records.prompts import Prompt
-from bench.records.record import SampleRecord
+from bench.plan.setup import Opener
+from bench.records.environment import read_environment
 from bench.settings.spread import WorkerConfig
-from bench.workers.crew import Executor, JobQueue
-from bench.workers.messages import Done, Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
 
 
-class Team:
-    """The executor of a run, opened once, before any model; None: the run measures by itself."""
+def shared_out(
+    run: ResolvedRun, spread: WorkerConfig, opener: Opener
+) -> tuple[ResolvedRun, Callable[..., Attempt]]:
+    """Open the executor; return the run with a worker's threads, and what makes an attempt.
 
-    def __init__(self, spread: WorkerConfig, opener: Opener, threads: int | None) -> None:
-        """Workers use `opener` and `threads` CPU threads each (None: the executor decides).
-
-        Raises:
-            BenchError: as `open_executor` does.
-        """
-        self.spread, self.opener = spread, opener
-        self.executor = None if spread.alone else open_executor(spread, threads)
-
-    def shared_out(self, run: ResolvedRun) -> ResolvedRun:
-        """Return the run with the threads of a worker, which a resumed run uses too."""
-        return run if self.executor is None else run.with_values(threads=self.executor.threads)
+    Raises:
+        BenchError: as `open_executor` does.
+    """
+    executor = open_executor(spread, run.config.threads)
+    by_workers = partial(
+        SharedAttempt, opener=opener, executor=executor, num_workers=spread.workers
+    )
+    return run.with_values(threads=executor.threads), by_workers
 
 
 def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
@@ -51,70 +47,82 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
             room for so many workers (2).
     """
     if spread.kind == "local":
-        from bench.workers.local import LocalExecutor
+        from bench.extras.workers.local import LocalExecutor
 
         return LocalExecutor(spread.workers, threads)
     if spread.kind == "ray":
-        from bench.workers.ray_cluster import RayExecutor
+        from bench.extras.workers.ray_cluster import RayExecutor
 
         return RayExecutor(spread.options, spread.workers, threads)
-    from bench.workers.slurm import SubmititExecutor
+    from bench.extras.workers.slurm import SubmititExecutor
 
     return SubmititExecutor(spread.options, threads)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passes:
-    """The rest of a run and everything its workers need; `fill` measures it with an executor."""
+@dataclass
+class SharedAttempt(Attempt):
+    """An attempt whose passes workers do.
 
-    setup: Setup
-    plan: Plan
-    prompts: Mapping[str, Prompt]
+    Timed and untimed work never overlap: untimed work begins after all timed work has ended.
+    """
+
+    _: KW_ONLY
     opener: Opener
-    key: str | None
-    attempt: int
-    left: Sequence[Block]
-    records: Sequence[SampleRecord]
-    writer: SampleWriter
-    second: SecondPass
-    progress: Progress
+    executor: Executor
+    num_workers: int
+    _queue: JobQueue | None = None
 
-    def fill(self, executor: Executor, num_workers: int) -> None:
-        """Time the remaining blocks, split the time of some by phase, then score missing answers.
+    def warm_up(self) -> None:
+        """Start workers, of which each opens the models and warms up before its first job.
 
-        Timed and untimed work never overlap: untimed work begins after all timed work has ended.
+        Raises:
+            BenchError: the executor cannot start workers.
+        """
+        if num_jobs := max(len(self._timing), len(self._scoring)):
+            num_workers = min(self.num_workers, num_jobs)
+            self.progress.note(f"{num_workers} worker(s) open the models")
+            prefix = f"r{self.number}w" if self.number else "w"  # names are unique within a run
+            self._queue = JobQueue(self.executor, num_workers, self._opening(num_workers), prefix)
+
+    def time_blocks(self) -> None:
+        """Time the blocks and split the time of some, after those that were left unsplit.
 
         Raises:
             BenchError: as `JobQueue.run` does, or the results cannot be written (exit 1).
         """
-        jobs, scoring, progress = self._timing(), self._scoring(), self.progress
-        if not jobs and not scoring:
-            return
-        num_workers = max(1, min(num_workers, max(len(jobs), len(scoring))))
-        progress.note(f"{num_workers} worker(s) open the models")
-        prefix = f"r{self.attempt}w" if self.attempt else "w"  # names are unique within a run
-        queue = JobQueue(executor, num_workers, self._opening(num_workers), prefix)
-        try:
-            if jobs:
-                num_left = sum(block.num_answers for block in self.left)
-                progress.start("timing", self.plan.num_answers, self.plan.num_answers - num_left)
-                self._take(queue.run(jobs))
-            if scoring:
-                num_done = sum(record.kind == "quality" for record in self.records)
-                asked = len(self.plan.in_pass("quality")) * len(self.setup.arms)
-                progress.start("quality", asked, num_done)
-                self._take(queue.run(scoring))
-        finally:
-            queue.close()
+        self._have_done("timing", self._timing, self.plan.num_answers, self.num_done)
 
-    def _take(self, results: Iterable[tuple[str, Job | None, Done | None]]) -> None:
+    def complete_phases(self) -> None:
+        """Do nothing: `time_blocks` has completed them."""
+
+    def score_quality(self) -> None:
+        """Score missing answers (raises as `time_blocks`)."""
+        num_done = sum(record.kind == "quality" for record in self.records)
+        num = len(self.plan.in_pass("quality")) * len(self.setup.arms)
+        self._have_done("quality", self._scoring, num, num_done)
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Open the file of answers, and end the workers with it."""
+        with super().measuring():
+            try:
+                yield
+            finally:
+                if self._queue is not None:
+                    self._queue.close()
+
+    def _have_done(self, phase: str, jobs: Sequence[Job], total: int, num_done: int) -> None:
         """Write the workers' results as they come."""
-        for worker, job, done in results:
+        if not jobs:
+            return
+        assert self._queue is not None
+        self.progress.start(phase, total, num_done)
+        for worker, job, done in self._queue.run(jobs):
             if done is None:
                 again = f"; {job} runs again elsewhere" if job else ""
                 self.progress.note(f"worker {worker} is gone{again}")
                 block = job.block.block if isinstance(job, TimeBlock) else None
-                self.writer.event("lost", worker=worker, block=block, attempt=self.attempt)
+                self.writer.event("lost", worker=worker, block=block, attempt=self.number)
                 continue
             self.writer.lines(done.lines)  # first, as only written lines count
             self.writer.sync()
@@ -130,6 +138,7 @@ class Passes:
 
     def _opening(self, num_workers: int) -> Callable[[str, Hello, int], Opening]:
         config = self.setup.config
+        key = read_environment(self.run_dir).comparability_key
 
         def opening(worker: str, hello: Hello, slot: int) -> Opening:
             gpus = torch.cuda.device_count() if self.setup.on_gpu and num_workers > 1 else 0
@@ -139,8 +148,8 @@ class Passes:
                 prompts=self.prompts,
                 blocks=tuple(self.left),
                 identity=self.plan.identity or {},
-                key=self.key,
-                attempt=self.attempt,
+                key=key,
+                attempt=self.number,
                 worker=worker,
                 cores=cores_of(slot, config.threads or 1, hello.cores),
                 gpu=slot % gpus if gpus > 1 else None,
@@ -148,8 +157,9 @@ class Passes:
 
         return opening
 
+    @cached_property
     def _timing(self) -> list[Job]:
-        """Return the blocks in plan order, after those whose times a stopped run left unsplit."""
+        """The blocks in plan order, after those whose times a stopped run left unsplit."""
         unsplit = self.second.missing
         left = {block.block for block in self.left}
         failed: defaultdict[int, set[str]] = defaultdict(set)
@@ -163,10 +173,11 @@ class Passes:
         ]
         return jobs + [TimeBlock(block=b, phased=b.block in unsplit) for b in self.left]
 
+    @cached_property
     def _scoring(self) -> list[Job]:
-        """Return jobs for the unscored prompts of the quality pass, one batch in each job."""
+        """Jobs for the unscored prompts of the quality pass, one batch in each job."""
         cells = list(self.setup.arms)
-        done = {(r.decoder, r.prompt) for r in self.records if r.kind == "quality"}
+        done = self.scored
         names = [planned.prompt for planned in self.plan.in_pass("quality")]
         names = [name for name in names if any((cell, name) not in done for cell in cells)]
         size = batch_size(self.setup)

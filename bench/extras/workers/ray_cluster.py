@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import UsageError, did_you_mean, optional
-from bench.workers.messages import Answer, Request
-from bench.workers.worker import Worker, python_path
+from bench.extras.workers.messages import Answer, Request
+from bench.extras.workers.worker import Worker, python_path
 
 _NUMBERS = ("num_cpus", "num_gpus", "memory")
 _OPTIONS = ["address", *_NUMBERS]

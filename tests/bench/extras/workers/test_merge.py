@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
+from bench.extras.workers.merge import merge
 from bench.records.environment import write_environment
 from bench.records.files import SampleWriter
 from bench.records.phases import PHASES_FILE, read_phases
@@ -22,8 +24,6 @@ from bench.records.vocabulary import VOCABULARY
 from bench.report.findings import Findings
 from bench.stats.metrics import rows_of
 from bench.stats.validity import INCOMPLETE, VALID, judge
-from bench.workers.merge import merge
-from tests import unreported as bench_run
 from tests.bench.conftest import tables_of
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -39,7 +39,9 @@ def measured(
         monkeypatch.setattr("bench.machine.env._cpu_model", lambda: machine)
         shown = shown or progress()
         config = small(limit=6, **values)
-        return bench_run.run(config, tmp_path / "runs", shown, opener, part=part).run_dir
+        return bench_run.run(
+            config, tmp_path / "runs", shown, opener, part=part, report=None
+        ).run_dir
 
     return measure
 
@@ -263,7 +265,7 @@ def test_a_part_that_went_on_after_a_stop_keeps_its_attempts_and_their_load(
     measured: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     one, other = measured("1/2", shown=progress(stop_at=16)), measured("2/2")
-    bench_run.resume(one, progress(), opener)
+    bench_run.resume(one, progress(), opener, report=None)
     merged = load_run(merge([one, other], tmp_path / "merged")[0])
     assert merged.status.attempts == 2
     answered = {(r.block, r.attempt) for r in merged.records if r.kind == "timing"}

@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import Run, load_run
 from bench.settings.config import load_config
 from bench.settings.spread import Kind, WorkerConfig
 from bench.stats.validity import VALID
-from tests import unreported as bench_run
 from tests.conftest import RecordedProgress
 from tests.worker_tables import open_here, open_slowly
 
@@ -80,8 +80,8 @@ def spread(kind: Kind, folder: Path, cluster: str = "local") -> WorkerConfig:
 def killed_is_that_of_one_process(two: WorkerConfig, shown: Killing, folder: Path) -> None:
     """Run twice in a folder: in this process, and on two workers, one of which `shown` kills."""
     config = load_config(None, {**TABLES, **SIZES})
-    alone = bench_run.run(config, folder / "alone", RecordedProgress(), open_here)
-    ended = bench_run.run(config, folder / "two", shown, open_slowly, spread=two)
+    alone = bench_run.run(config, folder / "alone", RecordedProgress(), open_here, report=None)
+    ended = bench_run.run(config, folder / "two", shown, open_slowly, spread=two, report=None)
     run = load_run(ended.run_dir)
     assert shown.killed
     assert ended.exit_code == Exit.DONE
@@ -128,9 +128,9 @@ def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(
     pytest.importorskip("ray")
     values = {"decoders": "ptp,spec", "tasks": "qa", "limit": 3, "repeats": 1, "threads": 1}
     config = load_config(None, {**values, "quality_limit": 2, "max_new_tokens": 24})
-    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress())
+    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), report=None)
     two = spread("ray", tmp_path)
-    ended = bench_run.run(config, tmp_path / "two", RecordedProgress(), spread=two)
+    ended = bench_run.run(config, tmp_path / "two", RecordedProgress(), spread=two, report=None)
     run = load_run(ended.run_dir)
     assert counted(run) == counted(load_run(alone.run_dir))
     assert run.status.verdict == VALID
@@ -149,6 +149,7 @@ def test_an_option_that_ray_does_not_know_is_one_line(tmp_path: Path) -> None:
             RecordedProgress(),
             open_here,
             spread=wrong,
+            report=None,
         )
     assert raised.value.exit_code == Exit.USAGE
 
@@ -179,7 +180,7 @@ def test_a_node_that_leaves_the_cluster_costs_its_block_alone(tmp_path: Path) ->
     from ray.cluster_utils import Cluster
 
     config = load_config(None, {**TABLES, **SIZES, "repeats": 6})
-    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), open_here)
+    alone = bench_run.run(config, tmp_path / "alone", RecordedProgress(), open_here, report=None)
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
     )
@@ -188,7 +189,7 @@ def test_a_node_that_leaves_the_cluster_costs_its_block_alone(tmp_path: Path) ->
         options = {"address": cluster.address, "num_cpus": "1"}
         two = WorkerConfig(kind="ray", workers=2, options=options)
         shown = Leaving(tmp_path / "two", lambda: cluster.remove_node(other, allow_graceful=False))
-        ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two)
+        ended = bench_run.run(config, tmp_path / "two", shown, open_slowly, spread=two, report=None)
     finally:
         cluster.shutdown()
     run = load_run(ended.run_dir)

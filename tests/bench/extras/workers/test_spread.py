@@ -14,7 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
+from bench import runs as bench_run
 from bench.errors import BenchError, Exit
+from bench.extras.workers import spread as spreading
+from bench.extras.workers.messages import ScorePrompts, TimeBlock
+from bench.extras.workers.spread import cores_of, open_executor
 from bench.machine.load import Load
 from bench.records.failures import ERRORS
 from bench.records.files import SAMPLES
@@ -24,11 +28,7 @@ from bench.records.status import write_status
 from bench.settings.config import load_config
 from bench.settings.spread import Kind, WorkerConfig, spread_of
 from bench.stats.validity import VALID
-from bench.workers import spread as spreading
-from bench.workers.messages import ScorePrompts, TimeBlock
-from bench.workers.spread import cores_of, open_executor
-from tests import unreported as bench_run
-from tests.bench.workers.in_process import InProcess
+from tests.bench.extras.workers.in_process import InProcess
 from tests.conftest import RecordedProgress
 from tests.worker_tables import open_here, open_slowly
 
@@ -55,7 +55,7 @@ def answers(run: Run) -> dict[Key, Any]:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Run:
-    ended = bench_run.run(config(), tmp_path / "alone", RecordedProgress(), open_here)
+    ended = bench_run.run(config(), tmp_path / "alone", RecordedProgress(), open_here, report=None)
     return load_run(ended.run_dir)
 
 
@@ -75,7 +75,7 @@ def test_two_workers_give_the_answers_of_one_process(
     alone: Run, in_process: Any, tmp_path: Path
 ) -> None:
     executor, shown = in_process(), RecordedProgress()
-    ended = bench_run.run(config(), tmp_path / "two", shown, open_here, spread=TWO)
+    ended = bench_run.run(config(), tmp_path / "two", shown, open_here, spread=TWO, report=None)
     run = load_run(ended.run_dir)
     assert ended.exit_code == Exit.DONE
     assert run.status.verdict == VALID
@@ -97,7 +97,9 @@ def test_a_block_is_measured_by_one_worker_beside_which_its_peers_are_no_load(
     in_process: Any, tmp_path: Path
 ) -> None:
     executor = in_process()
-    ended = bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO)
+    ended = bench_run.run(
+        config(), tmp_path, RecordedProgress(), open_here, spread=TWO, report=None
+    )
     run = load_run(ended.run_dir)
     for block in run.plan.blocks:
         assert len({r.worker for r in run.records if r.block == block.block}) == 1
@@ -129,7 +131,9 @@ def test_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_doubl
         in_process(dies)
         shown = RecordedProgress()
         spread = WorkerConfig(workers=draw.choice([2, 3]))
-        ended = bench_run.run(config(), tmp_path / str(trial), shown, open_here, spread=spread)
+        ended = bench_run.run(
+            config(), tmp_path / str(trial), shown, open_here, spread=spread, report=None
+        )
         run = load_run(ended.run_dir)
         assert answers(run) == whole
         assert run.status.verdict == VALID
@@ -148,7 +152,7 @@ def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
     with pytest.raises(
         BenchError, match="3 workers died during block 0, most recently w"
     ) as raised:
-        bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=one)
+        bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=one, report=None)
     assert raised.value.exit_code == Exit.FAILED
 
 
@@ -157,13 +161,18 @@ def test_a_run_goes_on_with_more_workers_and_then_alone(
     alone: Run, in_process: Any, tmp_path: Path
 ) -> None:
     stopping = RecordedProgress(stop_at=14)
-    ended = bench_run.run(config(), tmp_path / "run", stopping, open_here)
+    ended = bench_run.run(config(), tmp_path / "run", stopping, open_here, report=None)
     assert ended.exit_code == Exit.INTERRUPTED
     in_process()
     shown = RecordedProgress(stop_at=4)
-    ended = bench_run.resume(ended.run_dir, shown, open_here, spread=WorkerConfig(workers=3))
+    ended = bench_run.resume(
+        ended.run_dir, shown, open_here, spread=WorkerConfig(workers=3), report=None
+    )
     assert ended.exit_code == Exit.INTERRUPTED
-    assert bench_run.resume(ended.run_dir, RecordedProgress(), open_here).exit_code == Exit.DONE
+    assert (
+        bench_run.resume(ended.run_dir, RecordedProgress(), open_here, report=None).exit_code
+        == Exit.DONE
+    )
     run = load_run(ended.run_dir)
     assert answers(run) == answers(alone)
     assert len({r.worker for r in run.records}) > 2
@@ -176,7 +185,9 @@ def test_a_failing_decoder_leaves_its_errors_and_tracebacks(
     in_process()
     spec = decoder_file("raise ValueError('no')\nyield")
     chosen = config(decoders=spec, draft=None)
-    ended = bench_run.run(chosen, tmp_path / "r", RecordedProgress(), open_here, spread=TWO)
+    ended = bench_run.run(
+        chosen, tmp_path / "r", RecordedProgress(), open_here, spread=TWO, report=None
+    )
     run = load_run(ended.run_dir)
     assert ended.exit_code == Exit.FAILED
     failed = [r for r in run.records if r.error]
@@ -205,7 +216,7 @@ def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     """One worker does all blocks; what was not split is split when the run goes on."""
     spec = decoder_file(FAILS_AT_TIMES)
     chosen, file = config(decoders=spec, draft=None), spec.partition(":")[0]
-    alone = bench_run.run(chosen, tmp_path / "alone", RecordedProgress(), open_here)
+    alone = bench_run.run(chosen, tmp_path / "alone", RecordedProgress(), open_here, report=None)
     expected = phases_of(load_run(alone.run_dir))
     asked = {decoder for decoder, *_ in expected}
     mine = [decoder for decoder in asked if "mine" in decoder]
@@ -213,13 +224,17 @@ def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     assert 0 < sum(d == mine[0] for d, *_ in expected) < sum(d == "ar" for d, *_ in expected)
     in_process()
     one = WorkerConfig(workers=1, kind="ray")
-    ended = bench_run.run(chosen, tmp_path / "one", RecordedProgress(), open_here, spread=one)
+    ended = bench_run.run(
+        chosen, tmp_path / "one", RecordedProgress(), open_here, spread=one, report=None
+    )
     run = load_run(ended.run_dir)
     assert phases_of(run) == expected
     (run.path / PHASES_FILE).unlink()
     write_status(run.path, replace(run.status, status="interrupted"))
     in_process()
-    bench_run.resume(run.path, RecordedProgress(), open_here, spread=one, allowed=[file])
+    bench_run.resume(
+        run.path, RecordedProgress(), open_here, spread=one, allowed=[file], report=None
+    )
     assert phases_of(load_run(run.path)) == expected
 
 
@@ -232,7 +247,7 @@ def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(
     (alone.path / SAMPLES).write_text("".join(lines[:last] + lines[last + 1 :]), encoding="utf-8")
     write_status(alone.path, replace(alone.status, status="interrupted"))
     in_process()
-    ended = bench_run.resume(alone.path, RecordedProgress(), open_here, spread=TWO)
+    ended = bench_run.resume(alone.path, RecordedProgress(), open_here, spread=TWO, report=None)
     assert ended.exit_code == Exit.DONE
     assert answers(load_run(alone.path)) == whole
 
@@ -256,7 +271,9 @@ def test_what_a_worker_did_before_a_block_is_no_load_of_it(
 
     monkeypatch.setattr("bench.machine.load.LoadWatch", Watch)
     in_process()
-    ended = bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO)
+    ended = bench_run.run(
+        config(), tmp_path, RecordedProgress(), open_here, spread=TWO, report=None
+    )
     events = [e for e in load_run(ended.run_dir).events if e["event"] == "load"]
     assert events
     assert {event["other_cores"] for event in events} == {0.0}
@@ -268,7 +285,7 @@ def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
     in_process()
     monkeypatch.setattr("bench.machine.env._cpu_model", iter(["one", "another"]).__next__)
     with pytest.raises(BenchError, match=r"worker w0: node .* differs from .*bench merge") as r:
-        bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO)
+        bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO, report=None)
     assert r.value.exit_code == Exit.UNAVAILABLE
 
 
@@ -319,7 +336,7 @@ def local_workers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if "bench.workers.local" in child.cmdline():
+            if "bench.extras.workers.local" in child.cmdline():
                 found.append(child)
     return found
 
@@ -340,9 +357,13 @@ class Killing(RecordedProgress):
 @pytest.mark.slow
 @needs_cores
 def test_a_worker_killed_amid_its_block_costs_that_block_alone(tmp_path: Path) -> None:
-    alone = bench_run.run(config(repeats=6), tmp_path / "alone", RecordedProgress(), open_here)
+    alone = bench_run.run(
+        config(repeats=6), tmp_path / "alone", RecordedProgress(), open_here, report=None
+    )
     shown = Killing()
-    ended = bench_run.run(config(repeats=6), tmp_path / "killed", shown, open_slowly, spread=TWO)
+    ended = bench_run.run(
+        config(repeats=6), tmp_path / "killed", shown, open_slowly, spread=TWO, report=None
+    )
     run = load_run(ended.run_dir)
     assert shown.killed
     assert answers(run) == answers(load_run(alone.run_dir))

@@ -1,0 +1,126 @@
+"""One attempt at a planned run: what it has open, what is left to measure, and its status.
+
+`bench.runs` calls its passes. An extra has a subclass whose passes workers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bench.errors import BenchError, room_for
+from bench.machine.clock import Calendar
+from bench.machine.load import LoadWatch
+from bench.measure.phases import SecondPass
+from bench.measure.quality import ADVICE, score_quality
+from bench.measure.timing import Runner
+from bench.plan.make import quality_batch_size
+from bench.plan.setup import Setup
+from bench.progress import Progress
+from bench.records.files import SAMPLES, SampleWriter
+from bench.records.plan import Plan
+from bench.records.prompts import Prompt
+from bench.records.run_folder import outlines
+from bench.records.status import COMPLETE, RunStatus, write_status
+from bench.stats.validity import INCOMPLETE
+
+
+@dataclass
+class Attempt:
+    """Measures what earlier attempts left; a block whose last line is missing begins anew."""
+
+    run_dir: Path
+    setup: Setup
+    plan: Plan
+    prompts: Mapping[str, Prompt]
+    progress: Progress
+    calendar: Calendar
+    began: str | None = None
+    number: int = 0
+    status: RunStatus = field(init=False)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Write the status ``started``, and ``error`` if anything fails; keep what was measured."""
+        began, split = self.began or self.calendar.utc(), self.setup.config.split
+        self.status = RunStatus(
+            status="started", started_utc=began, attempts=self.number + 1, split=split
+        )
+        write_status(self.run_dir, self.status)
+        try:
+            yield
+        except BaseException:  # on a full disk the status may fail too: raise the first error
+            with suppress(BenchError):
+                self.end(replace(self.status, status="error", verdict=INCOMPLETE))
+            self.progress.note(f"what was measured is kept. Go on: bench resume {self.run_dir}")
+            raise
+        finally:
+            self.progress.close()
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Open the file of answers; what a Ctrl-C inside leaves is judged and reported."""
+        end = COMPLETE
+        try:
+            with SampleWriter(self.run_dir) as self.writer:
+                self._begin()
+                yield
+        except KeyboardInterrupt:
+            end = "interrupted"
+        self.status = replace(self.status, status=end)
+
+    def _begin(self) -> None:
+        """Find what is left; write what was cut off, is measured again, and was compiled."""
+        if num := self.writer.num_cut:
+            self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
+            self.writer.event("cut", num_bytes=num)
+        self.records = outlines(self.run_dir, self.plan)
+        finished = {record.block for record in self.records if record.kind == "timing"}
+        self.left = [block for block in self.plan.blocks if block.block not in finished]
+        for block in self.left if self.number else ():
+            self.writer.event("supersede", block=block.block, before_attempt=self.number)
+        for cell, graphs, seconds in self.setup.compiled:
+            self.writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
+        self.second = SecondPass(self.setup, self.plan, self.prompts, self.run_dir)
+
+    def warm_up(self) -> None:
+        """Reserve caches for the blocks, then run every cell, unmeasured."""
+        watch, after = LoadWatch(self.setup.device), self.second.after
+        where = self.setup, self.prompts, self.writer, self.progress
+        self._runner = Runner(*where, attempt=self.number, lap=watch.lap, after=after)
+        self._runner.prepare(self.left)
+
+    def time_blocks(self) -> None:
+        """Time the blocks; right after some, split their time by phase."""
+        self._runner.run(self.left, num_done=self.num_done)
+
+    def complete_phases(self) -> None:
+        """Split the time of blocks that were timed by an attempt that stopped before it did so."""
+        self.second.complete(self.progress)
+
+    def score_quality(self) -> None:
+        """Answer the held-out prompts, untimed, and score the answers."""
+        asked = [self.prompts[planned.prompt] for planned in self.plan.in_pass("quality")]
+        where = self.setup, asked, self.writer, self.progress
+        size = quality_batch_size(self.setup)
+        with room_for(f"the quality pass, {size} answers at a time,", ADVICE):
+            score_quality(*where, attempt=self.number, done=self.scored)
+
+    def end(self, status: RunStatus) -> None:
+        """Write a status with the end: unknown if the clock was set back between two attempts."""
+        finished = replace(status, finished_utc=self.calendar.utc())
+        finished = replace(finished, finished_utc=None) if finished.ends_early else finished
+        write_status(self.run_dir, finished)
+        self.status = finished
+
+    @property
+    def num_done(self) -> int:
+        """Number of timed answers that exist."""
+        return self.plan.num_answers - sum(block.num_answers for block in self.left)
+
+    @property
+    def scored(self) -> set[tuple[str, str]]:
+        """The (cell, prompt) pairs whose answers are scored."""
+        return {(r.decoder, r.prompt) for r in self.records if r.kind == "quality"}

@@ -26,7 +26,7 @@ from decoders.core.drafting.tree import DraftTree, draw_candidates, likeliest_ca
 from decoders.core.drafting.verification import Exact
 from decoders.core.masks import ROOT
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 from decoders.core.upload import upload
 
 
@@ -55,10 +55,10 @@ class Eagle(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
-        self.demand(1 <= self.depth <= MOST_DRAFTS, "depth", f"1 to {MOST_DRAFTS}")
-        widest = MOST_DRAFTS // self.depth
-        self.demand(1 <= self.width <= widest, "width", f"1 to {widest} at depth {self.depth}")
+        self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
+        self.demand(1 <= self.depth <= MAX_DRAFTS, "depth", f"1 to {MAX_DRAFTS}")
+        limit = MAX_DRAFTS // self.depth
+        self.demand(1 <= self.width <= limit, "width", f"1 to {limit} at depth {self.depth}")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""

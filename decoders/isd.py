@@ -97,7 +97,7 @@ class _Masks(Drafter):
         assert request.adapter is not None
         self._options, self._target = options, request.target
         # with more slots than in training, an adapter would guess blindly
-        self._most_masks = min(options.stride - 1, request.adapter.num_slots)
+        self._max_masks = min(options.stride - 1, request.adapter.num_slots)
         by_picks = options.verification.by_picks(request.sampling)
         greedy = request.sampling.greedy
         # specs are drawn from the distributions that verification uses
@@ -138,7 +138,7 @@ class _Masks(Drafter):
 
     def _mask_counts(self, num_specs: int, left: int) -> list[int]:
         # with m accepted specs this call emits m + 1 tokens, and the next call adds one itself
-        counts = [max(0, min(self._most_masks, left - m - 2)) for m in range(num_specs + 1)]
+        counts = [max(0, min(self._max_masks, left - m - 2)) for m in range(num_specs + 1)]
         if self._options.branches == "end":
             counts[:-1] = [0] * num_specs
         return counts

@@ -19,7 +19,7 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
 
 @register("lookahead")
@@ -46,9 +46,9 @@ class Lookahead(DraftAndVerify):
         self.demand(self.window >= 1, "window", "1 or above")
         self.demand(self.n >= 2, "n", "2 or above")
         self.demand(self.candidates >= 1, "candidates", "1 or above")
-        most = MOST_DRAFTS // (self.n - 1) - self.candidates
-        allowed = f"at most {most} with n={self.n} and candidates={self.candidates}"
-        self.demand(self.window <= most, "window", allowed)
+        max_guesses = MAX_DRAFTS // (self.n - 1) - self.candidates
+        allowed = f"at most {max_guesses} with n={self.n} and candidates={self.candidates}"
+        self.demand(self.window <= max_guesses, "window", allowed)
 
     def drafter(self, request: Request) -> Drafter:
         """Begin with the prompt's own tokens as guesses, and without n-grams."""

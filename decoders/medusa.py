@@ -27,7 +27,7 @@ from decoders.core.drafting.tree import (
 )
 from decoders.core.drafting.verification import Exact
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
 
 @register("medusa")
@@ -55,7 +55,7 @@ class Medusa(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
+        self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
         self.demand(self.width >= 1, "width", "1 or above")
         self.demand(self.heads >= 0, "heads", "0 (all heads) or above")
 

@@ -161,7 +161,7 @@ class _Quadratic(_Slots):
             branch_chances(proposer.chances[:num_drafts]),
             proposer.survival,
             budget=min(options.budget, self._target.room - 1 - num_drafts),
-            longest=proposer.longest,
+            max_size=proposer.max_size,
             num_unused_slots=proposer.num_unused_slots,
             row_cost=options.row_cost,
         )

@@ -18,7 +18,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
 
 @register("shallow")
@@ -41,7 +41,7 @@ class Shallow(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(0 <= self.slots <= MOST_DRAFTS, "slots", f"0 (all slots) to {MOST_DRAFTS}")
+        self.demand(0 <= self.slots <= MAX_DRAFTS, "slots", f"0 (all slots) to {MAX_DRAFTS}")
         self.demand(0 <= self.stop < 1, "stop", "0 or above, below 1")
 
     def drafter(self, request: Request) -> Drafter:

@@ -12,7 +12,7 @@ from specbench_tasks.child import Ended, answer_questions, ask
 
 _CPU_S = 3
 """Most seconds of a processor for one comparison."""
-_LONGEST = 1_000
+_MAX_CHARACTERS = 1_000
 """Most characters of an expression."""
 
 
@@ -28,7 +28,7 @@ def readable(expression: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _answered(said: str, gold: str) -> bool:
-    if max(len(said), len(gold)) > _LONGEST:
+    if max(len(said), len(gold)) > _MAX_CHARACTERS:
         return False
     try:
         return bool(ask("specbench_tasks.algebra", _CPU_S, said, gold))

@@ -38,7 +38,7 @@ __all__ = [
 
 _PREFERRED_SPLITS = ("test", "validation", "train")
 _HUB_TIMEOUT_S = 5.0
-_MOST_FILES = 2_000
+_MAX_FILES = 2_000
 """Most files and folders in a dataset's folder; in a larger tree `datasets` searches for hours."""
 
 
@@ -122,8 +122,8 @@ def _opened(dataset: str, path: Path, config: str | None) -> Any:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             return datasets.load_from_disk(str(path))
         if path.is_dir():
-            if len([*itertools.islice(path.rglob("*"), _MOST_FILES + 1)]) > _MOST_FILES:
-                line = f"it holds more than {_MOST_FILES:,} files"
+            if len([*itertools.islice(path.rglob("*"), _MAX_FILES + 1)]) > _MAX_FILES:
+                line = f"it holds more than {_MAX_FILES:,} files"
                 raise ValueError(f"{line}; give a file in it, or the folder of one dataset")
             return datasets.load_dataset(str(path), config)
         with _offline_where_unreachable():

@@ -30,7 +30,7 @@ from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob, LeanStudent
 from training.adapter.recipe import AdapterRecipe, AdapterTable
 from training.adapter.rehearsal import rehearse
-from training.adapter.student import Student, longest_row
+from training.adapter.student import Student, max_row_length
 from training.adapter.windows import WindowSampling
 from training.heads.job import HeadsJob, HiddenJob
 from training.heads.layer_job import LayerJob
@@ -106,7 +106,7 @@ def build_job(
         room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")
         adapter, make = _of_states(recipe, model, reporter)
     else:
-        room, teacher = longest_row(model.architecture), None
+        room, teacher = max_row_length(model.architecture), None
         if recipe.model.teacher is not None:
             taught_by = located(recipe.model.teacher, locate)
             teacher, base["teacher_sha256"] = opened(taught_by), weights_sha256(taught_by)
@@ -135,7 +135,7 @@ def _of_slots(
     module, run, blocks = model.module, recipe.run, None
     adapter = _fresh_slots(recipe.adapter, recipe.sampling, module).to(module.device)
     if recipe.adapter.variant == "refine":
-        room, table = longest_row(model.architecture), recipe.blocks or BlocksTable()
+        room, table = max_row_length(model.architecture), recipe.blocks or BlocksTable()
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **table.model_dump())
 
     @functools.cache

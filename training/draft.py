@@ -45,7 +45,7 @@ from training.text.data import Row, padded, row_hash, stored_completions, worker
 from training.text.sources import source_of
 from training.workers import worker
 
-_MOST_DRAFTS = 4  # consecutive drafts that an evaluation counts
+_MAX_DRAFTS = 4  # consecutive drafts that an evaluation counts
 
 
 class DraftTable(RecipeTable):
@@ -201,12 +201,12 @@ class DraftJob:
         held = {
             "agreement": round(sum(run > 0 for run in stood) / count, 4),
             "drafts_that_stand": round(self._stood, 4),
-            "of_drafts": _MOST_DRAFTS,
+            "of_drafts": _MAX_DRAFTS,
             "loss": round(loss / count, 4),
             "rows": len(rows),
         }
         record = {"held_out": held, "parameters": sum(p.numel() for p in self.trained.parameters())}
-        line = f"{held['drafts_that_stand']:.2f} of {_MOST_DRAFTS} drafts accepted, "
+        line = f"{held['drafts_that_stand']:.2f} of {_MAX_DRAFTS} drafts accepted, "
         line += f"agreement {held['agreement']:.3f}, loss {held['loss']:.3f}"
         self.reporter.evaluation(progress, line, record)
         self._best.offer(progress.step, self._stood, self.trained)
@@ -278,7 +278,7 @@ def leading_runs(right: Sequence[bool]) -> list[int]:
     runs, run = [], 0
     for hit in reversed(right):
         run = run + 1 if hit else 0
-        runs.append(min(run, _MOST_DRAFTS))
+        runs.append(min(run, _MAX_DRAFTS))
     return runs[::-1]
 
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # options of mallopt in malloc.h
-_MOST_WORKERS = 64
+_MAX_WORKERS = 64
 
 
 def worker() -> tuple[int, int]:
@@ -72,9 +72,9 @@ def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> No
     Raises:
         ValueError: a worker raised it (the text is kept), or there are far too many workers.
     """
-    most = max(_MOST_WORKERS, os.cpu_count() or 1)
-    if num_workers > most:
-        raise ValueError(f"workers is {num_workers}; at most {most} are started here")
+    max_workers = max(_MAX_WORKERS, os.cpu_count() or 1)
+    if num_workers > max_workers:
+        raise ValueError(f"workers is {num_workers}; at most {max_workers} are started here")
     if num_workers == 1:
         function(*arguments)
         return

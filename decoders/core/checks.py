@@ -105,7 +105,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
-            assert 0 <= step.accepted <= step.longest <= step.drafted, f"{where}: {step}"
+            assert 0 <= step.accepted <= step.max_accepted <= step.drafted, f"{where}: {step}"
             assert step.drafted < max(1, step.target_rows), f"{where}: not all verified: {step}"
             behind = len(step.tokens) - step.num_leading - step.accepted
             assert behind >= 0, f"{where}: accepted but not emitted: {step}"
@@ -115,7 +115,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
             )
             fallen = step.drafted - step.accepted
             count = len(step.rejected)
-            assert count in (0, fallen) or (step.longest < step.drafted and count < fallen), (
+            assert count in (0, fallen) or (step.max_accepted < step.drafted and count < fallen), (
                 f"{where}: {fallen} drafts were rejected: {step}"
             )
             count = len(step.decided)
@@ -328,7 +328,7 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
             # the cut may fall among the last step's accepted drafts
             for step in answer.steps[:-1]:
                 # in a tree the accepted branch may be shorter than the longest branch
-                is_chain = step.longest == step.drafted
+                is_chain = step.max_accepted == step.drafted
                 stood = step.accepted == step.drafted if is_chain else not step.rejected
                 assert stood, f"{decoder} rejected a perfect draft: {step}"
 

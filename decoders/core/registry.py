@@ -20,7 +20,7 @@ from decoders.core.nearest import nearest
 from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
-_MOST = 1_000_000_000
+_MAX_INTEGER = 1_000_000_000
 """The largest number of an option; a larger number is a mistake and would never finish."""
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
@@ -185,8 +185,8 @@ def _convert(text: str, kind: Any, what: str) -> Any:
             number = kind(text)
         except ValueError:
             raise ValueError(f"{what} is {text!r}; it must be of type {kind.__name__}") from None
-        if not abs(number) <= _MOST:  # also refuses NaN
-            raise ValueError(f"{what} is {text!r}; it must be a number up to {_MOST:,}")
+        if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
+            raise ValueError(f"{what} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
         return number
     return text
 

@@ -29,7 +29,7 @@ Stream = Literal["draw", "accept", "recover"]
 _STREAMS: dict[Stream, int] = {"draw": 0, "accept": 1, "recover": 2}
 _BLOCK = 256  # uniforms generated at once
 _TOP = 64  # candidates that top-p tries before it sorts the whole vocabulary
-MOST_VALUES = 2**24  # most values processed at once: 128 MiB of float64
+MAX_VALUES = 2**24  # most values processed at once: 128 MiB of float64
 
 
 class Uniforms:
@@ -155,9 +155,9 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
 def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Tensor) -> Tensor:
     """Run `work` on parts of `rows` ``[R, V]`` and of `beside` ``[R]``; concatenate the results.
 
-    No part has many more values than `MOST_VALUES`, which bounds the memory besides the rows.
+    No part has many more values than `MAX_VALUES`, which bounds the memory besides the rows.
     """
-    count = -(-rows.numel() // MOST_VALUES)
+    count = -(-rows.numel() // MAX_VALUES)
     if count < 2:
         return work(rows, beside)
     parts = zip(rows.tensor_split(count), beside.tensor_split(count), strict=True)

@@ -33,7 +33,7 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
 MASKED = -1
 """Marks a masked slot, which shows no token."""
 
-MOST_DRAFTS = 120
+MAX_DRAFTS = 120
 """Most rows of drafts in one verifying call. After the longest prompt and answer, every cache has
 room for these rows and for the row before them."""
 
@@ -227,7 +227,7 @@ class StepEvent:
     sources: tuple[str, ...] = ()
 
     @property
-    def longest(self) -> int:
+    def max_accepted(self) -> int:
         """Number of drafts on the longest path; in a chain, all drafts."""
         return self.drafted if self.depth is None else self.depth
 

@@ -55,11 +55,11 @@ class BlockRules(BlocksTable):
         stops = (index + 1 for index in range(start, end) if row.ids[index] in self.stops)
         return next(stops, end)
 
-    def size(self, row: Row, start: int, end: int, longest: int, rng: np.random.Generator) -> int:
+    def size(self, row: Row, start: int, end: int, max_size: int, rng: np.random.Generator) -> int:
         """Return a block's size n; it may extend past a stop token, but not past truncated text."""
-        size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else longest
+        size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else max_size
         stopped = row.ids[end - 1] in self.stops
-        return min(size, longest, (self.room if stopped else min(end, self.room)) - start)
+        return min(size, max_size, (self.room if stopped else min(end, self.room)) - start)
 
     def masked(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draw a mask ``[n]`` of a block's masked slots."""

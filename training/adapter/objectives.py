@@ -24,7 +24,7 @@ from decoders.core.sampling import pick
 from decoders.core.types import MASKED, NO_UNIFORM
 from training.adapter.blocks import Blocks
 from training.adapter.student import ContextCache, Student, gather_rows
-from training.adapter.windows import LEAST_MASS, Windows, carried, edges, explain, warped
+from training.adapter.windows import MIN_MASS, Windows, carried, edges, explain, warped
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
 Judged = tuple[Tensor, Tensor, Tensor]
@@ -154,4 +154,4 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
     target = torch.where(greedy, teacher.argmax(-1), outcome.target)
     chances = distribution.gather(1, drawn[:, None]).squeeze(1)
     confidences = torch.where(greedy, confidences, chances)
-    return drawn == target, confidences, greedy | (mass > LEAST_MASS)
+    return drawn == target, confidences, greedy | (mass > MIN_MASS)

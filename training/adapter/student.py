@@ -69,7 +69,7 @@ class Student:
             self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
         # ids from the whole vocabulary: in half precision, adjacent special tokens round far apart
-        num, last = min(_CHECKED_TOKENS, longest_row(self.facts)), self.facts.vocab_size - 1
+        num, last = min(_CHECKED_TOKENS, max_row_length(self.facts)), self.facts.vocab_size - 1
         ids = torch.linspace(last / _CHECKED_TOKENS, last, num).long()[None].to(module.device)
         with torch.no_grad():
             expected = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -216,11 +216,11 @@ class Student:
 
         If a sliding window hides part of a row of `reach` tokens, raise `ValueError`.
         """
-        most = longest_row(self.facts)
-        if most < min(reach, self.facts.max_length):
+        limit = max_row_length(self.facts)
+        if limit < min(reach, self.facts.max_length):
             raise ValueError(
-                f"rows of {reach} tokens exceed the model's sliding window of {most}; use [data] "
-                f"that is cut into rows, with data.max_tokens at most {most}"
+                f"rows of {reach} tokens exceed the model's sliding window of {limit}; use [data] "
+                f"that is cut into rows, with data.max_tokens at most {limit}"
             )
         added = additive(~seen.to(self.device), self.dtype)[:, None]
         kinds = self.facts.windows
@@ -237,7 +237,7 @@ def _facts_of(module: Any) -> Architecture:
     return facts
 
 
-def longest_row(facts: Architecture) -> int:
+def max_row_length(facts: Architecture) -> int:
     """Return the length of the longest row that every layer of a model sees in full."""
     return min([facts.max_length, *filter(None, facts.windows.values())])
 

@@ -29,7 +29,7 @@ from training.adapter.blocks import BlockRules, Blocks, Placed, hide, moved
 from training.recipe import NotNegative, Rate, RecipeTable, Share, TopP
 from training.text.data import Row, padded
 
-LEAST_MASS = 2.0**-40  # less likely tokens count as impossible: u cannot pick them
+MIN_MASS = 2.0**-40  # less likely tokens count as impossible: u cannot pick them
 
 
 class WindowSampling(RecipeTable):
@@ -220,7 +220,7 @@ def explain(
     tokens = windows.ids.gather(1, carried(windows, variant))
     real = windows.number >= 0
     u = (left + mass * windows.noise).clamp(0, 1 - 2**-53)
-    agrees = torch.where(windows.greedy, tokens == likeliest, mass > LEAST_MASS) & real
+    agrees = torch.where(windows.greedy, tokens == likeliest, mass > MIN_MASS) & real
     before = _chain(agrees, windows.number)
     if variant == "o-ptp":
         usable = before & (agrees | windows.greedy) & real

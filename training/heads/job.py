@@ -55,8 +55,8 @@ class HiddenJob(JudgedJob):
 
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Yield groups of rows whose logits do not exceed the limit of a piece."""
-        most = self.run.max_logits // (self.heads.config.num_slots * len(self._head.weight))
-        return groups(rows, max(1, min(self.run.max_tokens, most)))
+        max_tokens = self.run.max_logits // (self.heads.config.num_slots * len(self._head.weight))
+        return groups(rows, max(1, min(self.run.max_tokens, max_tokens)))
 
     def _batch(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
         """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""

@@ -28,7 +28,7 @@ from training.adapter.lean_job import (
     attend_windows,
     taught_loss,
 )
-from training.adapter.windows import LEAST_MASS
+from training.adapter.windows import MIN_MASS
 from training.forward import additive, logits_of
 from training.heads.job import ByKind, HeldOut, ranks_of
 from training.heads.layer_job import LayerJob
@@ -143,7 +143,7 @@ class ParallelJob(LayerJob):
             u = torch.where(warm == 0, NO_UNIFORM, u)
             logits = logits / torch.where(warm == 0, GREEDY_TEMPERATURE, warm)[..., None]
             logits = logits.masked_fill(self._indices(likely) < 0, -1e9)
-            usable = inside & ((mass > LEAST_MASS) | (warm == 0)) & (self._indices(label) >= 0)
+            usable = inside & ((mass > MIN_MASS) | (warm == 0)) & (self._indices(label) >= 0)
         with self._autocast():
             text = heads.enter(hidden, embedded).float()
             last = text.gather(1, anchors[..., None].expand(-1, -1, text.shape[-1]))

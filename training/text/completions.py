@@ -206,8 +206,8 @@ def _beginning(sampled: Sequence[Completion], plan: CompletionPlan, number: int)
     """Return a prompt and a random beginning of its completion, at most half `max_new_tokens`."""
     rng = random.Random(f"beginning {plan.seed} {number}")
     chosen = rng.choice(sampled)
-    longest = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # exclude the stop token
-    return chosen.prompt + chosen.tokens[: rng.randint(min(1, longest), longest)]
+    max_length = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # exclude the stop token
+    return chosen.prompt + chosen.tokens[: rng.randint(min(1, max_length), max_length)]
 
 
 def _run(

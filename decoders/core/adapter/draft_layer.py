@@ -20,7 +20,7 @@ from decoders.core import masks
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter.weights import graph_size
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 from decoders.core.upload import upload
 
 Inputs = Mapping[str, Tensor]
@@ -148,7 +148,7 @@ class DraftPass:
     def planes(self, capacity: int) -> list[Tensor]:
         """Allocate keys and values ``[1, H, C, E]`` of each layer for `capacity` rows of text."""
         config, like = self.layers.config, next(self.layers.parameters())
-        room = capacity + max(config.num_slots, MOST_DRAFTS)
+        room = capacity + max(config.num_slots, MAX_DRAFTS)
         shape = 1, config.num_heads, room, config.width // config.num_heads
         return [like.new_zeros(shape) for _ in range(2 * max(1, config.num_layers))]
 

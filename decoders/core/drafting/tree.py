@@ -125,13 +125,13 @@ class DraftTree:
         return tuple(tokens)
 
 
-def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple[int, int, int]]:
+def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tuple[int, int, int]]:
     """Shape a tree of the likeliest rows, if candidates depend only on the depth.
 
     Args:
         chances: for each depth, the probabilities of its candidates, descending. A row's
             probability is the product along its path; candidates of probability 0 are left out.
-        most: most drafts of the tree.
+        limit: maximum number of drafts of the tree.
 
     Returns:
         ``(parent row, depth, candidate)`` of rows 1, 2, …, parents first; depths count from 0.
@@ -150,7 +150,7 @@ def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple
                 entered += 1
 
     offer(1.0, 0, 0, 0)
-    while heap and len(shape) < most:
+    while heap and len(shape) < limit:
         own, _, before, parent, depth, candidate = heapq.heappop(heap)
         shape.append((parent, depth, candidate))
         offer(-own, len(shape), depth + 1, 0)
@@ -159,27 +159,27 @@ def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple
 
 
 def likeliest_candidates(
-    logits: Tensor, sampling: Sampling, most: int
+    logits: Tensor, sampling: Sampling, num: int
 ) -> tuple[Tensor, list[list[float]], list[list[int]]]:
     """Return a drafter's distributions ``[R, V]``, and the likeliest tokens of each.
 
     At temperature 0 the distributions are not warped, because the tree needs its candidates'
-    probabilities. Returns the distributions, then the probabilities and the ids of the `most`
+    probabilities. Returns the distributions, then the probabilities and the ids of the `num`
     likeliest tokens.
     """
     for ask in (logits.device.type == "cpu", True):  # again if top-p made rows NaN
         probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, ask=ask)
-        best = probs.topk(min(most, probs.shape[-1]), -1)
+        best = probs.topk(min(num, probs.shape[-1]), -1)
         chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
         if ask or all(row[0] == row[0] for row in chances):
             break
     return probs, chances, [list(map(int, row)) for row in ids]
 
 
-def draw_candidates(probs: Tensor, most: int, uniforms: Uniforms, output: int) -> list[int]:
-    """Draw up to `most` tokens without replacement from q ``[V]``, each by a separate uniform."""
+def draw_candidates(probs: Tensor, num: int, uniforms: Uniforms, output: int) -> list[int]:
+    """Draw up to `num` tokens without replacement from q ``[V]``, each by a separate uniform."""
     left, drawn = probs.double().clone(), []
-    for candidate in range(most):
+    for candidate in range(num):
         if not left.sum() > 0:
             break
         u = torch.tensor(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVarTuple
 if TYPE_CHECKING:
     from decoders.core.engine.sequence import RunningSequence
 
-MOST_TIMEOUTS = 3
+MAX_TIMEOUTS = 3
 """After this many timeouts in a row, a decoder gets no further prompts."""
 _Ts = TypeVarTuple("_Ts")
 
@@ -58,7 +58,7 @@ class Deadline:
         finally:
             self.inside = None
 
-    def stop_the_latest(self, active: Sequence[RunningSequence]) -> None:
+    def fail_overdue(self, active: Sequence[RunningSequence]) -> None:
         """Fail one answer that is out of time, if any: that with most calls since its last token.
 
         Other answers may only have waited for it, so their time restarts when it has `ended`.
@@ -76,12 +76,12 @@ class Deadline:
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0
             return
-        self._in_a_row = min(self._in_a_row + 1, MOST_TIMEOUTS)
+        self._in_a_row = min(self._in_a_row + 1, MAX_TIMEOUTS)
         self._began = dict.fromkeys(self._began, self._now())
 
     def refuses(self) -> TimeoutError | None:
-        """Return why no further answer may start (after `MOST_TIMEOUTS` in a row), else None."""
-        if self._in_a_row < MOST_TIMEOUTS:
+        """Return why no further answer may start (after `MAX_TIMEOUTS` in a row), else None."""
+        if self._in_a_row < MAX_TIMEOUTS:
             return None
         return TimeoutError(f"not started: the {self._in_a_row} answers before it timed out")
 

@@ -22,8 +22,8 @@ def forward(calls: Sequence[Call]) -> Tensor:
         for session, start in starts:
             session.base = start
         return logits
-    widest = max(len(call.tokens) for call in calls)
-    if widest <= PREFILL_CHUNK:
+    width = max(len(call.tokens) for call in calls)
+    if width <= PREFILL_CHUNK:
         return model.forward(calls)
     bases = [(call.session, call.session.length, call.session.calls) for call in calls]
     tails = [_feed_head(call) for call in calls]
@@ -38,9 +38,9 @@ def _without_kept(call: Call) -> Call:
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
-    most = min(_first_needed(call), len(tokens) - branches, len(kept))
-    ordered = call.positions is None or call.positions[:most] == tuple(range(most))
-    num = next((n for n in range(most) if tokens[n] != kept[n]), max(most, 0))
+    max_skipped = min(_first_needed(call), len(tokens) - branches, len(kept))
+    ordered = call.positions is None or call.positions[:max_skipped] == tuple(range(max_skipped))
+    num = next((n for n in range(max_skipped) if tokens[n] != kept[n]), max(max_skipped, 0))
     if session.length or not ordered or not _is_causal(call, num):
         return call
     session.length = num

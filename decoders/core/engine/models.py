@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Decoder
 from decoders.core.model import Model
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
-_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rejected rows
+_SLACK_ROWS = MAX_DRAFTS + 8  # cache entries beyond prompt and budget, for rejected rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

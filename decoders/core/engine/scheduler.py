@@ -86,8 +86,8 @@ class Scheduler:
         return self._models.target.open(), None if self._draft is None else self._draft.open()
 
     def _capacity(self, prompts: Sequence[Sequence[int]]) -> int:
-        longest = max((len(prompt) for prompt in prompts), default=0)
-        return min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
+        num_tokens = max((len(prompt) for prompt in prompts), default=0)
+        return min(num_tokens + self._sampling.max_new_tokens, self._models.target.max_length)
 
     def run(
         self,
@@ -165,7 +165,7 @@ class Scheduler:
                 for group in [active] if self._batches else [[job] for job in active]:
                     _answer_group(self._answer, group, deadline)
             elif deadline.due:
-                deadline.stop_the_latest(active)
+                deadline.fail_overdue(active)
             runnable = [job for job in active if job.pending is not None]
             if runnable:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)

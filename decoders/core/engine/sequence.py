@@ -242,7 +242,7 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(_no_id("emitted", token, vocab_size))
     for event in events:
-        drafts = (event.drafted, event.longest, event.accepted)
+        drafts = (event.drafted, event.max_accepted, event.accepted)
         counts = (*drafts, event.num_leading, event.passes)
         for count in (*counts, *event.decided):
             if type(count) is not int:

@@ -68,7 +68,7 @@ class Architecture:
         """Study a module with an empty transformers cache; `ValueError` if it cannot run here."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
-        length = longest_sequence(config)
+        length = max_sequence_length(config)
         if length is None:
             raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
         windows = _windows(config)
@@ -124,7 +124,7 @@ def _refuse_other_memories(module: Any) -> None:
     raise ValueError(f"{name} {why}; {_ADVICE}")
 
 
-def longest_sequence(config: Any) -> int | None:
+def max_sequence_length(config: Any) -> int | None:
     """Return the longest sequence that a text config allows; None if it names none."""
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):

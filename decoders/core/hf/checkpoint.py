@@ -28,7 +28,7 @@ _CONVERT_IT = (
     ".save_pretrained(OTHER), and give that folder"
 )
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
-_MOST_HEADER_BYTES = 10**8  # the format's own limit
+_MAX_HEADER_BYTES = 10**8  # the format's own limit
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def count_weights(path: str | Path) -> int | None:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             try:
-                header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
+                header = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
                 facts = [header[name] for name in header if name != "__metadata__"]
                 total += sum(math.prod(fact["shape"]) for fact in facts)
             except (ValueError, TypeError, KeyError):  # loading the file reports the error
@@ -197,7 +197,7 @@ def _sample_of(file: Path) -> Iterator[bytes]:
     yield f"{file.name} {size}\n".encode()
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        yield stream.read(min(length, _MOST_HEADER_BYTES))
+        yield stream.read(min(length, _MAX_HEADER_BYTES))
         for number in range(_STRETCHES):
             stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
             yield stream.read(_STRETCH_BYTES)

@@ -117,8 +117,8 @@ class TransformersGenerate:
         answers = self._answers(model, prompts, sampling, criteria)
         pad = getattr(generation_config, "_pad_token_tensor", None)
         filler = 0 if pad is None else int(pad)
-        longest = max(map(len, answers))
-        added = [answer + [filler] * (longest - len(answer)) for answer in answers]
+        length = max(map(len, answers))
+        added = [answer + [filler] * (length - len(answer)) for answer in answers]
         ids = torch.cat([input_ids, torch.tensor(added, device=input_ids.device)], 1)
         if generation_config.return_dict_in_generate:
             return _output(sequences=ids)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 _POLL_S = 0.05
-_MOST = 1000
+_MAX_CHARACTERS = 1000
 """Characters of a child's error, which a pipe holds while nobody reads."""
 
 
@@ -35,9 +35,9 @@ class Children:
     compiles = True
     """Graphs that are missing may be compiled."""
 
-    def __init__(self, most: int) -> None:
-        """Run at most `most` children at once; 0 starts none."""
-        self._most = most
+    def __init__(self, max_children: int) -> None:
+        """Run at most `max_children` children at once; 0 starts none."""
+        self._max_children = max_children
         self._begun: dict[Path, Any] = {}
 
     def __len__(self) -> int:
@@ -47,9 +47,9 @@ class Children:
     def have(self, path: Path, make: Callable[[], object]) -> bool:
         """Start a child that makes a file; return False if none may start."""
         if path not in self._begun:
-            if not self._most:
+            if not self._max_children:
                 return False
-            while sum(child.is_alive() for child in self._begun.values()) >= self._most:
+            while sum(child.is_alive() for child in self._begun.values()) >= self._max_children:
                 time.sleep(_POLL_S)
             self._begun[path], _ = _started(make)
         return True
@@ -153,4 +153,4 @@ def _compile_alone(make: Callable[[], object], num_threads: int, fails: Any) -> 
     except (Exception, KeyboardInterrupt) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         with suppress(OSError):  # nobody listens
-            fails.send(" ".join(lines[:2])[:_MOST])
+            fails.send(" ".join(lines[:2])[:_MAX_CHARACTERS])

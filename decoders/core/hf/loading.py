@@ -20,7 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 from decoders.core.adapter.gating import decoder_layers
-from decoders.core.hf.architecture import longest_sequence
+from decoders.core.hf.architecture import max_sequence_length
 from decoders.core.hf.checkpoint import (
     MERGE_IT,
     find_checkpoint,
@@ -126,7 +126,7 @@ def context_of(path_or_id: str | Path) -> int | None:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
     except Exception as error:  # the library may raise anything on a damaged folder
         raise unavailable(path_or_id, "model", error) from error
-    return longest_sequence(config)
+    return max_sequence_length(config)
 
 
 def placement(module: Any) -> str:

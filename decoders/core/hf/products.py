@@ -105,11 +105,11 @@ def _product(node: Any, few: Mapping[torch.dtype, int]) -> Any:
     call = node.graph.call_function
     x, weight, *bias = node.args
     held = weight.meta["val"]
-    if not (most := few.get(held.dtype, 0)) or held.dim() != 2:
+    if not (max_rows := few.get(held.dtype, 0)) or held.dim() != 2:
         return None
     if not is_linear:
         weight = call(_aten.t.default, (weight,))
-    made = call(torch.ops.decoders.product.default, (x, weight, most))
+    made = call(torch.ops.decoders.product.default, (x, weight, max_rows))
     if bias and bias[0] is not None:
         made = call(_aten.add.Tensor, (made, bias[0]))
     return made

@@ -80,8 +80,8 @@ class Runner:
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
         graphs = self.graphs if self.compiling else None
-        most = max(call.num_rows for call in calls)
-        if graphs is not None and graphs.serve(most, len(calls)):
+        num_rows = max(call.num_rows for call in calls)
+        if graphs is not None and graphs.serve(num_rows, len(calls)):
             return self._run_graph(layout.framed(calls), graphs)
         if len(calls) == 1 and layout.fits_views(calls[0]):
             return self._run_lone(layout, layout.lone(calls[0]))

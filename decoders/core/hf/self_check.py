@@ -28,7 +28,7 @@ _UNMOVED = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
 the usual rounding is larger. In most models no bit changes."""
 _ENDINGS = 3
 """Other endings of a prompt: rounding may send a row to another expert with one, not with each."""
-_MOST_WORK = 2e11
+_MAX_WORK = 2e11
 """Weights times tokens of the longest compared prompt, which takes a CPU a few seconds."""
 _GPU_WORK = 1000
 """The same limit for a GPU, as a multiple of the CPU's."""
@@ -145,8 +145,8 @@ def _check_causal(model: HFModel, tokens: list[int], own: Tensor, usual: float) 
 def _windows(model: HFModel) -> tuple[int, int]:
     """Return the widest window and the compared window; 0: none, or comparing would take long."""
     window = max((window or 0 for window in model.architecture.windows.values()), default=0)
-    most = _MOST_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
-    fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= most
+    max_work = _MAX_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
+    fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= max_work
     return window, window if fits else 0
 
 

@@ -201,16 +201,16 @@ def _attend(scores: Tensor, values: Tensor, before: _Attended | None) -> _Attend
 
     A row's weights are exactly 0 in contexts of other rows.
     """
-    most = scores.amax((0, 3)).unsqueeze(-1)
+    peak = scores.amax((0, 3)).unsqueeze(-1)
     if before is not None:
-        most = torch.maximum(most, before[0])
-    weights = torch.exp(scores - most)
+        peak = torch.maximum(peak, before[0])
+    weights = torch.exp(scores - peak)
     total = weights.sum(-1, keepdim=True).sum(0)
     mixed = (weights.to(values.dtype) @ values).float().sum(0)
     if before is not None:
-        kept = torch.exp(before[0] - most)
+        kept = torch.exp(before[0] - peak)
         total, mixed = before[1] * kept + total, before[2] * kept + mixed
-    return most, total, mixed
+    return peak, total, mixed
 
 
 def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:

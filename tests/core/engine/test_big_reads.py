@@ -84,7 +84,7 @@ def test_rows_read_in_parts_give_the_very_numbers_of_rows_read_at_once(
     with Largest() as whole:
         expected = read_out(logits, verifying(output, lenient=lenient), sampling)
     for module in ("decoders.core.sampling", "decoders.core.engine.acceptances"):
-        monkeypatch.setattr(f"{module}.MOST_VALUES", 4 * VOCAB)
+        monkeypatch.setattr(f"{module}.MAX_VALUES", 4 * VOCAB)
     with Largest() as parted:
         found = read_out(logits, verifying(output, lenient=lenient), sampling)
     assert same(found, expected)

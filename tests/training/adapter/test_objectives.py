@@ -29,7 +29,7 @@ from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.objectives import ObjectiveName, Outcome, loss_of, predictions, run
 from training.adapter.student import Student
-from training.adapter.windows import LEAST_MASS, Windows, WindowSampling, draw_windows
+from training.adapter.windows import MIN_MASS, Windows, WindowSampling, draw_windows
 from training.text.data import Row
 
 VOCAB, WIDTH, TOP_K = 29, 32, 7
@@ -163,7 +163,7 @@ def slow(student: Student, windows: Windows, top_k: int) -> list[Slot]:
                     else edge + distribution[token].item() * windows.noise[b, q]
                 )
                 argmax = int(distributions[carried - 1].argmax())
-                agrees = token == argmax if greedy else distribution[token] > LEAST_MASS
+                agrees = token == argmax if greedy else distribution[token] > MIN_MASS
                 if shift:
                     counting.append((whole and bool(agrees), row.ids[carried + 1]))
                 else:
@@ -375,7 +375,7 @@ def test_a_c_ptp_slot_draws_from_its_own_warped_distribution(seed: int) -> None:
             )
             u = known[:token].sum().double() + known[token].double() * (1 - windows.noise[b, q])
             drawn = int(pick(said[None], u[None]))
-            counts = bool(known[token] > LEAST_MASS)
+            counts = bool(known[token] > MIN_MASS)
             right, confidence = drawn == token, said[drawn]
         kinds.add((greedy, counts, right))
         assert bool(judged.counts[m]) == counts

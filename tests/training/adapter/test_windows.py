@@ -21,7 +21,7 @@ from decoders.core.adapter_config import VARIANTS, Variant
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.windows import (
-    LEAST_MASS,
+    MIN_MASS,
     Windows,
     WindowSampling,
     carried,
@@ -292,7 +292,7 @@ def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
                 agrees = (
                     text[before] == top
                     if greedy
-                    else bool(distribution[0, text[before]] > LEAST_MASS)
+                    else bool(distribution[0, text[before]] > MIN_MASS)
                 )
                 # O-PTP may still learn a greedy token that the text does not have
                 counts = alive and (agrees or (greedy and variant == "o-ptp"))

@@ -20,7 +20,7 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call
-from decoders.core.registry import build, code_of, parse_spec, register
+from decoders.core.registry import build, named_code, parse_spec, register
 from decoders.core.types import MAX_DRAFTS, CallResult, DecoderSpec
 
 _PART = "a decoder that drafts by itself: eagle, jacobi, lookup, medusa, spec or your own"
@@ -70,7 +70,7 @@ class Hybrid(DraftAndVerify):
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the paths of code that the parts name."""
         texts = [options[part] for part in ("first", "then") if part in options]
-        return tuple(path for text in texts for path in code_of(_spec(text)))
+        return tuple(path for text in texts for path in named_code(_spec(text)))
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -111,8 +111,8 @@ def open_dataset(
     path = Path(dataset).expanduser()
     if exists(path) and not path.is_dir():
         table = read_table(path)
-        return table.where, _split_of({"train": table.rows}, dataset, split)
-    return f"{dataset}, row", enumerate(_split_of(_opened(dataset, path, config), dataset, split))
+        return table.where, _pick_split({"train": table.rows}, dataset, split)
+    return f"{dataset}, row", enumerate(_pick_split(_opened(dataset, path, config), dataset, split))
 
 
 def _opened(dataset: str, path: Path, config: str | None) -> Any:
@@ -138,7 +138,7 @@ def _opened(dataset: str, path: Path, config: str | None) -> Any:
         raise ValueError(f"cannot open the dataset {dataset!r}: {reason}") from error
 
 
-def _split_of(opened: Any, dataset: str, split: str | None) -> Any:
+def _pick_split(opened: Any, dataset: str, split: str | None) -> Any:
     if not isinstance(opened, Mapping):  # a single table, saved by save_to_disk
         return opened
     names = list(opened)

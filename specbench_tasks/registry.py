@@ -141,15 +141,15 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
 
 
 def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
-    if path := _path_of(spec):
-        return f"file:{path.name}", _of_path(path, columns)
+    if path := _as_path(spec):
+        return f"file:{path.name}", _load_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
         _check_name(name)
     if names and all(name in _NAMED for name in names):
         chosen = [family for family in _NAMED if family in names]
         name = "zoo" if tuple(chosen) == FAMILIES else f"zoo:{','.join(chosen)}"
-        return name, _of_zoo(chosen)
+        return name, _load_zoo(chosen)
     if len(names) != 1:
         raise ValueError(
             f"--tasks got {spec!r}; give one source ({', '.join(_SPELLED)}), or names of zoo "
@@ -163,10 +163,10 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
         return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
     if source == "specbench":
         return "specbench", load_specbench(path if value else None)
-    return "zoo", _of_zoo(FAMILIES)
+    return "zoo", _load_zoo(FAMILIES)
 
 
-def _path_of(spec: str) -> Path | None:
+def _as_path(spec: str) -> Path | None:
     """Return `spec` as a path; None if it holds names, or a source with its value."""
     text = spec.strip()
     path = Path(text).expanduser()
@@ -176,14 +176,14 @@ def _path_of(spec: str) -> Path | None:
     return path if looks or exists(path) else None
 
 
-def _of_path(path: Path, columns: Mapping[str, str]) -> Reading:
+def _load_path(path: Path, columns: Mapping[str, str]) -> Reading:
     questions = path / "question.jsonl"
     if path.is_dir() and not questions.is_file():
         return load_hf(str(path), columns)
     return load_file(questions if path.is_dir() else path, columns)
 
 
-def _of_zoo(families: Sequence[str]) -> Reading:
+def _load_zoo(families: Sequence[str]) -> Reading:
     chosen = [c for family in families for c in zoo_conversations(family)]
     return Reading(conversations=chosen, notes=())
 

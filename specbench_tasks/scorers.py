@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from specbench_tasks import maths
-from specbench_tasks.generators.lists import items_of
+from specbench_tasks.generators.lists import split_items
 from specbench_tasks.task import Constraint, GoldAnswer
-from specbench_tasks.words import RougeWords, answer_of, normalized_words, spaced
+from specbench_tasks.words import RougeWords, extract_answer, normalized_words, spaced
 
 PRIMARY: dict[str, str] = {
     "mt_bench": "constraints_met",
@@ -76,7 +76,7 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
     needed = "constraints" if family == "mt_bench" else "answers"
     if not getattr(reference, needed):
         raise ValueError(f"a {family} reference needs {needed}; got {reference!r}")
-    return _SCORERS[family](answer_of(output), reference)
+    return _SCORERS[family](extract_answer(output), reference)
 
 
 def unreadable(family: str, reference: GoldAnswer) -> str | None:
@@ -113,7 +113,7 @@ def corpus_scores(
             "output, and at least one"
         )
     if family == "translation":
-        return _corpus_translation([answer_of(text) for text in outputs], references)
+        return _corpus_translation([extract_answer(text) for text in outputs], references)
     rows = [score(family, *pair) for pair in zip(outputs, references, strict=True)]
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
@@ -132,7 +132,7 @@ def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
     """Return n-gram counts by length (matching, then all), and the lengths of text and gold."""
     import sacrebleu
 
-    found = sacrebleu.sentence_bleu(spaced(answer_of(output)), [*map(spaced, answers)])
+    found = sacrebleu.sentence_bleu(spaced(extract_answer(output)), [*map(spaced, answers)])
     return (*found.counts, *found.totals, found.sys_len, found.ref_len)
 
 
@@ -169,12 +169,12 @@ def _summary(output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def _list(output: str, reference: GoldAnswer) -> dict[str, float]:
-    got = items_of(output)
-    return {"right_list": float(any(got == items_of(gold) for gold in reference.answers))}
+    got = split_items(output)
+    return {"right_list": float(any(got == split_items(gold) for gold in reference.answers))}
 
 
 def _reordered(output: str, reference: GoldAnswer) -> dict[str, float]:
-    got, given = items_of(output), items_of(reference.answers[0])
+    got, given = split_items(output), split_items(reference.answers[0])
     return {"right_list": float(got != given and sorted(got) == sorted(given))}
 
 

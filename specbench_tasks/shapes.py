@@ -32,7 +32,7 @@ _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "develope
 _CALLS = ("tool_calls", "function_call")
 
 
-def messages_of(field: str, cell: Any) -> list[Message]:
+def read_messages(field: str, cell: Any) -> list[Message]:
     """Return the messages of a cell, as ``{"role", "content"}`` with text content.
 
     Messages are in OpenAI's form or in ShareGPT's (``{"from": "human", "value": …}``). Content is
@@ -120,7 +120,7 @@ class Asked:
     fields: frozenset[str]
 
 
-def asked_of(row: Row, named: str | None) -> Asked:
+def read_prompt(row: Row, named: str | None) -> Asked:
     """Read the prompt of a row; `named` is the prompt's field if the user has named it.
 
     Raises:
@@ -199,7 +199,7 @@ def _turns(field: str, cell: Any) -> Turns:
     if isinstance(cell, str) and field not in _LISTS[1:]:
         return None, [cell], [None]
     if field in _LISTS[1:] or _all(cell, Mapping):
-        return _talk(field, messages_of(field, cell))
+        return _talk(field, read_messages(field, cell))
     if _all(cell, str):
         return None, list(cell), [None] * len(cell)
     raise ValueError(

@@ -45,7 +45,7 @@ def read_table(path: Path) -> Table:
             read or is not an object, invalid text, or no rows.
     """
     try:
-        data = _bytes_of(path)
+        data = _read_bytes(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     if data.startswith(b"PAR1") or path.suffix == ".parquet":
@@ -57,7 +57,7 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def _bytes_of(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a file in it ({_KINDS})")
     if not path.exists():

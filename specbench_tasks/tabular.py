@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, Asked, asked_of, gsm8k_answer, short
+from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, Asked, gsm8k_answer, read_prompt, short
 from specbench_tasks.specbench import FAMILY_OF, MT_BENCH, detokenised
 from specbench_tasks.tables import Row, Table
 from specbench_tasks.task import FAMILIES, OTHER, Conversation, GoldAnswer
@@ -71,7 +71,7 @@ def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Readin
     unread: dict[str, None] = {}
     for index, (number, row) in enumerate(table.rows):
         try:
-            found = asked_of(row, columns.get("prompt"))
+            found = read_prompt(row, columns.get("prompt"))
             conversation = _conversation(found, row, stem, index, columns)
             if conversation.id in made:
                 raise ValueError(f"the id {conversation.id!r} occurs twice; ids must be unique")

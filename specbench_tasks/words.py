@@ -35,7 +35,7 @@ _CLOSED = re.compile(r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.I
 _OPENED = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
 
 
-def answer_of(output: str) -> str:
+def extract_answer(output: str) -> str:
     """Return what follows the last closing think tag, without thoughts that were not closed."""
     said = _CLOSED.split(output)[-1]
     return _OPENED.split(said)[0].strip()

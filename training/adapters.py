@@ -37,15 +37,15 @@ from training.heads.layer_job import LayerJob
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
 from training.judged import Best
-from training.loop import fingerprint_of
+from training.loop import fingerprint
 from training.reporter import Reporter, TrainingProgress
 from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
 from training.text.completions import Teacher
-from training.text.sources import Source, source_of
+from training.text.sources import Source, build_source
 
 _UNIFORM_SCALE = 0.1
 """Factor on the fresh embedding of u in an adapter that begins from one with masks."""
-_OF_STATES: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
+_HEAD_KINDS: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
     "layer": (DraftLayer, LayerJob, {"unroll": "num_slots", "words": "num_words"}),
     "drafter": (ParallelLayers, ParallelJob, {}),
     "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
@@ -104,16 +104,16 @@ def build_job(
     base = {"architecture": type(model.module).__name__, "weights_sha256": weights_sha256(path)}
     if isinstance(recipe, HeadsRecipe):
         room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")
-        adapter, make = _of_states(recipe, model, reporter)
+        adapter, make = _begin_heads(recipe, model, reporter)
     else:
         room, teacher = max_row_length(model.architecture), None
         if recipe.model.teacher is not None:
             taught_by = located(recipe.model.teacher, locate)
             teacher, base["teacher_sha256"] = opened(taught_by), weights_sha256(taught_by)
         tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
-        adapter, make = _of_slots(recipe, model, tokenizer, teacher, reporter)
+        adapter, make = _begin_slots(recipe, model, tokenizer, teacher, reporter)
     rehearse(model, adapter, make)
-    source = source_of(
+    source = build_source(
         recipe.data,
         tokenizer=tokenizer,
         max_length=room,
@@ -123,13 +123,13 @@ def build_job(
     )
     job = make(source)
     job.base = base
-    job.fingerprint = fingerprint_of(recipe.decisive(), base["weights_sha256"], source.facts)
+    job.fingerprint = fingerprint(recipe.decisive(), base["weights_sha256"], source.facts)
     if recipe.run.choose == "best":
         job.best = Best(state / BEST)
     return job
 
 
-def _of_slots(
+def _begin_slots(
     recipe: AdapterRecipe, model: HFModel, tokenizer: Any, teacher: Any, reporter: Reporter
 ) -> _Made:
     module, run, blocks = model.module, recipe.run, None
@@ -151,7 +151,7 @@ def _of_slots(
     return adapter, make
 
 
-def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made:
+def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made:
     module = model.module
     if not model.architecture.reads_hidden:
         raise ValueError(
@@ -159,8 +159,8 @@ def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made
             "cannot be trained for it"
         )
     num_words, width = module.get_output_embeddings().weight.shape
-    name = next((name for name in _OF_STATES if getattr(recipe, name) is not None), "heads")
-    kind, job, names = _OF_STATES[name]
+    name = next((name for name in _HEAD_KINDS if getattr(recipe, name) is not None), "heads")
+    kind, job, names = _HEAD_KINDS[name]
     table: Any = getattr(recipe, name) or HeadsTable()
     values = table.model_dump(exclude={"seed", "initial"}).items()
     sizes = {"num_slots": 1, "code": "constant"} | {names.get(k, k): v for k, v in values}

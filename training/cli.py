@@ -39,7 +39,7 @@ def _option(kind: Any, default: Any, *names: str, text: str) -> tuple[Any, Any]:
     return Annotated[kind, typer.Option(*names, help=text)], default
 
 
-_OF_ADAPTERS: dict[str, tuple[Any, Any]] = {
+_ADAPTER_KINDS: dict[str, tuple[Any, Any]] = {
     "recipe": _option(
         Path | None, None, text="[default: training/recipes, for the zoo or for any model]"
     ),
@@ -97,14 +97,14 @@ def _adapter_verb(kind: str, text: str) -> None:
     def verb(given: Given) -> None:
         _train(kind, given)
 
-    train.command(kind, help=text)(gathering(_OF_ADAPTERS)(verb))
+    train.command(kind, help=text)(gathering(_ADAPTER_KINDS)(verb))
 
 
 _adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.md.")
 
 
 @train.command("idlm")
-@gathering(_OF_ADAPTERS)
+@gathering(_ADAPTER_KINDS)
 def train_idlm(
     objective: Annotated[
         Literal["refine", "isd"], typer.Option(help="refine: for nar and idlm; isd: for isd.")

@@ -27,7 +27,7 @@ from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
 from training.forward import fresh_llama, hidden_states
 from training.judged import Best
-from training.loop import Piece, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import (
     Count,
     LoopTable,
@@ -42,7 +42,7 @@ from training.recipe import (
 from training.reporter import Reporter, TrainingProgress
 from training.run import BEST, Locate, TrainingOptions, open_checkpoint, train_recipe
 from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
-from training.text.sources import source_of
+from training.text.sources import build_source
 from training.workers import worker
 
 _MAX_DRAFTS = 4  # consecutive drafts that an evaluation counts
@@ -118,14 +118,14 @@ class DraftJob:
         dtype = getattr(torch, recipe.model.dtype)
         target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype).to(device)
         self._target, self._head = target.base_model, target.get_output_embeddings()
-        source = source_of(
+        source = build_source(
             recipe.data,
             tokenizer=open_checkpoint(folder, "AutoTokenizer"),
             max_length=target.config.max_position_embeddings,
             folder=state,
         )
         self.source = stored_completions(source, "a draft")
-        self.fingerprint = fingerprint_of(recipe.decisive(), self.taught_by, source.facts)
+        self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.facts)
         self.trained = fresh_draft(target, recipe.draft).to(device)
         self.stored: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""

@@ -198,7 +198,7 @@ def muon_and_adamw(
     ]
 
 
-def fingerprint_of(*parts: Any) -> str:
+def fingerprint(*parts: Any) -> str:
     """Return a hash of the settings that decide a run's steps."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

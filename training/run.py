@@ -67,7 +67,7 @@ def train_jobs(
     """
     state = output / ".training"
     state.mkdir(parents=True, exist_ok=True)
-    single = _device_of(options.get("device")).type != "cpu"
+    single = _choose_device(options.get("device")).type != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
     stop_after_s = options.get("stop_after_s")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
@@ -91,7 +91,7 @@ def _train(
     for name, build in builds.items():
         log, unit = state / f"{name}.jsonl", "slots" if name == "adapter" else "tokens"
         with Reporter(progress, name, log if first else None, unit) as reporter:
-            device = _device_of(options.get("device"))
+            device = _choose_device(options.get("device"))
             job = build(recipe, output, device, reporter, options.get("locate", str))
             if not options.get("resume", True):  # after `build`: a bad recipe deletes nothing
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
@@ -112,7 +112,7 @@ def _keep_log(output: Path, trained: Iterable[str]) -> None:
             shutil.copyfile(log, output / "training_log.jsonl")
 
 
-def _device_of(name: str | None) -> torch.device:
+def _choose_device(name: str | None) -> torch.device:
     """Return the named device; None means CUDA if there is a GPU, as in `bench run`."""
     try:
         return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -33,13 +33,13 @@ def own_storages(decoder: Decoder) -> dict[int, Tensor]:
     return found
 
 
-def storages_of(model: Model) -> set[int]:
+def weight_storages(model: Model) -> set[int]:
     """Return the addresses of the storages of a model's weights."""
     module = getattr(model, "module", None)
-    return {each.untyped_storage().data_ptr() for each in _of_module(module)}
+    return {each.untyped_storage().data_ptr() for each in _module_tensors(module)}
 
 
-def _of_module(module: Any) -> Iterator[Tensor]:
+def _module_tensors(module: Any) -> Iterator[Tensor]:
     if isinstance(module, nn.Module):
         yield from module.parameters()
         yield from module.buffers()
@@ -54,9 +54,9 @@ def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(thing, Tensor):
         yield thing
     elif isinstance(thing, nn.Module):
-        yield from _of_module(thing)
+        yield from _module_tensors(thing)
     elif isinstance(thing, Model):
-        yield from _of_module(getattr(thing, "module", None))
+        yield from _module_tensors(getattr(thing, "module", None))
     elif isinstance(thing, Mapping):
         parts = [*thing.values()]
     elif isinstance(thing, _CONTAINERS):

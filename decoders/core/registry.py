@@ -157,7 +157,7 @@ def _check_needs(decoder: Decoder, name: str) -> None:
         )
 
 
-def code_of(spec: DecoderSpec) -> tuple[str, ...]:
+def named_code(spec: DecoderSpec) -> tuple[str, ...]:
     """Return the paths of code that a spec names; import nothing but installed packages."""
     path, is_file, _ = spec.name.rpartition(":")
     if is_file:

@@ -1,7 +1,7 @@
 """Prompts with references, drawn from seeded grammars (standard library only).
 
 The zoo has six families; lists are used only if named. A prompt's split depends only on its
-content (see `base.split_of`).
+content (see `base.key_split`).
 """
 
 from __future__ import annotations

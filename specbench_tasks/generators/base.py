@@ -43,7 +43,7 @@ def texts(name: str) -> dict[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def split_of(key: str) -> Split:
+def key_split(key: str) -> Split:
     """Return the split of a content key, by its checksum; it never depends on a seed."""
     return "test" if zlib.crc32(key.encode()) % _TEST_SHARE == 0 else "train"
 

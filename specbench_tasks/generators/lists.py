@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from functools import cache
 from math import comb, factorial, perm
 
-from specbench_tasks.generators.base import Item, Split, pick, pick_distinct, single_turn, split_of
+from specbench_tasks.generators.base import Item, Split, key_split, pick, pick_distinct, single_turn
 from specbench_tasks.task import LISTS
 
 NUM_ITEMS = 6
@@ -53,7 +53,7 @@ def written(items: list[str]) -> str:
     return ", ".join(items)
 
 
-def items_of(text: str) -> list[str]:
+def split_items(text: str) -> list[str]:
     """Return an answer's comma-separated items; other text does not yield single letters."""
     return [part.strip() for part in text.strip().removesuffix(".").split(",")]
 
@@ -87,7 +87,7 @@ def _letters(rng: random.Random, split: Split, family: str) -> list[str]:
     """Draw different letters, one more than a list has."""
     while True:
         letters = pick_distinct(rng, string.ascii_uppercase, NUM_ITEMS + 1)
-        if split_of(f"{family} {letters}") == split:
+        if key_split(f"{family} {letters}") == split:
             return letters
 
 

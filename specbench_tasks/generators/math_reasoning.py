@@ -13,9 +13,9 @@ from specbench_tasks.generators.base import (
     Item,
     Split,
     he_or_she,
+    key_split,
     pick,
     single_turn,
-    split_of,
     texts,
 )
 
@@ -57,11 +57,11 @@ def draw(rng: random.Random, split: Split) -> Item:
         start = boxes * each if packed else rng.randint(8, 90)
         steps = _draw_steps(rng, start, num_steps)
         if drill and rng.random() < 0.3:
-            if split_of(f"math {boxes}*{each}") == split:
+            if key_split(f"math {boxes}*{each}") == split:
                 return _times(boxes, each)
             continue
         key = (f"{boxes}*{each}" if packed else str(start)) + "".join(f"{s:+}" for s in steps)
-        if split_of(f"math {key}") == split:
+        if key_split(f"math {key}") == split:
             break
     if drill:
         return _drill(rng, start, steps[0])

@@ -19,9 +19,9 @@ from specbench_tasks.generators.base import (
     Split,
     he_or_she,
     his_or_her,
+    key_split,
     pick,
     pick_distinct,
-    split_of,
     texts,
 )
 from specbench_tasks.task import Constraint, GoldAnswer
@@ -39,7 +39,7 @@ def draw(rng: random.Random, split: Split) -> Item:
         name, friend = pick_distinct(rng, NAMES, 2)
         animal = pick(rng, ANIMALS)
         words = pick_distinct(rng, THINGS, 3)
-        if split_of(f"mt_bench {name} {animal} {words}") == split:
+        if key_split(f"mt_bench {name} {animal} {words}") == split:
             break
     slots = {
         "name": name,

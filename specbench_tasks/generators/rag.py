@@ -17,10 +17,10 @@ from specbench_tasks.generators.base import (
     THINGS,
     Item,
     Split,
+    key_split,
     pick,
     pick_distinct,
     single_turn,
-    split_of,
     texts,
 )
 
@@ -36,7 +36,7 @@ def draw(rng: random.Random, split: Split) -> Item:
         kinds = pick_distinct(rng, tuple(_FACTS), len(_FACTS))
         index = rng.randrange(len(kinds))
         asked, kind = index // 2, kinds[index]
-        if split_of(f"rag {kind} {names} {people[asked].values()}") == split:
+        if key_split(f"rag {kind} {names} {people[asked].values()}") == split:
             break
     told = [
         " ".join(_FACTS[k]["told"].format(name=name, **values) for k in own)

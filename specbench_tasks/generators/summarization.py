@@ -17,10 +17,10 @@ from specbench_tasks.generators.base import (
     SURNAMES,
     Item,
     Split,
+    key_split,
     pick,
     pick_distinct,
     single_turn,
-    split_of,
     texts,
 )
 
@@ -33,7 +33,7 @@ def draw(rng: random.Random, split: Split) -> Item:
     while True:
         kind_index = rng.randrange(len(_KINDS))
         slots = _slots(rng)
-        if split_of(f"summarization {kind_index} {sorted(slots.items())}") == split:
+        if key_split(f"summarization {kind_index} {sorted(slots.items())}") == split:
             break
     kind = _KINDS[kind_index]
     body = [pick(rng, fact) for fact in kind["facts"]]

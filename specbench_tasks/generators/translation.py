@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specbench_tasks.generators.base import NAMES, Item, Split, pick, single_turn, split_of, texts
+from specbench_tasks.generators.base import NAMES, Item, Split, key_split, pick, single_turn, texts
 
 
 class Noun(NamedTuple):
@@ -51,7 +51,7 @@ def draw(rng: random.Random, split: Split) -> Item:
     pairs: list[tuple[str, str]] = []
     while len(pairs) < num:
         pair = _sentence(rng)
-        if split_of(f"translation {pair[0]}") == split:
+        if key_split(f"translation {pair[0]}") == split:
             pairs.append(pair)
     english, german = (" ".join(sentences) for sentences in zip(*pairs, strict=True))
     return single_turn(pick(rng, _TEXTS["instructions"]).format(text=english), german)

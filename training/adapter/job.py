@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
 from training.adapter.blocks import BlockRules
-from training.adapter.objectives import Outcome, clean_loss, loss_of, predictions, run
+from training.adapter.objectives import Outcome, clean_loss, predictions, run, slot_loss
 from training.adapter.recipe import RunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
@@ -83,9 +83,9 @@ class AdapterJob(JudgedJob):
     def _loss(self, outcome: Outcome, rows: Sequence[Row]) -> Tensor:
         """Return the objective's loss, mixed with hard labels and the loss of token rows."""
         share, weight = self.run.label_share, self.run.clean
-        loss = loss_of(self.student, outcome, self.run.objective)
+        loss = slot_loss(self.student, outcome, self.run.objective)
         if share:
-            loss = (1 - share) * loss + share * loss_of(self.student, outcome, "one-hot")
+            loss = (1 - share) * loss + share * slot_loss(self.student, outcome, "one-hot")
         if weight == 0:
             return loss
         clean = clean_loss(self.student, outcome, learnt(rows).to(loss.device))

@@ -90,7 +90,7 @@ def _showing_own(
     return showing(torch.where(blocks.own, before, blocks.shown))
 
 
-def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:
+def slot_loss(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:
     """Return the summed loss of the usable slots.
 
     Divergences are between unwarped distributions. Greedy windows learn the teacher's argmax.

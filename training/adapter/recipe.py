@@ -1,4 +1,4 @@
-"""The tables of an adapter recipe; for [data] see `training.text.sources.source_of`."""
+"""The tables of an adapter recipe; for [data] see `training.text.sources.build_source`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
-from training.forward import ATTENTION, additive, logits_of
+from training.forward import ATTENTION, additive, head_logits
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
@@ -55,11 +55,11 @@ class Student:
         None: `module` itself. An unsuitable adapter or architecture raises `ValueError`.
         """
         adapter.check_fits(module)
-        self.facts = _facts_of(module)
+        self.facts = _study(module)
         self.module = module.eval().requires_grad_(False)
         self.other: Any = None
         if teacher is not None:
-            _facts_of(teacher)
+            _study(teacher)
             sizes = [m.get_output_embeddings().weight.shape[0] for m in (module, teacher)]
             if sizes[0] != sizes[1]:
                 raise ValueError(
@@ -101,7 +101,7 @@ class Student:
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of the teacher's hidden states."""
-        return logits_of((self.other or self.module).get_output_embeddings(), hidden)
+        return head_logits((self.other or self.module).get_output_embeddings(), hidden)
 
     def _run_rows(self, ids: Tensor, cache: ContextCache) -> Tensor:
         length = ids.shape[1]
@@ -187,7 +187,7 @@ class Student:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of hidden states."""
-        return logits_of(self.head, hidden)
+        return head_logits(self.head, hidden)
 
     @torch.no_grad()
     def merge(self) -> Any:
@@ -227,7 +227,7 @@ class Student:
         return added if len(kinds) == 1 else dict.fromkeys(kinds, added)
 
 
-def _facts_of(module: Any) -> Architecture:
+def _study(module: Any) -> Architecture:
     facts = Architecture.of(module, DynamicCache())
     if not facts.reads_hidden:
         raise ValueError(

@@ -88,7 +88,7 @@ class Windows:
 
     def slot(self, variant: Variant) -> Tensor:
         """Return the number of each slot in its window, from 0."""
-        return (self.depth - shift_of(variant)).clamp(min=0)
+        return (self.depth - first_target(variant)).clamp(min=0)
 
     def to(self, device: torch.device) -> Windows:
         """Return the same windows on a device."""
@@ -134,7 +134,7 @@ def draw_windows(
     token, depth = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     number = np.full(shape, -1, np.int64)
     warp, greedy = np.ones((*shape, 2), np.float32), np.zeros(shape, bool)
-    shift = shift_of(variant)
+    shift = first_target(variant)
     drawn: list[Placed] = []
     for b, row in enumerate(rows):
         ends = _ends(row)
@@ -185,7 +185,7 @@ def draw_windows(
     )
 
 
-def shift_of(variant: Variant) -> int:
+def first_target(variant: Variant) -> int:
     """Return the distance from a window's start to the first token that a slot predicts."""
     return int(variant != "o-ptp")
 
@@ -233,7 +233,7 @@ def explain(
 
 def carried(windows: Windows, variant: Variant) -> Tensor:
     """Return the index of the token whose u each slot carries; 0 for padding."""
-    return (windows.index - shift_of(variant)).clamp(min=0)
+    return (windows.index - first_target(variant)).clamp(min=0)
 
 
 def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.adapter.heads import DraftHeads
-from training.forward import logits_of
+from training.forward import head_logits
 from training.heads.recipe import RunTable
 from training.judged import JudgedJob, Report
 from training.loop import Piece
@@ -59,9 +59,9 @@ class HiddenJob(JudgedJob):
         return groups(rows, max(1, min(self.run.max_tokens, max_tokens)))
 
     def _batch(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""
+        """Return ids ``[B, T]`` and `head_targets` ``[B, T, H]`` of rows."""
         ids, device = padded(rows), next(self.heads.parameters()).device
-        targets = targets_of(rows, self.heads.config.num_slots)
+        targets = head_targets(rows, self.heads.config.num_slots)
         return ids.to(device), targets.to(device)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
@@ -78,7 +78,7 @@ class HiddenJob(JudgedJob):
             yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
 
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Yield logits ``[M, H, W]``, `targets_of` ``[M, H]`` and, if learnt, the target's logits.
+        """Yield logits ``[M, H, W]``, `head_targets` ``[M, H]``, and target logits if learnt.
 
         Each item covers some of the states. With None as the target's logits, the text is learnt.
         """
@@ -95,7 +95,7 @@ class HiddenJob(JudgedJob):
         ranks, known = [], []
         for group in self._groups(rows):
             for logits, targets, _ in self._drafted(group):
-                ranks.append(ranks_of(logits, self._indices(targets)).cpu())
+                ranks.append(word_ranks(logits, self._indices(targets)).cpu())
                 known.append((targets != NONE).cpu())
         return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
 
@@ -123,16 +123,16 @@ class HeadsJob(HiddenJob):
             states, chosen = hidden[counts].float(), targets[counts]
         size = max(1, self.run.max_logits // (targets.shape[-1] * len(self._head.weight)))
         for some, targets in zip(torch.split(states, size), torch.split(chosen, size), strict=True):
-            yield logits_of(self._head, self.heads(some)), targets, None
+            yield head_logits(self._head, self.heads(some)), targets, None
 
 
-def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
+def word_ranks(logits: Tensor, indices: Tensor) -> Tensor:
     """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``; W if not included."""
     own = logits.gather(-1, indices.clamp(min=0)[..., None])
     return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
-def targets_of(rows: Sequence[Row], num_heads: int) -> Tensor:
+def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
     """Return each head's target token at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
 
     The target of head h is the token 2 + h positions later. An index has targets only if the

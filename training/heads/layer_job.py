@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.adapter.draft_layer import DraftLayer, ShortHead
-from training.forward import logits_of
+from training.forward import head_logits
 from training.heads.job import NONE, HiddenJob
 from training.text.data import PoolSource, Row
 from training.text.sources import Source
@@ -77,10 +77,10 @@ class LayerJob(HiddenJob):
         with torch.no_grad():
             (hidden,) = self._asked(rows, ids, lambda _, ids: [self._states(ids)])
             embedded = self.module.get_input_embeddings()(ids).float()
-            read = logits_of(self._head, hidden)
+            read = head_logits(self._head, hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)
         states = unrolled(self.heads, hidden, embedded, depths)
-        drafted = logits_of(self._head, torch.stack([each[counts] for each in states], 1))
+        drafted = head_logits(self._head, torch.stack([each[counts] for each in states], 1))
         yield drafted, targets[counts], truth
 
 

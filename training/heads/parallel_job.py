@@ -29,8 +29,8 @@ from training.adapter.lean_job import (
     taught_loss,
 )
 from training.adapter.windows import MIN_MASS
-from training.forward import additive, logits_of
-from training.heads.job import ByKind, HeldOut, ranks_of
+from training.forward import additive, head_logits
+from training.heads.job import ByKind, HeldOut, word_ranks
 from training.heads.layer_job import LayerJob
 from training.loop import Piece, muon_and_adamw
 from training.reporter import TrainingProgress
@@ -157,7 +157,7 @@ class ParallelJob(LayerJob):
         """Return states, left edges and widths of intervals, likely tokens and their logits."""
         hidden, asked = self._states(ids), upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
-        read = functools.partial(logits_of, self._whole_head)
+        read = functools.partial(head_logits, self._whole_head)
         (_, left, mass), top = ask_teacher(read, ids, hidden, asked, heat, self.run.teacher_top)
         return [hidden, left, mass, *top]
 
@@ -186,7 +186,7 @@ class ParallelJob(LayerJob):
             slots = self._slots(group)
             with self._autocast():
                 logits = F.linear(slots.features, self._rows)
-            ranks = ranks_of(logits.float(), self._indices(slots.label)).cpu()
+            ranks = word_ranks(logits.float(), self._indices(slots.label)).cpu()
             inside = slots.inside.cpu()
             greedy = torch.tensor([row.temperature == 0 for row in group])[:, None]
             drafts = inside[..., 0]

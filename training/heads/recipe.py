@@ -1,4 +1,4 @@
-"""The tables of a recipe of heads; for [data] see `training.text.sources.source_of`."""
+"""The tables of a recipe of heads; for [data] see `training.text.sources.build_source`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from training.inverse.data import Trips, TripSettings
 from training.inverse.model import ModelSettings, SlotTransformer
 from training.inverse.report import SLOTS, ar_nats, c_ptp_nats, compare, held_out_text
 from training.inverse.windows import Read, TextWindows, draw_text
-from training.loop import Piece, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
 from training.reporter import Reporter, TrainingProgress
 from training.run import Build, Locate, TrainingOptions, train_jobs
@@ -87,7 +87,7 @@ class InverseJob:
         self.trips = Trips(recipe.source)
         self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
         self.trained.uniforms.requires_grad_(name == "c-ptp")
-        self.fingerprint = fingerprint_of(name, recipe.decisive())
+        self.fingerprint = fingerprint(name, recipe.decisive())
         self._held_out = held_out_text(self.trips, self.run.eval_rows, **self.run.sizes)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:

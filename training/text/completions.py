@@ -106,12 +106,12 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row],
     files = sorted(pattern.parent.glob(pattern.name))
     if not files:
         raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
-    rows = [row for file in files for row in _rows_of(file, vocab_size)]
+    rows = [row for file in files for row in _read_rows(file, vocab_size)]
     fitting = [row for row in rows if len(row.ids) <= max_tokens]
     return fitting, {"files": len(files), "rows_passed_over": len(rows) - len(fitting)}
 
 
-def _rows_of(file: Path, vocab_size: int) -> list[Row]:
+def _read_rows(file: Path, vocab_size: int) -> list[Row]:
     try:
         completions = list(read_completions(file).values())
     except (ValueError, KeyError, TypeError) as error:

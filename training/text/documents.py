@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from specbench_tasks.loaders import open_dataset
-from specbench_tasks.shapes import Message, messages_of, short
+from specbench_tasks.shapes import Message, read_messages, short
 from specbench_tasks.tables import read_table
 from training.text.data import Row
 
@@ -56,14 +56,14 @@ def read_documents(
     """
     file = Path(path).expanduser()
     if kind == "text" and file.suffix == ".txt":
-        return map(use, _texts_of(file, columns, by_line=by_line))
+        return map(use, _read_texts(file, columns, by_line=by_line))
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be 1 or above (rows of the dataset)")
     where, rows = read_table(file) if kind == "text" else open_dataset(path, config, split)
     return _used(itertools.islice(rows, limit), where, columns or {}, use)
 
 
-def _texts_of(file: Path, columns: Mapping[str, str] | None, *, by_line: bool) -> list[str]:
+def _read_texts(file: Path, columns: Mapping[str, str] | None, *, by_line: bool) -> list[str]:
     if columns:
         raise ValueError(f"{file} has no columns; leave columns out, or give a file with rows")
     try:
@@ -102,7 +102,7 @@ def _used(
         yield used
 
 
-def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
+def cut_rows(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
     """Return rows of at most `max_tokens` tokens; a document too short to learn gives no rows.
 
     A document is cut into consecutive rows. Each begins with the BOS token if the tokenizer puts
@@ -111,7 +111,7 @@ def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
     """
     if not isinstance(document, str):
         if not tokenizer.chat_template:
-            return rows_of(_joined(document), tokenizer, max_tokens)
+            return cut_rows(_joined(document), tokenizer, max_tokens)
         return [_chat_row(document, tokenizer, max_tokens)]
     opening = _opening(tokenizer)
     body = [token for block in _blocks(document) for token in _encode(tokenizer, block)]
@@ -120,7 +120,7 @@ def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
     return [_learnt_whole(ids) for ids in cuts if len(ids) > 1]
 
 
-def prompt_of(document: Document, tokenizer: Any) -> list[int]:
+def first_prompt(document: Document, tokenizer: Any) -> list[int]:
     """Return a document's ids, or a conversation's ids up to the first answer, as a prompt."""
     if isinstance(document, str):
         return _opening(tokenizer) + _encode(tokenizer, document)
@@ -128,14 +128,14 @@ def prompt_of(document: Document, tokenizer: Any) -> list[int]:
     asked = document[: next(users, len(document) - 1) + 1]
     if tokenizer.chat_template:
         return _rendered(asked, tokenizer, add_generation_prompt=True)
-    return prompt_of(_joined(asked), tokenizer)
+    return first_prompt(_joined(asked), tokenizer)
 
 
 def _document(
     cells: Mapping[str, Any], columns: Mapping[str, str], record: Mapping[str, Any]
 ) -> Document:
     if cells["messages"] is not None:
-        return messages_of("messages", cells["messages"])
+        return read_messages("messages", cells["messages"])
     if cells["turns"] is not None:
         turns = _texts("turns", cells["turns"])
         responses = _texts("responses", cells["responses"] or [])

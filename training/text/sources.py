@@ -1,6 +1,6 @@
 """Sources of training text: the zoo's grammars, a file, a dataset, or the teacher.
 
-`source_of` builds a source from a recipe's [data] table:
+`build_source` builds a source from a recipe's [data] table:
 
 ==========  ====================================================================================
 zoo         counts (rows per step and family), seed
@@ -30,7 +30,7 @@ from specbench_tasks.task import FAMILIES
 from training.text.completion_file import CompletionPlan
 from training.text.completions import Teacher, sampled_rows, stored_rows
 from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
-from training.text.documents import prompt_of, read_documents, rows_of
+from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.tokenizer import SPECIALS
 
 _HELD_OUT_SEED = 31_337  # draws other rows than evaluation, measuring and the test set
@@ -110,7 +110,7 @@ class ZooSource:
         }
 
 
-def source_of(
+def build_source(
     section: Mapping[str, Any],
     *,
     tokenizer: Any,
@@ -142,7 +142,7 @@ def source_of(
         # keep completions of one prompt on the same side of the split
         return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **dealt)
     if kind in ("text", "dataset"):
-        use = partial(rows_of, tokenizer=tokenizer, max_tokens=max_tokens)
+        use = partial(cut_rows, tokenizer=tokenizer, max_tokens=max_tokens)
         cuts = read_documents(kind, use, **options)
         known = kind == "text" or Path(path).expanduser().exists()
         name = Path(path).name if known else path
@@ -208,5 +208,5 @@ def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[l
         num_steps = -(-num // source.facts["rows_per_step"])
         rows = [row for step in range(num_steps) for row in source.rows(step)]
         return [row.ids[: row.learn.index(True)] for row in rows]
-    use = partial(prompt_of, tokenizer=tokenizer)
+    use = partial(first_prompt, tokenizer=tokenizer)
     return list(read_documents(kind, use, by_line=True, **options))

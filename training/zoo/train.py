@@ -21,7 +21,7 @@ from specbench_tasks.generators import generate
 from specbench_tasks.scorers import PRIMARY, corpus_scores
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, hidden_states
-from training.loop import Piece, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint, muon_and_adamw
 from training.plots import plot_exactness
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import Reporter, TrainingProgress
@@ -111,7 +111,7 @@ class ZooJob:
         self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(device)
         free: Any = {name: {"num_steps"}, "run": {"checkpoint_minutes"}}
         decisive = recipe.model_dump(include={"tokenizer", "data", "run", name}, exclude=free)
-        self.fingerprint = fingerprint_of(decisive)
+        self.fingerprint = fingerprint(decisive)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Muon for the layers' matrices, AdamW for embeddings and norms."""

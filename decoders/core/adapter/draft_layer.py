@@ -104,7 +104,7 @@ class DraftLayer(Joined, Block):
             self.register_buffer("words", torch.arange(config.num_words))
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the MLP's width, for gate and value together, and the model's width."""
         return 2 * config.rank, config.width
 

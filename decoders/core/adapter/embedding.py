@@ -24,7 +24,7 @@ NUM_COSINES = 32
 NUM_ANCHORS = 3
 
 
-def level_of(u: float) -> int:
+def level_index(u: float) -> int:
     """Return the index of u's level; for `NO_UNIFORM`, the index after the last level."""
     return NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS)
 

@@ -86,11 +86,11 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
     return {
         name: _layer(name, layer).shape
         for name, layer in linear_layers(module).items()
-        if depth_of(name) >= enter
+        if layer_number(name) >= enter
     }
 
 
-def depth_of(name: str) -> int:
+def layer_number(name: str) -> int:
     """Return the number of the decoder layer that contains a linear layer (0 if none does)."""
     return next((int(part) for part in name.split(".") if part.isdigit()), 0)
 
@@ -233,7 +233,7 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
 
 
 @contextmanager
-def tiles_of(rows: int) -> Iterator[None]:
+def tiling(rows: int) -> Iterator[None]:
     """Let `by_tiles` split inputs into tiles of `rows` rows inside the context."""
     global _tile_rows
     before, _tile_rows = _tile_rows, rows
@@ -244,7 +244,7 @@ def tiles_of(rows: int) -> Iterator[None]:
 
 
 def by_tiles(run: Run, x: Tensor) -> Tensor:
-    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``; inside `tiles_of`, tile by tile."""
+    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``; inside `tiling`, tile by tile."""
     dim = 0 if x.dim() == 2 else 1
     if _tile_rows is None or x.shape[dim] <= _tile_rows:
         return run(x)

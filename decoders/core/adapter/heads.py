@@ -30,7 +30,7 @@ class DraftHeads(HiddenAdapter):
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh blocks that change nothing; `ValueError` for another configuration."""
         super().__init__(config)
-        num_heads, rank, width = self.shape_of(config)
+        num_heads, rank, width = self.parameter_shape(config)
         self.down = spread(torch.Generator().manual_seed(seed), num_heads, rank, width)
         self.bias = nn.Parameter(torch.zeros(num_heads, rank))
         self.up = nn.Parameter(torch.zeros(num_heads, width, rank))
@@ -43,7 +43,7 @@ class DraftHeads(HiddenAdapter):
         return hidden[:, None] + added.transpose(0, 1)
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the number of heads, the width of a block and the width of the model."""
         return config.num_slots, config.rank, config.width
 

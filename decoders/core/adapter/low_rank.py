@@ -91,7 +91,7 @@ class _Delta(Delta):
     def parts(self) -> tuple[Tensor, ...]:
         return (self.high,) if self.low is None else (self.low, self.high)
 
-    def of_rows(self, x: Tensor) -> Tensor:
+    def delta_rows(self, x: Tensor) -> Tensor:
         return by_tiles(lambda x: (x if self.low is None else x @ self.low) @ self.high, x)
 
     def add(self, x: Tensor, y: Tensor) -> None:

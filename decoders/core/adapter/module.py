@@ -200,14 +200,14 @@ class HiddenAdapter(StoredAdapter):
         self._check_variant(config)
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the shape of the parameter `sized`."""
         raise NotImplementedError
 
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
         cls._check_variant(config)
-        sizes, stored = cls.shape_of(config), tuple(state[cls.sized].shape)
+        sizes, stored = cls.parameter_shape(config), tuple(state[cls.sized].shape)
         if sizes != stored:
             raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
 

@@ -31,7 +31,7 @@ from decoders.core.adapter.draft_layer import (
     normed,
     write,
 )
-from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_of
+from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.types import NO_UNIFORM
@@ -74,7 +74,7 @@ class ParallelLayers(Joined):
             self.embedding = UniformEmbedding(config.code, width, hidden=width * dyadic)
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the number of slots and the width of the model."""
         return config.num_slots, config.width
 
@@ -172,7 +172,7 @@ class SlotCache(TextCache):
         start, stop = self._length, self._length + num_rows
         room, end = self._padded(num_rows), stop + num_slots
         self._length = stop
-        levels = [level_of(u if temperature else NO_UNIFORM) for u in uniforms]
+        levels = [level_index(u if temperature else NO_UNIFORM) for u in uniforms]
         # padding rows write to an entry that a slot overwrites
         entries = [*range(start, stop), *[stop] * (room - num_rows)]
         sees = torch.ones(num_slots, self._seen(end, num_rows), dtype=torch.bool).tril_(stop)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.embedding import all_levels, level_of
+from decoders.core.adapter.embedding import all_levels, level_index
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.mid_layer_slots import LateSlots
@@ -187,7 +187,7 @@ class AttachedAdapter:
 
     def _embed_one(self, slots: Slots) -> Tensor:
         """Embed u from a fast table of `NUM_LEVELS` levels; finer bits seldom decide a pick."""
-        levels = self._indices([level_of(u) for u in slots.uniforms])
+        levels = self._indices([level_index(u) for u in slots.uniforms])
         embedded = self._table(slots.warp).index_select(0, levels)
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
         if showing := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:

@@ -259,12 +259,12 @@ class Delta(ABC):
     """The delta of a layer, or of layers that share an input."""
 
     @abstractmethod
-    def of_rows(self, x: Tensor) -> Tensor:
+    def delta_rows(self, x: Tensor) -> Tensor:
         """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``."""
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Add the delta of rows ``[S, in]`` to their outputs ``[S, out]``, in place."""
-        y += self.of_rows(x)
+        y += self.delta_rows(x)
 
 
 class AddedWeights:
@@ -289,7 +289,7 @@ class AddedWeights:
         """See `MergedWeights.scattered`."""
         del base
         return lambda index, x: self.run(
-            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
+            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.delta_rows(x[slots]))
         )
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
@@ -304,7 +304,7 @@ class AddedWeights:
         return lambda index, x: self.run(
             index,
             x,
-            lambda delta, x, y: y.add_(delta.of_rows(x) * gate["gate"].view(-1, 1).to(y.dtype)),
+            lambda delta, x, y: y.add_(delta.delta_rows(x) * gate["gate"].view(-1, 1).to(y.dtype)),
         )
 
 
@@ -330,7 +330,7 @@ class _LayerDelta(Delta):
     deltas: Deltas
     index: int
 
-    def of_rows(self, x: Tensor) -> Tensor:
+    def delta_rows(self, x: Tensor) -> Tensor:
         return self.deltas.delta(self.index, x)
 
 

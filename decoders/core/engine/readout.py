@@ -150,7 +150,7 @@ def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
     known = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
-    confidences = confidence_of(distribution, known, kinds.pop())
+    confidences = rate_confidence(distribution, known, kinds.pop())
 
     def results(found: list[float]) -> list[CallResult]:
         picks = _split([*map(int, found[: len(tokens)])], readouts)
@@ -168,7 +168,7 @@ def _confidence(readout: Readout) -> Confidence:
     return slots.confidence if slots is not None and readout.slots else "prob"
 
 
-def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
+def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
     """Return the confidences of tokens ``[R]`` in distributions ``[R, V]`` (`Slots.confidence`)."""
     if kind == "neg_entropy":
         return torch.exp(torch.xlogy(distribution, distribution).sum(-1))

@@ -219,7 +219,7 @@ def _study_head(module: Any) -> tuple[int, bool]:
     return int(logits.shape[-1]), exact
 
 
-def generation_of(module: Any) -> dict[str, Any]:
+def model_settings(module: Any) -> dict[str, Any]:
     """Return the settings of a model's generation config that differ from transformers' own."""
     generation = getattr(module, "generation_config", None)
     given = generation.to_diff_dict() if generation is not None else {}
@@ -227,7 +227,7 @@ def generation_of(module: Any) -> dict[str, Any]:
     return {name: given[name] for name in known if given.get(name) is not None}
 
 
-def notes_of(module: Any) -> tuple[str, ...]:
+def generation_notes(module: Any) -> tuple[str, ...]:
     """List generation settings that are not applied, and a text length that rope limits."""
     config = module.config.get_text_config()
     notes = []
@@ -239,7 +239,7 @@ def notes_of(module: Any) -> tuple[str, ...]:
             f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
             "answers may differ from those of generate()"
         )
-    drawn = ", ".join(f"{k}={v}" for k, v in generation_of(module).items() if k in _SAMPLED)
+    drawn = ", ".join(f"{k}={v}" for k, v in model_settings(module).items() if k in _SAMPLED)
     if getattr(generation, "do_sample", None):
         notes.append(
             f"its generation config samples ({drawn}); a run samples only by its own options "

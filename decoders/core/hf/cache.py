@@ -130,7 +130,7 @@ class KVStore(Cache):
         parts = [part for base in bases for part in view(base).unbind(0)]
         return [parts[plane] for plane in self._order]
 
-    def planes_of(self, first: int, count: int) -> Sequence[Tensor]:
+    def row_planes(self, first: int, count: int) -> Sequence[Tensor]:
         """Return all planes of `count` rows from `first` on, each ``[count, H, C, D]``."""
         if (first, count) not in self._parts:
             parts = self._views(self._bases, lambda base: base.narrow(1, first, count))

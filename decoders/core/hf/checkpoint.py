@@ -82,7 +82,7 @@ def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
 
 def cached(hub_id: str) -> Path | None:
     """Return the folder of a hub model in the hub's cache on this machine; None: not there."""
-    folder = _folder_of(hub_id)
+    folder = _find_folder(hub_id)
     return folder if folder.is_dir() else None
 
 
@@ -139,7 +139,7 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     A folder converted from a GGUF file has that file's hash. Above `limit_bytes`, only a sample of
     every file is hashed. The digest then begins with `SAMPLED`, so it never equals a full hash.
     """
-    folder = _folder_of(path)
+    folder = _find_folder(path)
     if (source := folder / SOURCE).is_file():
         return GGUF + str(json.loads(source.read_text(encoding="utf-8"))["sha256"])
     files = _weight_files(folder)
@@ -148,7 +148,7 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     whole = sum(file.stat().st_size for file in files) <= limit_bytes
     digest = hashlib.sha256()
     for file in files:
-        for part in _all_of(file) if whole else _sample_of(file):
+        for part in _read_all(file) if whole else _read_sample(file):
             digest.update(part)
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
 
@@ -156,7 +156,7 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
 def count_weights(path: str | Path) -> int | None:
     """Count a checkpoint's weights from the headers of its files; None if there are none."""
     total = 0
-    for file in _weight_files(_folder_of(path)):
+    for file in _weight_files(_find_folder(path)):
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             try:
@@ -168,7 +168,7 @@ def count_weights(path: str | Path) -> int | None:
     return total or None
 
 
-def _folder_of(path: str | Path) -> Path:
+def _find_folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -185,13 +185,13 @@ def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
 
 
-def _all_of(file: Path) -> Iterator[bytes]:
+def _read_all(file: Path) -> Iterator[bytes]:
     with file.open("rb") as stream:
         while chunk := stream.read(2**20):
             yield chunk
 
 
-def _sample_of(file: Path) -> Iterator[bytes]:
+def _read_sample(file: Path) -> Iterator[bytes]:
     """Sample evenly, because fine-tuning often leaves embeddings and the last norm unchanged."""
     size = file.stat().st_size
     yield f"{file.name} {size}\n".encode()

@@ -291,7 +291,7 @@ def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
     return replay
 
 
-def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict[str, Tensor]:
+def collect_tensors(thing: Any, name: str = "", seen: set[int] | None = None) -> dict[str, Tensor]:
     """Return all tensors, by path, that a module or an object of this project refers to."""
     seen = set() if seen is None else seen
     if isinstance(thing, Tensor):
@@ -314,5 +314,5 @@ def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict
         parts = [(each, getattr(thing, each)) for each in names]
     found: dict[str, Tensor] = {}
     for part, value in parts:
-        found |= tensors_of(value, f"{name}.{part}", seen)
+        found |= collect_tensors(value, f"{name}.{part}", seen)
     return found

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
 from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
-from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, tensors_of
+from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
 from decoders.core.hf.runner import Runner
 
 
@@ -74,4 +74,4 @@ class DraftRunner:
         config = replace(self._work.layers.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
         about, _ = self._runner.held(None)  # embedding and head belong to the model
-        return f"{text}\n{config}\n{about}", tensors_of(self._work)
+        return f"{text}\n{config}\n{about}", collect_tensors(self._work)

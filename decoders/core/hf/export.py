@@ -153,7 +153,7 @@ class TransformersGenerate:
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
-        beyond = [type(asked).__name__ for asked in processors if not _is_of(asked, config)]
+        beyond = [type(asked).__name__ for asked in processors if not _comes_from(asked, config)]
         if (config.num_beams or 1) > 1:
             beyond.append(f"num_beams={config.num_beams}")
         if beyond:
@@ -197,7 +197,7 @@ class TransformersGenerate:
 transformers_generate = TransformersGenerate
 
 
-def _is_of(processor: Any, config: Any) -> bool:
+def _comes_from(processor: Any, config: Any) -> bool:
     option = _WARPERS.get(type(processor))
     own = option is not None and getattr(processor, option) == getattr(config, option)
     return bool(config.do_sample) and own

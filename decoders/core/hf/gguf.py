@@ -27,7 +27,7 @@ _CUT_DIGITS = "smollm"
 """A pre-tokenizer that transformers does not know; it makes every digit a separate token."""
 
 
-def sha256_of(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+def hash_file(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
     """Hash a file; call `on_bytes` with the size of each chunk."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:

@@ -127,7 +127,7 @@ class Layout:
         seen = max(call.session.length + call.num_rows for call in ordered)
         rows, row_index = self._padded(ordered, width, seen)
         assert rows.entries is not None
-        indices = _rows_of(ordered)
+        indices = _cache_rows(ordered)
         first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
         self.store.scattered(row_index, rows.entries, seen, first)
         return _reading(calls, rows)
@@ -146,7 +146,7 @@ class Layout:
                 masks=self.masks.per_kind(mask),
                 read=read_rows(call),
                 entries=self._entries[:, start:stop],
-                planes=self.store.planes_of(row, 1),
+                planes=self.store.row_planes(row, 1),
             )
         width = max(1 + lone_slot, *(call.num_rows for call in calls))
         seen = max(call.session.length + call.num_rows for call in calls)
@@ -154,7 +154,7 @@ class Layout:
             width, seen = power_of_two(width), _round_up(seen, _LENGTH_BUCKET)
         filled = self._filled_up(calls)
         rows, _ = self._padded(filled, width, seen)
-        planes = self.store.planes_of(filled[0].session.row, len(filled))
+        planes = self.store.row_planes(filled[0].session.row, len(filled))
         return _reading(calls, rows)._replace(planes=planes)
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> tuple[Pass, Tensor]:
@@ -221,7 +221,7 @@ class Layout:
 
     def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
         """Add empty calls for the other cache rows, up to a power of two rows."""
-        by_row = dict(zip(_rows_of(calls), calls, strict=True))
+        by_row = dict(zip(_cache_rows(calls), calls, strict=True))
         rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
         model = calls[0].session.model
         return [
@@ -242,7 +242,7 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _rows_of(calls: Sequence[Call]) -> list[int]:
+def _cache_rows(calls: Sequence[Call]) -> list[int]:
     """Return the cache rows of calls; all rows must differ."""
     rows = [call.session.row for call in calls]
     assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"

@@ -115,7 +115,7 @@ def has_tokenizer(path_or_id: str | Path) -> bool:
     return not folder.is_dir() or any((folder / name).is_file() for name in _TOKENIZER)
 
 
-def context_of(path_or_id: str | Path) -> int | None:
+def max_context(path_or_id: str | Path) -> int | None:
     """Return a checkpoint's longest sequence without loading it; None if its config names none.
 
     Raises:

@@ -30,9 +30,9 @@ from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.architecture import (
     Architecture,
-    generation_of,
+    generation_notes,
     main_device,
-    notes_of,
+    model_settings,
     token_ids,
 )
 from decoders.core.hf.attention import group_attention, own_attention
@@ -319,13 +319,13 @@ class HFModel(Model):
             "dtype": str(self.dtype).removeprefix("torch."),
             "attention": str(self._config._attn_implementation),
             **placed,
-            **({"generation": generation} if (generation := generation_of(self.module)) else {}),
+            **({"generation": generation} if (generation := model_settings(self.module)) else {}),
         }
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the model's answers for readers, one line each."""
-        return (*self.unread, *notes_of(self.module))
+        return (*self.unread, *generation_notes(self.module))
 
     @property
     def num_graphs(self) -> int:

@@ -21,7 +21,7 @@ from decoders.core.adapter.weights import graph_size
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.cache import PlaneCache
-from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, tensors_of
+from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, collect_tensors
 from decoders.core.hf.layout import Layout, Pass
 from decoders.core.model import Call
 from decoders.core.upload import upload
@@ -92,7 +92,7 @@ class Runner:
         if call.slots is None:
             return self._logits(layout, {"input_ids": rows.ids}, rows)
         row, start = call.session.row, call.session.length
-        adapter = self._adapter_of([call])
+        adapter = self._shared_adapter([call])
         embedded, gate = adapter.one(call.slots, self.tokens(rows.ids))
         self._late_slots.begin(
             adapter.late_slots(rows.calls, rows.firsts, embedded),
@@ -106,7 +106,7 @@ class Runner:
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         if all(call.slots is None for call in rows.calls):
             return self._logits(layout, {"input_ids": rows.ids}, rows)
-        adapter, embedded = self._adapter_of(rows.calls), self.tokens(rows.ids)
+        adapter, embedded = self._shared_adapter(rows.calls), self.tokens(rows.ids)
         fixed = rows.packed is not None
         embedded, gate = adapter.merged(rows.calls, rows.firsts, embedded, bucketed=fixed)
         self._late_slots.begin(adapter.late_slots(rows.calls, rows.firsts, embedded))
@@ -139,7 +139,7 @@ class Runner:
         if name is None:
             inputs["ids"] = rows.ids
         else:
-            adapter = self._adapter_of(rows.calls)
+            adapter = self._shared_adapter(rows.calls)
             inputs |= adapter.inputs(
                 rows.calls, rows.firsts, self.tokens(rows.ids), bucketed=graphs.fixed
             )
@@ -195,7 +195,7 @@ class Runner:
         whole, of = self._module.config, self._module.config.get_text_config()
         model = f"{type(self._module).__name__} {of.num_hidden_layers} x {of.hidden_size}"
         text = f"{model}, {self._module.dtype}\n{whole.to_json_string()} {config}"
-        return text, tensors_of(used)
+        return text, collect_tensors(used)
 
     def _run_tiled(
         self, layout: Layout, calls: Sequence[Call], tile: int
@@ -263,7 +263,7 @@ class Runner:
             return values.narrow(0, first, len(rows))
         return values.index_select(0, upload(rows, self._device))
 
-    def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
+    def _shared_adapter(self, calls: Sequence[Call]) -> AttachedAdapter:
         names = {call.slots.adapter for call in calls if call.slots is not None}
         assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
         return self.adapters[names.pop()]

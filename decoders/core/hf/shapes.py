@@ -33,7 +33,7 @@ _MODELS: Any = AutoModelForCausalLM  # its `from_config` has no types
 _SPREAD = 0.02
 
 
-def config_of(shape: str | Path, **changes: Any) -> Any:
+def shape_config(shape: str | Path, **changes: Any) -> Any:
     """Return the configuration of a name in `SHAPES` or of a folder; `ValueError` for others."""
     if str(shape) in SHAPES:
         return AutoConfig.for_model(**{**SHAPES[str(shape)], **changes})

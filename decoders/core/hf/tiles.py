@@ -27,7 +27,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
-from decoders.core.adapter.gating import tiled, tiles_of
+from decoders.core.adapter.gating import tiled, tiling
 from decoders.core.hf.cache import flat_entries
 from decoders.core.model import Call
 from decoders.core.upload import upload
@@ -145,7 +145,7 @@ def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Itera
     try:
         for config in configs:
             config._attn_implementation = NAME
-        with tiles_of(tile):
+        with tiling(tile):
             yield
     finally:
         _running = before

@@ -50,7 +50,7 @@ class Distribution:
         """The probability mass of answers outside all cells."""
         return max(0.0, 1.0 - math.fsum(self.cells.values()))
 
-    def cell_of(self, answer: Answer) -> Outcomes:
+    def cell(self, answer: Answer) -> Outcomes:
         """Return an answer's cell, ``rest``, or ``impossible`` for an answer of probability 0."""
         for length in range(len(answer) + 1):
             prefix = answer[:length]
@@ -185,7 +185,7 @@ class Draws:
             if not isinstance(outcome, Generation):
                 raise outcome
             for length, exact, counts in self._counted:
-                counts[exact.cell_of(outcome.tokens[:length])] += 1
+                counts[exact.cell(outcome.tokens[:length])] += 1
             on_draw()
 
         scheduler = Scheduler(self._decoder, self._models, self._sampling, batch_size)

@@ -19,7 +19,7 @@ from tests.tiny_models import fresh, slot_adapter
 from tests.training.adapter.test_objectives import judge
 from tests.training.adapter.test_student import gap, gated_by_hooks
 from training.adapter.blocks import BlockRules
-from training.adapter.objectives import loss_of, run
+from training.adapter.objectives import run, slot_loss
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
 from training.text.data import Row
@@ -242,7 +242,7 @@ def test_the_loss_is_the_cross_entropy_of_masked_tokens_and_reaches_the_whole_ad
             outcome.logits.detach(), outcome.usable.nonzero().tolist(), strict=True
         )
     )
-    loss = loss_of(student, outcome, "one-hot")
+    loss = slot_loss(student, outcome, "one-hot")
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in student.adapter.named_parameters():

@@ -29,7 +29,7 @@ from training.judged import Best
 from training.reporter import Reporter, TrainingProgress
 from training.text.completion_file import Completion, write_completions
 from training.text.data import PoolSource, prompt_hash
-from training.text.sources import source_of
+from training.text.sources import build_source
 
 VOCAB = 40
 
@@ -79,7 +79,7 @@ def lean(recipe: dict[str, Any], answers: str) -> dict[str, Any]:
 def source(answers: str, **options: Any) -> PoolSource:
     section = {"kind": "completions", "path": answers, **options}
     words: Any = range(VOCAB)
-    found = source_of(section, tokenizer=words, max_length=64, folder=Path("unused"))
+    found = build_source(section, tokenizer=words, max_length=64, folder=Path("unused"))
     assert isinstance(found, PoolSource)
     return found
 
@@ -131,7 +131,7 @@ def test_files_that_cannot_be_learnt_are_refused(
 def test_a_recipe_names_them(answers: str, home: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
     section = {"kind": "completions", "path": answers}
-    found = source_of(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
+    found = build_source(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
     assert found.facts["kind"] == "completions"
 
 

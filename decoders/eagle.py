@@ -62,7 +62,7 @@ class Eagle(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _Layer(self, request)
+        return _TreeDrafter(self, request)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ class _Frontier:
     states: Tensor
 
 
-class _Layer(StatesDrafter):
+class _TreeDrafter(StatesDrafter):
     """Drafts the trees of one answer."""
 
     branches = True

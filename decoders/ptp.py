@@ -67,7 +67,7 @@ class ParallelTokenPrediction(DraftAndVerify):
         return _Quadratic(self, request) if self.mode == "pqd" else _Sequential(self, request)
 
 
-class _Slots(Drafter):
+class _SlotDrafter(Drafter):
     """Base of both modes: the prompt's call proposes, if slots may see the prompt's last token."""
 
     def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
@@ -96,7 +96,7 @@ class _Slots(Drafter):
             self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)
 
 
-class _Sequential(_Slots):
+class _Sequential(_SlotDrafter):
     """Proposes in a separate call, which may also give a token."""
 
     _is_made = False
@@ -123,7 +123,7 @@ class _Sequential(_Slots):
         self._is_made = verdict.is_prompt and not self._proposer.standalone
 
 
-class _Quadratic(_Slots):
+class _Quadratic(_SlotDrafter):
     """Proposes in the verifying call, after all n + 1 rows where verification may stop."""
 
     def propose(self, text: Text, most: int) -> Sequence[int]:

@@ -50,10 +50,10 @@ class ParallelSpeculative(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft with slots of the draft model."""
-        return _Slots(self, request)
+        return _ChainDrafter(self, request)
 
 
-class _Slots(Drafter):
+class _ChainDrafter(Drafter):
     """Proposals, each made by one draft model call that also feeds the model the new text."""
 
     def __init__(self, options: ParallelSpeculative, request: Request) -> None:

@@ -46,10 +46,10 @@ class Shallow(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _Slots(self, request)
+        return _ExitDrafter(self, request)
 
 
-class _Slots(StatesDrafter):
+class _ExitDrafter(StatesDrafter):
     """The drafts of one answer."""
 
     def __init__(self, options: Shallow, request: Request) -> None:

@@ -108,18 +108,18 @@ def _notes(
         shapes = Counter({"MT-bench": shapes.pop(SPEC), **shapes})
     text = ", ".join(f"{name} ({num})" if len(shapes) > 1 else name for name, num in shapes.items())
     per_family = ", ".join(f"{family} {num}" for family, num in families.items())
-    lines = [f"{table} is read as {text}: {_counted(len(made))} ({per_family})"]
+    lines = [f"{table} is read as {text}: {_count(len(made))} ({per_family})"]
     num = sum(any(reply is not None for reply in one.replies[:-1]) for one in asked)
     if num:
-        lines.append(f"answers given in {_counted(num)} are the history of later turns")
+        lines.append(f"answers given in {_count(num)} are the history of later turns")
     if left_out:
-        lines.append(f"{_counted(len(left_out))} left out, e.g. {left_out[0]}")
+        lines.append(f"{_count(len(left_out))} left out, e.g. {left_out[0]}")
     if unread:
         lines.append(f"fields that are not read: {', '.join(unread)}")
     return lines
 
 
-def _counted(num: int) -> str:
+def _count(num: int) -> str:
     return f"{num} conversation{'s' * (num != 1)}"
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, taught_loss
 from training.forward import fresh_llama, hidden_states
 from training.judged import Best
 from training.loop import Piece, fingerprint, muon_and_adamw
@@ -64,7 +64,7 @@ class DraftTable(RecipeTable):
     stored: Literal["float16", "float8_e4m3fn"] = "float16"
 
 
-class _RunTable(LoopTable):
+class _DraftRunTable(LoopTable):
     """[run]: see `training.adapter.recipe.RunTable`.
 
     Attributes:
@@ -89,7 +89,7 @@ class DraftRecipe(Recipe):
     model: ModelTable
     draft: DraftTable = DraftTable()
     data: dict[str, Any]
-    run: _RunTable
+    run: _DraftRunTable
 
 
 def train_draft(
@@ -155,7 +155,7 @@ class DraftJob:
         for group in worker_groups(self.source.rows(progress.step), run.max_tokens):
             others = torch.from_numpy(rng.choice(len(words_of), run.negatives, replace=False))
             words = torch.unique(torch.cat([self._frequent, others])).to(self.device)
-            head = ShortHead(words_of, words if run.head_words else words[:0])
+            head = WordHead(words_of, words if run.head_words else words[:0])
             top = None
             if run.label_share < 1:  # labels alone need no teacher
                 known = (likeliest(row, self._kept, self._logits, run.teacher_top) for row in group)

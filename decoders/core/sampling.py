@@ -62,18 +62,18 @@ class Uniforms:
         return values[offset]
 
 
-def warp(logits: Tensor, sampling: Sampling, *, ask: bool = True) -> Tensor:
+def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
     """Warp logits ``[R, V]`` into float32 distributions ``[R, V]``, as `sampling` specifies.
 
     Distributions are one-hot at temperature 0. If a row of logits contains NaN or +infinity, its
-    distribution contains NaN, and `pick` returns V for the row. See `nucleus` for `ask`.
+    distribution contains NaN, and `pick` returns V for the row. See `nucleus` for `sync`.
     """
     if sampling.greedy:
         values, ids = highest(logits)
         certain = torch.where(values < torch.inf, 1.0, torch.nan).unsqueeze(-1)
         return torch.zeros_like(logits).scatter_(-1, ids.unsqueeze(-1), certain)
     probs = tempered(logits, sampling.temperature, sampling.top_k)
-    return nucleus(probs, sampling.top_p, ask=ask) if sampling.top_p < 1 else probs
+    return nucleus(probs, sampling.top_p, sync=sync) if sampling.top_p < 1 else probs
 
 
 def likeliest(logits: Tensor) -> Tensor:
@@ -105,19 +105,19 @@ def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
     return torch.softmax(logits, dim=-1)
 
 
-def nucleus(probs: Tensor, top_p: float | Tensor, *, ask: bool = True) -> Tensor:
+def nucleus(probs: Tensor, top_p: float | Tensor, *, sync: bool = True) -> Tensor:
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
     `top_p` is a number or ``[R, 1]``. A row sorts its top 64 tokens, or all tokens if the top 64
-    have less mass than `top_p`, so that no row depends on other rows, ties included. With `ask` the
-    host waits to learn whether any row needs all tokens; without `ask` these rows become NaN.
+    have less mass than `top_p`, so that no row depends on other rows, ties included. With `sync`,
+    synchronize to check whether any row needs a full sort; without it these rows become NaN.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
     distribution = _cut(probs, values, ids, top_p)
     if num_sorted < probs.shape[-1]:
         short = (values.sum(-1, keepdim=True) < top_p).squeeze(-1)
-        if not ask:
+        if not sync:
             return distribution.masked_fill_(short.unsqueeze(-1), torch.nan)
         if bool(short.any()):
             some = probs[short]

@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.core.adapter.module import SlotAdapter
 from training.adapter.blocks import BlockRules
 from training.adapter.objectives import Outcome, clean_loss, predictions, run, slot_loss
-from training.adapter.recipe import RunTable
+from training.adapter.recipe import AdapterRunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
@@ -42,7 +42,7 @@ class AdapterJob(JudgedJob):
         student: Student,
         source: Source,
         sampling: WindowSampling,
-        settings: RunTable,
+        settings: AdapterRunTable,
         reporter: Reporter,
         pad: int,
         blocks: BlockRules | None = None,

@@ -135,7 +135,7 @@ Top = tuple[Tensor, Tensor]
 """The teacher's likeliest tokens, int64 ``[M, T]`` in descending order, and their logits."""
 
 
-class ShortHead:
+class WordHead:
     """The rows of an output head for frequent words, and for the words that a batch needs."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
@@ -144,14 +144,14 @@ class ShortHead:
         self._index = torch.full((len(weight),), -1, device=weight.device)
         self._index[self.words] = torch.arange(len(self.words), device=weight.device)
 
-    def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows ``[U, D]`` that include all words `asked`, and the indices of these words."""
+    def of(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows ``[U, D]`` that include all words `words`, and the indices of these words."""
         if not len(self.words):
-            return self.weight, asked
-        others = torch.unique(asked[self._index[asked] < 0])
+            return self.weight, words
+        others = torch.unique(words[self._index[words] < 0])
         index, first = self._index.clone(), len(self.words)
         index[others] = torch.arange(first, first + len(others), device=index.device)
-        return self.weight[torch.cat([self.words, others])], index[asked]
+        return self.weight[torch.cat([self.words, others])], index[words]
 
 
 def taught_loss(
@@ -194,7 +194,7 @@ class LeanJob(AdapterJob):
         super().__init__(*parts, **options)
         words = stored_completions(self.source, "run.lean").frequent(self.run.head_words)
         weight = self.student.head.weight
-        self.head = ShortHead(weight, torch.tensor(words, dtype=torch.int64, device=weight.device))
+        self.head = WordHead(weight, torch.tensor(words, dtype=torch.int64, device=weight.device))
 
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
         student, variant, run = self.student, self.student.adapter.config.variant, self.run

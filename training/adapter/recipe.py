@@ -62,7 +62,7 @@ class AdapterTable(RecipeTable):
     seed: Seed = 0
 
 
-class RunTable(LoopTable):
+class AdapterRunTable(LoopTable):
     """[run]: objective, length, rates, sizes and evaluation.
 
     Attributes:
@@ -110,7 +110,7 @@ class AdapterRecipe(Recipe):
     sampling: WindowSampling = WindowSampling()
     blocks: BlocksTable | None = None
     data: dict[str, Any]
-    run: RunTable
+    run: AdapterRunTable
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decoders.core.adapter.heads import DraftHeads
 from training.forward import head_logits
-from training.heads.recipe import RunTable
+from training.heads.recipe import HeadsRunTable
 from training.judged import JudgedJob, Report
 from training.loop import Piece
 from training.reporter import Reporter, TrainingProgress
@@ -35,7 +35,7 @@ class HiddenJob(JudgedJob):
     """Trains an adapter that reads the same last hidden state as the target's output head."""
 
     def __init__(
-        self, module: Any, heads: Any, source: Source, run: RunTable, reporter: Reporter
+        self, module: Any, heads: Any, source: Source, run: HeadsRunTable, reporter: Reporter
     ) -> None:
         self.module, self.trained = module.eval().requires_grad_(False), heads
         self.heads, self.source, self.run, self.reporter = heads, source, run, reporter

@@ -39,7 +39,7 @@ from training.text.data import Row, groups, learnt, padded
 _HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of training
 
 
-class _Slots(NamedTuple):
+class _SlotBatch(NamedTuple):
     """Slots of a group of rows, ``[B, A, K, …]``.
 
     The output head reads `features` ``[…, D + R]``. `inside` marks slots whose `label` is in the
@@ -119,7 +119,7 @@ class ParallelJob(LayerJob):
         on_gpu = self.heads.scale.device.type == "cuda" and torch.cuda.is_available()
         return torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16, enabled=on_gpu)
 
-    def _slots(self, rows: Sequence[Row]) -> _Slots:
+    def _slots(self, rows: Sequence[Row]) -> _SlotBatch:
         """Run the slots of some anchors of each row."""
         heads, device = self.heads, self.heads.scale.device
         anchors, inside, noise = (upload(each, device) for each in self._anchors(rows))
@@ -151,7 +151,7 @@ class ParallelJob(LayerJob):
             states = run_slots(heads, text, slots.flatten(1, 2), anchors).view(slots.shape)
         ones = [] if self._head.bias is None else [torch.ones_like(slots[..., :1])]
         features = torch.cat([states, *ones, heads.left[before]], -1)
-        return _Slots(features, label, inside, usable, (likely, logits))
+        return _SlotBatch(features, label, inside, usable, (likely, logits))
 
     def _taught(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
         """Return states, left edges and widths of intervals, likely tokens and their logits."""

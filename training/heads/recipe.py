@@ -65,7 +65,7 @@ class DrafterTable(RecipeTable):
     seed: Seed = 0
 
 
-class RunTable(LoopTable):
+class HeadsRunTable(LoopTable):
     """[run]: head h (from 0) has weight ``head_decay ** h`` in the loss.
 
     At most `max_logits` logits are in memory at a time; a higher limit gives fewer pieces. With
@@ -102,4 +102,4 @@ class HeadsRecipe(Recipe):
     layer: LayerTable | None = None
     drafter: DrafterTable | None = None
     data: dict[str, Any]
-    run: RunTable
+    run: HeadsRunTable

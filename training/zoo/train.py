@@ -48,7 +48,7 @@ class _DataTable(RecipeTable):
     counts: dict[str, NotNegative]
 
 
-class _RunTable(RecipeTable):
+class _ZooRunTable(RecipeTable):
     """[run]: settings of both models, see `LoopTable`; `eval_prompts` is per family."""
 
     workers: Count
@@ -83,7 +83,7 @@ class ZooRecipe(Recipe):
 
     tokenizer: _TokenizerTable
     data: _DataTable
-    run: _RunTable
+    run: _ZooRunTable
     target: SizeTable
     draft: SizeTable
 

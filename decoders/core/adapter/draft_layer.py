@@ -33,7 +33,7 @@ Turn = tuple[Tensor, Tensor]
 """Cosines and sines ``[..., 1, N, E]`` that rotate queries and keys by position."""
 
 
-class Block:
+class TransformerBlock:
     """A decoder layer: attention and a gated MLP, each after a norm without weights."""
 
     num_heads: int
@@ -86,7 +86,7 @@ class Joined(HiddenAdapter):
         return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
 
-class DraftLayer(Joined, Block):
+class DraftLayer(Joined, TransformerBlock):
     """The weights of a draft layer: the join, attention, a gated MLP and the last norm."""
 
     variant, sized = "eagle", "feed"

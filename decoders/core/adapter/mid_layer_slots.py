@@ -96,7 +96,7 @@ class LateSlotHooks:
         layers = decoder_layers(self._module)
         for number in range(layer):
             if not any(number < opened for opened in self._opened):
-                layers[number].register_forward_pre_hook(self._below(number), with_kwargs=True)
+                layers[number].register_forward_pre_hook(self._entry(number), with_kwargs=True)
         layers[layer].register_forward_pre_hook(self._at(layer))
         self._opened.add(layer)
 
@@ -109,7 +109,7 @@ class LateSlotHooks:
         self._narrow, self._num_rows = False, 0
         self._cut: dict[str, tuple[Any, Any]] = {}  # arguments of the layer below, whole and cut
 
-    def _below(self, number: int) -> Callable[..., Any]:
+    def _entry(self, number: int) -> Callable[..., Any]:
         def hook(
             _layer: nn.Module, args: tuple[Tensor, ...], named: Mapping[str, Any]
         ) -> tuple[tuple[Tensor, ...], dict[str, Any]] | None:

@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_layer import (
-    Block,
     DraftPass,
     Function,
     Inputs,
     Joined,
     ShortHead,
     TextCache,
+    TransformerBlock,
     Turn,
     normed,
     write,
@@ -41,7 +41,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Attention of slots in a layer, given the layer's number and the slots' queries, keys, values."""
 
 
-class _Layer(nn.Module, Block):
+class _Layer(nn.Module, TransformerBlock):
     def __init__(self, generator: torch.Generator, config: AdapterConfig) -> None:
         super().__init__()
         sizes = {"width": config.width, "inner": config.rank, "num_heads": config.num_heads}

@@ -160,9 +160,9 @@ class MergedWeights(GroupedWeights):
 
     def scattered(self, base: Tensor, slots: Tensor) -> Forward:
         """Gate several sequences by flat indices of base rows (padding too) and slots."""
-        return self._gated(_Rows.of(base, slots))
+        return self._gated(_GatedRows.of(base, slots))
 
-    def _gated(self, rows: _Rows) -> Forward:
+    def _gated(self, rows: _GatedRows) -> Forward:
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
@@ -176,21 +176,21 @@ class MergedWeights(GroupedWeights):
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
         """Gate rows by a `gate`; shapes depend only on those of its tensors."""
         base, slots, back = (gate[f"gate.{part}"] for part in ("base", "slots", "back"))
-        return self._gated(_Rows(torch.cat((base, slots)), back.flatten(), base.shape[0]))
+        return self._gated(_GatedRows(torch.cat((base, slots)), back.flatten(), base.shape[0]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """A call's rows: `taken` has base rows, then slots; `back` is each row's index in `taken`."""
+class _GatedRows:
+    """A call's rows: `index` has base rows, then slots; `back` is each row's index in `index`."""
 
-    taken: Tensor
+    index: Tensor
     back: Tensor
     num_base: int
 
     @classmethod
-    def of(cls, base: Tensor, slots: Tensor) -> _Rows:
-        taken = torch.cat((base, slots))
-        return cls(taken, taken.argsort(), len(base))
+    def of(cls, base: Tensor, slots: Tensor) -> _GatedRows:
+        index = torch.cat((base, slots))
+        return cls(index, index.argsort(), len(base))
 
 
 def _filled_up(rows: Tensor, bucketed: bool) -> Tensor:
@@ -199,9 +199,9 @@ def _filled_up(rows: Tensor, bucketed: bool) -> Tensor:
 
 
 @functools.lru_cache(maxsize=1024)
-def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
+def _tail(first: int, num_rows: int, device: torch.device) -> _GatedRows:
     rows = torch.arange(num_rows, device=device)
-    return _Rows.of(rows[:first], rows[first:])
+    return _GatedRows.of(rows[:first], rows[first:])
 
 
 @dataclass(slots=True)
@@ -224,12 +224,12 @@ class Group:
         y = by_tiles(lambda tile: tile @ self.slots, x)
         return y if self.bias is None else y + self.bias
 
-    def gated(self, x: Tensor, rows: _Rows) -> Tensor:
+    def gated(self, x: Tensor, rows: _GatedRows) -> Tensor:
         """Run base rows through `base` and slot rows through `slots`, given all ``[B, N, in]``."""
         if self.plain:
             return self.everywhere(x)
-        taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
-        base, slots = taken[: rows.num_base], taken[rows.num_base :]
+        inputs = x.reshape(-1, x.shape[-1]).index_select(0, rows.index)
+        base, slots = inputs[: rows.num_base], inputs[rows.num_base :]
         products = [base @ weight for weight in self.base]
         y = products[0] if len(products) == 1 else torch.cat(products, 1)
         y = torch.cat((y, slots @ self.slots))

@@ -74,7 +74,7 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
         accepted=verdict.accepted,
         num_leading=len(tree.first),
         acceptance=verdict.result.acceptance,
-        rejected=tree.below(verdict.path[-1]),
+        rejected=tree.first_branch(verdict.path[-1]),
         depth=tree.depth if branches else None,
         sources=tuple(tree.sources[row] for row in verdict.path[1:]) if tree.sources else (),
     )

@@ -116,7 +116,7 @@ class DraftTree:
             rows.append(child)
         return rows
 
-    def below(self, row: int) -> tuple[int, ...]:
+    def first_branch(self, row: int) -> tuple[int, ...]:
         """Return the tokens of the first branch after `row`."""
         tokens = []
         while self._children[row]:
@@ -167,11 +167,11 @@ def likeliest_candidates(
     probabilities. Returns the distributions, then the probabilities and the ids of the `num`
     likeliest tokens.
     """
-    for ask in (logits.device.type == "cpu", True):  # again if top-p made rows NaN
-        probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, ask=ask)
+    for sync in (logits.device.type == "cpu", True):  # again if top-p made rows NaN
+        probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, sync=sync)
         best = probs.topk(min(num, probs.shape[-1]), -1)
         chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
-        if ask or all(row[0] == row[0] for row in chances):
+        if sync or all(row[0] == row[0] for row in chances):
             break
     return probs, chances, [list(map(int, row)) for row in ids]
 

@@ -29,7 +29,7 @@ from decoders.core.upload import upload
 
 
 def read_acceptances(
-    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, ask: bool
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, sync: bool
 ) -> Read:
     """Verify the drafts of merged calls by the logits ``[sum R, V]`` of K + 1 read rows each.
 
@@ -40,7 +40,7 @@ def read_acceptances(
     max_drafts = max(counts)
     if max_drafts == 0:  # no drafts anywhere: only bonus tokens
         uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
-        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
+        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
         return picks, lambda found: [
             CallResult(acceptance=Acceptance(0, int(token))) for token in found
         ]
@@ -52,7 +52,7 @@ def read_acceptances(
             readouts[first : first + num],
             sampling,
             max_drafts,
-            ask,
+            sync,
         )
         for first in range(0, len(sizes), num)
     ]
@@ -70,10 +70,10 @@ def _acceptance(numbers: Sequence[float], count: int) -> Acceptance:
 
 
 def _verified(
-    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, max_drafts: int, ask: bool
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, max_drafts: int, sync: bool
 ) -> Tensor:
     """Return accepted count, next token, ratios and overlaps per sequence: ``[B, 2 + 2 K]``."""
-    distribution, device = warp(logits, sampling, ask=ask), logits.device
+    distribution, device = warp(logits, sampling, sync=sync), logits.device
     sizes = [len(readout.outputs) for readout in readouts]
     drafts = [list(r.call.drafts) + [0] * (max_drafts - len(r.call.drafts)) for r in readouts]
     drafts_on_device = upload(drafts, device)

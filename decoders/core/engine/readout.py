@@ -54,15 +54,15 @@ def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequ
 
 def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
     """Read all forms; on a GPU, read them again if top-p made rows NaN (`nucleus`)."""
-    ask = sampling.top_p == 1 or logits.device.type == "cpu"
-    results = _read_at_once(logits, readouts, sampling, ask)
-    if ask or not any(_is_open(result, logits.shape[-1]) for result in results):
+    sync = sampling.top_p == 1 or logits.device.type == "cpu"
+    results = _read_at_once(logits, readouts, sampling, sync)
+    if sync or not any(_is_open(result, logits.shape[-1]) for result in results):
         return results
     return _read_at_once(logits, readouts, sampling, True)
 
 
 def _read_at_once(
-    logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool
+    logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool
 ) -> Sequence[CallResult]:
     """Read all forms, and copy their numbers to the host at once."""
     forms = sorted({readout.output for readout in readouts})
@@ -72,7 +72,7 @@ def _read_at_once(
         parts = _split_rows(logits, readouts)
         rows = [torch.cat(p) if p[1:] else p[0] for p in ([parts[i] for i in g] for g in members)]
     reads = [
-        _READERS[form](of, [readouts[i] for i in group], sampling, ask)
+        _READERS[form](of, [readouts[i] for i in group], sampling, sync)
         for form, of, group in zip(forms, rows, members, strict=True)
     ]
     numbers = [values.flatten() for values, _ in reads]
@@ -122,21 +122,21 @@ def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> Tensor:
     return pick(distribution, _uniforms(readouts, distribution.device))
 
 
-def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
+def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     if sampling.greedy:
         picks = likeliest(logits)
     else:  # in parts, because no distribution is kept
         uniforms = _uniforms(readouts, logits.device)
-        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
+        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
     return picks, lambda found: [
         CallResult(picks=part) for part in _split([*map(int, found)], readouts)
     ]
 
 
-def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
+def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     if sampling.greedy:
-        return _read_argmax(logits, readouts, sampling, ask)
-    distribution = warp(logits, sampling, ask=ask)
+        return _read_argmax(logits, readouts, sampling, sync)
+    distribution = warp(logits, sampling, sync=sync)
     return _weighed(_draw(distribution, readouts), distribution, readouts)
 
 
@@ -178,8 +178,8 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
     return prob - distribution.scatter(-1, tokens[:, None], 0.0).amax(-1)
 
 
-def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
-    distribution = warp(logits, sampling, ask=ask)
+def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
+    distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
     return picks, lambda found: [
         CallResult(picks=part, probs=probs)

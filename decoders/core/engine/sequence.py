@@ -74,7 +74,7 @@ class RunningSequence:
         """Forget emits and counts; no session has been fed yet."""
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
-        self._counted = (0, 0, 0, 0)
+        self._step_start = (0, 0, 0, 0)
         self._ran = [0, 0, 0, 0]
         self._empty_emits = self.idle_calls = 0
 
@@ -170,8 +170,8 @@ class RunningSequence:
     def _record(self, emit: Emit) -> None:
         tokens, stop = self._cut(emit.tokens)
         counts = self._counts()
-        work = [now - then for now, then in zip(counts, self._counted, strict=True)]
-        self._counted = counts
+        work = [now - then for now, then in zip(counts, self._step_start, strict=True)]
+        self._step_start = counts
         self._tokens += tokens
         num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
         if stop is not None and 0 < accepted <= emit.drafted:

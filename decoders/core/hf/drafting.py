@@ -13,13 +13,13 @@ from torch import Tensor
 from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
 from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
 from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
-from decoders.core.hf.runner import Runner
+from decoders.core.hf.runner import ModuleRunner
 
 
 class DraftRunner:
     """Runs the passes of an attached adapter, and lends cache planes to one text after another."""
 
-    def __init__(self, work: DraftPass, runner: Runner) -> None:
+    def __init__(self, work: DraftPass, runner: ModuleRunner) -> None:
         """Compile passes as `runner` compiles calls."""
         self._work, self._runner = work, runner
         self._like = next(work.layers.parameters())

@@ -134,8 +134,8 @@ def placement(module: Any) -> str:
     whole: Mapping[str, Any] = getattr(module, "hf_device_map", {"": module.device})
     names = {id(part): name for name, part in module.named_modules()}
     devices = [_mapped_device(whole, names[id(layer)]) for layer in decoder_layers(module)]
-    counted = Counter(f"cuda:{d}" if isinstance(d, int) else str(d) for d in devices)
-    return ", ".join(f"{device} {count}" for device, count in counted.items())
+    counts = Counter(f"cuda:{d}" if isinstance(d, int) else str(d) for d in devices)
+    return ", ".join(f"{device} {count}" for device, count in counts.items())
 
 
 def _mapped_device(device_map: Mapping[str, Any], name: str) -> Any:

@@ -45,7 +45,7 @@ from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.norms import fuse_norms
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
-from decoders.core.hf.runner import Runner
+from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import Call, Model, Session
 
 _MERGED_BYTES = 32 * 2**20
@@ -109,7 +109,7 @@ class HFModel(Model):
         assert not (grouped and quantized), "packed weights cannot be grouped"
         if grouped or quantized is not None:
             group_attention(module)
-        self._runner = Runner(module, self.architecture, backend=backend if compile else None)
+        self._runner = ModuleRunner(module, self.architecture, backend=backend if compile else None)
         if grouped:
             gated = self._runner.gated = GatedModule(module, side_by_side=True)
             gated.rest(GroupedWeights.base(gated).everywhere)

@@ -27,7 +27,7 @@ from decoders.core.model import Call
 from decoders.core.upload import upload
 
 
-class Runner:
+class ModuleRunner:
     """Runs the forward passes of a module; `adapters` are attached by name."""
 
     def __init__(self, module: Any, architecture: Architecture, backend: Backend | None) -> None:

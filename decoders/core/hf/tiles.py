@@ -43,7 +43,7 @@ _LENGTH_ROPES = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ContextBlock:
     """E cache entries from each of the S contexts that the rows of one tile have.
 
     A key of `contexts` is a cache row and E of its entries, in text order. The value lists how many
@@ -76,13 +76,13 @@ class Packed:
 
     firsts: list[int]
     num_rows: int
-    blocks: list[Block]
+    blocks: list[ContextBlock]
 
 
 def pack(calls: Sequence[Call], tile: int) -> Packed:
     """Concatenate calls and find the blocks that each tile sees, in order."""
     firsts: list[int] = []
-    blocks: dict[tuple[int, int], Block] = {}
+    blocks: dict[tuple[int, int], ContextBlock] = {}
     num_rows = 0
     for call in calls:
         firsts.append(num_rows)
@@ -93,7 +93,7 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
                 by_tile.setdefault(number, {})[offset] = call.session.length + count
             for number, seen in by_tile.items():
                 for first in range(0, max(seen.values()), BLOCK):
-                    block = blocks.setdefault((number, first), Block(number))
+                    block = blocks.setdefault((number, first), ContextBlock(number))
                     # branches of one text share the blocks that they have in common
                     context = (call.session.row, _entries(first, call.session.length, order))
                     counts_of = block.contexts.setdefault(context, [-first] * tile)
@@ -133,11 +133,11 @@ def _entries(first: int, start: int, order: Sequence[int]) -> Sequence[int]:
     return tuple(start + order[e - start] if e in own else e for e in every)
 
 
-_running: Sequence[Block] = ()
+_running: Sequence[ContextBlock] = ()
 
 
 @contextmanager
-def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Iterator[None]:
+def running(configs: Sequence[Any], tile: int, blocks: Sequence[ContextBlock]) -> Iterator[None]:
     """Run a module (after `prepare`) in tiles of N rows, with attention over these blocks."""
     global _running
     before, _running = _running, blocks

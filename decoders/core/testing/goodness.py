@@ -168,11 +168,11 @@ class Draws:
     ) -> None:
         """Enumerate the exact distribution; keep answers short, as every draw costs a prefill."""
         lengths = [*([beginning] if beginning else []), sampling.max_new_tokens]
-        self._counted: list[tuple[int, Distribution, Counter[Outcomes]]] = []
+        self._tallies: list[tuple[int, Distribution, Counter[Outcomes]]] = []
         for length in lengths:
             shorter = replace(sampling, max_new_tokens=length)
             exact = exact_distribution(models.target, prompt, shorter, num_draws)
-            self._counted.append((length, exact, Counter()))
+            self._tallies.append((length, exact, Counter()))
         self._decoder, self._models = decoder, models
         self._prompt, self._sampling, self._num_draws = prompt, sampling, num_draws
 
@@ -184,7 +184,7 @@ class Draws:
         def count(_index: int, outcome: Outcome) -> None:
             if not isinstance(outcome, Generation):
                 raise outcome
-            for length, exact, counts in self._counted:
+            for length, exact, counts in self._tallies:
                 counts[exact.cell(outcome.tokens[:length])] += 1
             on_draw()
 
@@ -195,17 +195,17 @@ class Draws:
     @property
     def distribution(self) -> Distribution:
         """The exact distribution of whole answers."""
-        return self._counted[-1][1]
+        return self._tallies[-1][1]
 
     @property
     def counts(self) -> Counter[Outcomes]:
         """The whole answers drawn so far, by cell."""
-        return self._counted[-1][2]
+        return self._tallies[-1][2]
 
     @property
     def fits(self) -> list[Fit]:
         """The tests of all draws so far: of beginnings, if counted, then of whole answers."""
-        return [fit(exact, counts) for _, exact, counts in self._counted]
+        return [fit(exact, counts) for _, exact, counts in self._tallies]
 
 
 def exact_distribution(

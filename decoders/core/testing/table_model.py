@@ -149,7 +149,7 @@ class TableModel(Model):
         session = call.session
         cache = self._tokens[session.row]
         del cache[session.length :]
-        rows = _Rows(call, cache)
+        rows = _CallRows(call, cache)
         contexts = [rows.context(row) for row in call.read]
         logits = [self.logits(context) for context in contexts]
         if call.slots is not None:
@@ -210,7 +210,7 @@ class TableModel(Model):
         digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little") / 2**32
 
-    def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
+    def _predict(self, slots: Slots, slot: int, rows: _CallRows) -> Tensor:
         context = rows.context(len(rows.fed) + slot)
         if self.adapters[slots.adapter].standalone:  # the first slot replaces the token before
             ends = itertools.accumulate(slots.sizes)
@@ -295,7 +295,7 @@ class TableSlots:
         return drafts, [1 - model.errors[self._name]] * len(drafts)
 
 
-class _Rows:
+class _CallRows:
     """The rows of a call, and the tokens that each row sees."""
 
     def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:

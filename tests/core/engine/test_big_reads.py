@@ -122,7 +122,7 @@ def test_candidates_of_an_open_nucleus_are_those_of_the_cpu() -> None:
 
 def test_a_nucleus_that_does_not_ask_marks_open_rows_alone() -> None:
     logits = torch.cat([rows_of(2), rows_of(2, 0.1)])
-    asked, marked = warp(logits, NUCLEUS), warp(logits, NUCLEUS, ask=False)
+    asked, marked = warp(logits, NUCLEUS), warp(logits, NUCLEUS, sync=False)
     assert torch.equal(asked[:2], marked[:2])
     assert bool(marked[2:].isnan().all())
     assert pick(marked, torch.full((4,), 0.5, dtype=torch.float64))[2:].tolist() == [VOCAB] * 2

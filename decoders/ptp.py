@@ -106,9 +106,9 @@ class _Sequential(_SlotDrafter):
         first: tuple[int, ...] = ()
         if not self._is_made:
             tokens = () if self._proposer.standalone else (text.last,)
-            carried, result = self._one_branch(text, len(tokens)), CallResult()
-            if tokens or carried["slots"] is not None:
-                result = yield self._target.call(tokens, **carried)
+            slots_call, result = self._one_branch(text, len(tokens)), CallResult()
+            if tokens or slots_call["slots"] is not None:
+                result = yield self._target.call(tokens, **slots_call)
             first = result.picks
             text.tokens += first
             self._proposer.take(result)

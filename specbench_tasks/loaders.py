@@ -112,10 +112,10 @@ def open_dataset(
     if exists(path) and not path.is_dir():
         table = read_table(path)
         return table.where, _pick_split({"train": table.rows}, dataset, split)
-    return f"{dataset}, row", enumerate(_pick_split(_opened(dataset, path, config), dataset, split))
+    return f"{dataset}, row", enumerate(_pick_split(_open(dataset, path, config), dataset, split))
 
 
-def _opened(dataset: str, path: Path, config: str | None) -> Any:
+def _open(dataset: str, path: Path, config: str | None) -> Any:
     import datasets  # takes 1.3 s, so only to load a dataset
 
     try:
@@ -138,14 +138,14 @@ def _opened(dataset: str, path: Path, config: str | None) -> Any:
         raise ValueError(f"cannot open the dataset {dataset!r}: {reason}") from error
 
 
-def _pick_split(opened: Any, dataset: str, split: str | None) -> Any:
-    if not isinstance(opened, Mapping):  # a single table, saved by save_to_disk
-        return opened
-    names = list(opened)
-    wanted = split or next((name for name in _PREFERRED_SPLITS if name in opened), names[0])
-    if wanted not in opened:
-        raise ValueError(f"{dataset!r} has no split {wanted!r}; it has {', '.join(names)}")
-    return opened[wanted]
+def _pick_split(data: Any, dataset: str, split: str | None) -> Any:
+    if not isinstance(data, Mapping):  # a single table, saved by save_to_disk
+        return data
+    names = list(data)
+    choice = split or next((name for name in _PREFERRED_SPLITS if name in data), names[0])
+    if choice not in data:
+        raise ValueError(f"{dataset!r} has no split {choice!r}; it has {', '.join(names)}")
+    return data[choice]
 
 
 @contextlib.contextmanager
@@ -173,8 +173,8 @@ def hub_answers() -> bool:
     if stated or constants.HF_HUB_OFFLINE:
         return False
     try:
-        asked = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
-        urllib.request.urlopen(asked, timeout=_HUB_TIMEOUT_S).close()
+        request = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
+        urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S).close()
     except urllib.error.HTTPError as error:  # the hub answered
         error.close()
     except (OSError, ValueError) as error:

@@ -110,7 +110,7 @@ _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RowPrompt:
     """A row's user turns, its answers to them (None if missing), and the fields they come from."""
 
     shape: str
@@ -120,7 +120,7 @@ class Asked:
     fields: frozenset[str]
 
 
-def read_prompt(row: Row, named: str | None) -> Asked:
+def read_prompt(row: Row, named: str | None) -> RowPrompt:
     """Read the prompt of a row; `named` is the prompt's field if the user has named it.
 
     Raises:
@@ -144,7 +144,7 @@ def read_prompt(row: Row, named: str | None) -> Asked:
                 "the prompt is a placeholder of SPEED-Bench, not its text: fill the file in with "
                 "prepare_data.py of NVIDIA/Model-Optimizer's examples/specdec_bench"
             )
-    return Asked(
+    return RowPrompt(
         shape=_shape(row, field, named),
         turns=tuple(turns),
         replies=tuple(replies),
@@ -170,13 +170,13 @@ def _field(row: Row) -> str:
             f"{' and '.join(there)} could each be the prompt; name one in the config file, in "
             f"[columns]: prompt = '{there[0]}'"
         )
-    given = there or [name for name in PROMPTS if name in row]
-    if not given:
+    fields = there or [name for name in PROMPTS if name in row]
+    if not fields:
         raise ValueError(
             f"none of {', '.join(PROMPTS)} in it; it has {', '.join(row) or 'nothing'}. Name the "
             "prompt's field in the config file, in [columns]: prompt = '…'"
         )
-    return given[0]
+    return fields[0]
 
 
 def _shape(row: Row, field: str, named: str | None) -> str:
@@ -191,8 +191,8 @@ def _shape(row: Row, field: str, named: str | None) -> str:
     answer = row.get("answer")
     if field == "question" and isinstance(answer, str) and gsm8k_answer(answer) != answer:
         return "GSM8K"
-    known = {"conversations": SHAREGPT, "messages": "OpenAI messages", "instruction": "Alpaca"}
-    return known.get(field, f"prompts in {field!r}")
+    names = {"conversations": SHAREGPT, "messages": "OpenAI messages", "instruction": "Alpaca"}
+    return names.get(field, f"prompts in {field!r}")
 
 
 def _turns(field: str, cell: Any) -> Turns:

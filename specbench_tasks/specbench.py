@@ -91,15 +91,15 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
     for file in sorted(folder.glob("qa_references*.json")):
         try:
             entries = json.loads(file.read_text(encoding="utf-8"))
-            given = {str(number): list(entry["answer"]) for number, entry in entries.items()}
-            if not all(isinstance(text, str) for texts in given.values() for text in texts):
+            by_number = {str(number): list(entry["answer"]) for number, entry in entries.items()}
+            if not all(isinstance(text, str) for texts in by_number.values() for text in texts):
                 raise TypeError("an answer is not text")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{file} gives no gold answers ({error}); it must be JSON such as "
                 '{"321": {"answer": ["…", "…"]}}, or be in another folder'
             ) from error
-        answers |= given
+        answers |= by_number
     return answers
 
 

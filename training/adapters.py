@@ -51,7 +51,7 @@ _HEAD_KINDS: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[st
     "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
 }
 """By recipe table: adapter class, job class, and keys that `AdapterConfig` names differently."""
-_Made = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
+_Job = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
 """A fresh adapter, and a function that makes its job from a source."""
 
 
@@ -68,10 +68,10 @@ def train_adapter(
     """
     recipe = AdapterRecipe.of(tables)
     variant = recipe.adapter.variant
-    own = variant if variant in MASKED_VARIANTS else "ptp"
-    if kind not in (None, own):
-        verb = "ptp" if own == "ptp" else f"idlm --objective {own}"
-        raise ValueError(f"the recipe trains {own}; use `bench train {verb}`")
+    expected = variant if variant in MASKED_VARIANTS else "ptp"
+    if kind not in (None, expected):
+        verb = "ptp" if expected == "ptp" else f"idlm --objective {expected}"
+        raise ValueError(f"the recipe trains {expected}; use `bench train {verb}`")
     return train_recipe("adapter", recipe, build_job, output, options)
 
 
@@ -95,12 +95,12 @@ def build_job(
         ValueError: the model cannot be loaded or trained on, or the data are impossible.
     """
 
-    def opened(path: str) -> Any:
+    def open_model(path: str) -> Any:
         dtype = getattr(torch, recipe.model.dtype)
         return open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
 
     path = taught_by = located(recipe.model.path, locate)
-    model, state = HFModel(opened(path), grouped=False), output / ".training"
+    model, state = HFModel(open_model(path), grouped=False), output / ".training"
     base = {"architecture": type(model.module).__name__, "weights_sha256": weights_sha256(path)}
     if isinstance(recipe, HeadsRecipe):
         room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")
@@ -109,7 +109,7 @@ def build_job(
         room, teacher = max_row_length(model.architecture), None
         if recipe.model.teacher is not None:
             taught_by = located(recipe.model.teacher, locate)
-            teacher, base["teacher_sha256"] = opened(taught_by), weights_sha256(taught_by)
+            teacher, base["teacher_sha256"] = open_model(taught_by), weights_sha256(taught_by)
         tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
         adapter, make = _begin_slots(recipe, model, tokenizer, teacher, reporter)
     rehearse(model, adapter, make)
@@ -131,7 +131,7 @@ def build_job(
 
 def _begin_slots(
     recipe: AdapterRecipe, model: HFModel, tokenizer: Any, teacher: Any, reporter: Reporter
-) -> _Made:
+) -> _Job:
     module, run, blocks = model.module, recipe.run, None
     adapter = _fresh_slots(recipe.adapter, recipe.sampling, module).to(module.device)
     if recipe.adapter.variant == "refine":
@@ -151,7 +151,7 @@ def _begin_slots(
     return adapter, make
 
 
-def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made:
+def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Job:
     module = model.module
     if not model.architecture.reads_hidden:
         raise ValueError(
@@ -173,10 +173,10 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Ma
     config = AdapterConfig(variant=kind.variant, layers={}, width=width, **sizes)
     heads: Any = kind(config, table.seed)
     if initial := getattr(table, "initial", None):
-        given = kind.load(initial)
-        if replace(given.config, base={}, measured={}) != config:
+        weights = kind.load(initial)
+        if replace(weights.config, base={}, measured={}) != config:
             raise ValueError(f"layer.initial {initial} has other sizes than [layer]")
-        heads.load_state_dict(given.state_dict())
+        heads.load_state_dict(weights.state_dict())
     return heads.to(module.device), lambda source: job(module, heads, source, recipe.run, reporter)
 
 
@@ -205,22 +205,22 @@ def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     If only the new adapter embeds u, its embedding begins as the initial adapter's mask vector plus
     a small part that depends on u. Other layers, rank, width or `enter` raise `ValueError`.
     """
-    mine, given = adapter.config, initial.config
+    config, initial_config = adapter.config, initial.config
     for name in ("layers", "rank", "width", "enter"):
-        theirs, own = getattr(given, name), getattr(mine, name)
-        if own != theirs:
-            values = "" if name == "layers" else f": {theirs}, not {own}"
+        old, new = getattr(initial_config, name), getattr(config, name)
+        if new != old:
+            values = "" if name == "layers" else f": {old}, not {new}"
             raise ValueError(f"adapter.initial has another {name}{values}; it must be the same")
     state = adapter.state_dict()
     for name, value in initial.state_dict().items():
         if name.startswith("lora_b"):
-            value = value * (given.scale / mine.scale)
+            value = value * (initial_config.scale / config.scale)
         if name in state and state[name].shape == value.shape:
             state[name].copy_(value)
         elif name in ("numbers", "carried") and name in state:  # extra slots copy the last
             state[name].copy_(value[torch.arange(len(state[name])).clamp(max=len(value) - 1)])
     net = adapter.embedding.net
     last = net[-1] if isinstance(net, nn.Sequential) else net
-    if given.code == "constant" and isinstance(last, nn.Linear):
+    if initial_config.code == "constant" and isinstance(last, nn.Linear):
         last.weight.mul_(_UNIFORM_SCALE)
         last.bias.copy_(initial.embedding.blank)

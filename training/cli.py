@@ -163,8 +163,8 @@ def train_kind(
     from training import adapters
     from training.recipe import RECIPES, customised, read_recipe, with_settings
 
-    known = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
-    tables = read_recipe(recipe or RECIPES / known[model is not None])
+    files = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
+    tables = read_recipe(recipe or RECIPES / files[model is not None])
     tables = customised(tables, model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings or ())
     if output is None:

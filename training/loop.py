@@ -72,9 +72,9 @@ class Loop:
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
         saved = now = _agreed_time()
-        began = saved - self.progress.seconds
-        while self.progress.step < num_steps and self.run.share_of_time(now - began) < 1:
-            self._step(now - began)
+        start_s = saved - self.progress.seconds
+        while self.progress.step < num_steps and self.run.share_of_time(now - start_s) < 1:
+            self._step(now - start_s)
             # evaluate by steps, not by the clock, because an evaluation may adapt later steps
             if self.progress.step % self.run.eval_steps == 0:
                 self.job.evaluate(self.progress)
@@ -190,11 +190,11 @@ def muon_and_adamw(
     The peak learning rates are ``run.muon_lr`` and ``run.adamw_lr``.
     """
     moved = [p for p in matrices if p.ndim == 2]
-    known = {id(p) for p in moved}
-    others = [p for p in trained.parameters() if p.requires_grad and id(p) not in known]
+    matrix_ids = {id(p) for p in moved}
+    rest = [p for p in trained.parameters() if p.requires_grad and id(p) not in matrix_ids]
     return [
         torch.optim.Muon(moved, lr=run.muon_lr, momentum=0.95, weight_decay=weight_decay),
-        torch.optim.AdamW(others, lr=run.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(rest, lr=run.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 

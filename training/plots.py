@@ -30,11 +30,11 @@ def plot_exactness(log: Path, output: Path) -> None:
     tokens = [record["tokens"] / 1e6 for record in records]
     figure, axes = _panel((8, 4.6))
     for family, color in zip(FAMILIES, COLORS, strict=True):
-        what = "constraints met" if family == "mt_bench" else "exact answers"
+        label = "constraints met" if family == "mt_bench" else "exact answers"
         rows = [record["scores"][family] for record in records]
         shares = [row.get("exact", row["score"]) for row in rows]
         style = {"color": color, "markersize": 4, "linewidth": 1.8}
-        axes.plot(tokens, shares, "o-", label=f"{family} ({what})", **style)
+        axes.plot(tokens, shares, "o-", label=f"{family} ({label})", **style)
     for record in records:
         if "note" in record:  # the measuring conditions changed here
             axes.axvline(record["tokens"] / 1e6, color="0.6", linewidth=1, linestyle=":")

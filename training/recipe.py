@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]
-Stored = Literal["float32", "float16", "float8_e4m3fn"]
+StorageDType = Literal["float32", "float16", "float8_e4m3fn"]
 """Dtype of the weights on disk."""
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 FREE = {

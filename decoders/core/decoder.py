@@ -108,8 +108,8 @@ class Decoder:
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
         """Raise `ValueError` about an option's value unless `holds`."""
-        what = f"option {option!r} of decoder {self.name!r}"
-        demand(holds, what, getattr(self, option), allowed)
+        subject = f"option {option!r} of decoder {self.name!r}"
+        demand(holds, subject, getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
         """Raise `ValueError` about an option that the chosen value of `option` does not read.
@@ -118,12 +118,12 @@ class Decoder:
         with its default value does not count as given.
         """
         chosen = getattr(self, option)
-        own = reads.get(chosen, ())
+        allowed = reads.get(chosen, ())
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             readers = [f"{option}={by}" for by, names in reads.items() if field.name in names]
-            if readers and field.name not in own and value != field.default:
-                instead = f", which reads {', '.join(own)}" if own else ""
+            if readers and field.name not in allowed and value != field.default:
+                instead = f", which reads {', '.join(allowed)}" if allowed else ""
                 raise ValueError(
                     f"option {field.name!r} of decoder {self.name!r} is {value}, but it belongs to "
                     f"{' or '.join(readers)}, not to {option}={chosen}{instead}"

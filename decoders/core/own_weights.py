@@ -22,15 +22,15 @@ def own_storages(decoder: Decoder) -> dict[int, Tensor]:
     Fields, attributes, class attributes, globals of the class's file, caches of its functions and
     `Decoder.own_weights` are searched, in containers, modules and objects of that file.
     """
-    found: dict[int, Tensor] = {}
+    storages: dict[int, Tensor] = {}
     for part in {id(each): each for each in (decoder, *decoder.parts)}.values():
         places: list[Any] = [vars(part), [*part.own_weights()]]
         for kind in type(part).__mro__:
             if not kind.__module__.startswith("decoders.core.") and kind is not object:
                 places += [{**vars(kind)}, {**vars(sys.modules[kind.__module__])}]
         for tensor in _tensors(places, type(part).__module__, set()):
-            found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-    return found
+            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+    return storages
 
 
 def weight_storages(model: Model) -> set[int]:
@@ -62,8 +62,8 @@ def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
     elif isinstance(thing, _CONTAINERS):
         parts = [*thing]
     elif type(thing).__module__ == "functools":  # a cache of that file, or a partial function
-        own = getattr(thing, "__module__", None) in (file, "functools")
-        parts = gc.get_referents(thing) if own else ()
+        is_local = getattr(thing, "__module__", None) in (file, "functools")
+        parts = gc.get_referents(thing) if is_local else ()
     elif isinstance(thing, FunctionType):
         parts = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
     elif type(thing).__module__ == file and not isinstance(thing, type):

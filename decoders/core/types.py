@@ -67,10 +67,10 @@ class Sampling:
         return self.temperature == 0
 
 
-def demand(holds: bool, what: str, value: object, allowed: str) -> None:
-    """Raise `ValueError` about the value of `what` unless `holds`."""
+def demand(holds: bool, name: str, value: object, allowed: str) -> None:
+    """Raise `ValueError` about the value of `name` unless `holds`."""
     if not holds:
-        raise ValueError(f"{what} is {value}; it must be {allowed}")
+        raise ValueError(f"{name} is {value}; it must be {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,6 @@ def _zoo_conversations(family: str) -> tuple[Conversation, ...]:
     examples = generate(family, "test", ZOO_SEED)
     while len(chosen) < NUM_ZOO_CONVERSATIONS:
         drawn, name = next(examples), f"zoo-{family}-{len(chosen):05d}"
-        asked = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
-        chosen.setdefault(drawn.turns, asked)
+        item = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
+        chosen.setdefault(drawn.turns, item)
     return tuple(chosen.values())

@@ -32,7 +32,7 @@ from specbench_tasks.task import LISTS
 NUM_ITEMS = 6
 """Number of items in every list."""
 
-_ASKED = {
+_QUESTIONS = {
     "copy": (
         "Repeat this list as it is: {items}",
         "{items} - write the same list again, and nothing else.",
@@ -61,14 +61,14 @@ def split_items(text: str) -> list[str]:
 def draw_copy(rng: random.Random, split: Split) -> Item:
     """Draw a list with one right answer: itself."""
     letters = _letters(rng, split, "copy")[:NUM_ITEMS]
-    prompt = pick(rng, _ASKED["copy"]).format(items=written(letters))
+    prompt = pick(rng, _QUESTIONS["copy"]).format(items=written(letters))
     return single_turn(prompt, written(letters))
 
 
 def draw_replace(rng: random.Random, split: Split) -> Item:
     """Draw a list and a new item, with a right answer for each item that it may replace."""
     *letters, new = _letters(rng, split, "replace")
-    prompt = pick(rng, _ASKED["replace"]).format(items=written(letters), new=new)
+    prompt = pick(rng, _QUESTIONS["replace"]).format(items=written(letters), new=new)
     answers = [written([*letters[:i], new, *letters[i + 1 :]]) for i in range(NUM_ITEMS)]
     return single_turn(prompt, pick(rng, answers), *answers)
 
@@ -76,7 +76,7 @@ def draw_replace(rng: random.Random, split: Split) -> Item:
 def draw_shuffle(rng: random.Random, split: Split) -> Item:
     """Draw a list; any other order of it is right, and the gold answer is the list itself."""
     letters = _letters(rng, split, "shuffle")[:NUM_ITEMS]
-    prompt = pick(rng, _ASKED["shuffle"]).format(items=written(letters))
+    prompt = pick(rng, _QUESTIONS["shuffle"]).format(items=written(letters))
     response = letters
     while response == letters:
         response = pick_distinct(rng, letters, NUM_ITEMS)

@@ -98,12 +98,12 @@ def _story(
     value = start
     for index, step in enumerate(steps):
         verb, tail = pick(rng, _TEXTS["more" if step > 0 else "less"])
-        what = f"{verb} {abs(step)} {tail}".rstrip()
+        action = f"{verb} {abs(step)} {tail}".rstrip()
         opener = ("", "Then ", "After that, ")[index]
         he_now = he if opener else he.capitalize()
         text, value = working(value, step)
-        prompt.append(f"{opener}{he_now} {what}.")
-        answer.append(f"{opener}{he_now} {what}: {text}.")
+        prompt.append(f"{opener}{he_now} {action}.")
+        answer.append(f"{opener}{he_now} {action}: {text}.")
     prompt.append(pick(rng, _TEXTS["questions"]).format(name=name, items=items))
     answer.append(f"So {name} has {value} {items} now. The answer is {value}.")
     return single_turn(" ".join(prompt), " ".join(answer), str(value))

@@ -86,7 +86,7 @@ class Blocks:
     target: Tensor
     learn: Tensor
     inside: Tensor
-    own: Tensor
+    is_own: Tensor
 
     def to(self, device: torch.device) -> Blocks:
         """Return the same blocks on a device."""
@@ -114,7 +114,7 @@ def hide(
 ) -> Blocks:
     """Draw the masks of the `placed` blocks and return slots of `shape` ``[B, Q]``."""
     shown, target = np.full(shape, MASKED, np.int64), np.zeros(shape, np.int64)
-    learn, inside, own = (np.zeros(shape, bool) for _ in range(3))
+    learn, inside, is_own = (np.zeros(shape, bool) for _ in range(3))
     for b, where, start, end in placed:
         size = where.stop - where.start
         text = rows[b].ids[start : min(end, start + size)]
@@ -122,11 +122,11 @@ def hide(
         masked = rules.masked(size, rng)
         shows = ~masked
         shows[0] = False  # the first token comes from the target
-        own[b, where] = shows & (rng.random() < rules.own)
+        is_own[b, where] = shows & (rng.random() < rules.own)
         shown[b, where] = np.where(masked, MASKED, tokens)
         predicts = slice(where.start, where.stop - 1)
         target[b, predicts] = tokens[1:]
-        learn[b, predicts] = (masked | own[b, where])[1:]
+        learn[b, predicts] = (masked | is_own[b, where])[1:]
         inside[b, predicts] = np.arange(start + 1, start + size) < end
-    arrays = {"shown": shown, "target": target, "learn": learn, "inside": inside, "own": own}
+    arrays = {"shown": shown, "target": target, "learn": learn, "inside": inside, "is_own": is_own}
     return Blocks(**{name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -131,7 +131,7 @@ class AdapterJob(JudgedJob):
             return HeldOutReport.of(usual, by_ratio=by_ratio)
         isd = variant == "isd"
         greedy = self.tally(greedy=True) if isd or self.sampling.greedy else None
-        return HeldOutReport.of(usual, greedy, opened=self.tally(warp=(1.0, 1.0)) if isd else None)
+        return HeldOutReport.of(usual, greedy, isd=self.tally(warp=(1.0, 1.0)) if isd else None)
 
     @torch.no_grad()
     def tally(
@@ -188,5 +188,5 @@ class AdapterJob(JudgedJob):
 
 def rows_at(rows: Sequence[Row], temperature: float) -> list[Row]:
     """Return the rows sampled at a temperature; if none, all rows, without their temperatures."""
-    own = [row for row in rows if row.temperature == temperature]
-    return own or [dataclasses.replace(row, temperature=None) for row in rows]
+    group = [row for row in rows if row.temperature == temperature]
+    return group or [dataclasses.replace(row, temperature=None) for row in rows]

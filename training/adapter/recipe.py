@@ -19,7 +19,7 @@ from training.recipe import (
     RecipeTable,
     Seed,
     Share,
-    Stored,
+    StorageDType,
     TopP,
 )
 
@@ -94,7 +94,7 @@ class AdapterRunTable(LoopTable):
     eval_steps: Count = 300
     eval_temperature: Rate = 0.7
     eval_top_p: TopP = 0.95
-    stored: Stored = "float16"
+    stored: StorageDType = "float16"
     lean: bool = False
     teacher_top: Count = 16
     head_words: NotNegative = 0

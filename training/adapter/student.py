@@ -156,8 +156,8 @@ class Student:
         cache = ContextCache()
         hidden = self._run_rows(ids[:, :num_context], cache)
         rest = ids.shape[1] - num_context
-        own = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
-        seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), own], -1)
+        both = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
+        seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), both], -1)
         slots = self._base(
             cache,
             self._masks(seen[None], ids.shape[1]),

@@ -211,13 +211,13 @@ def explain(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return u, target and `usable` of slots, ``[B, Q]`` each, from the teacher's distributions.
 
-    The inputs, for each token of `carried` ``[B, Q]``, are the teacher's argmax, and the left edge
+    The inputs, for each token of `sources` ``[B, Q]``, are the teacher's argmax, and the left edge
     and width of the token's interval (see `edges`). Greedy slots and padding carry `NO_UNIFORM`. A
     slot is usable if, up to its own u, the uniforms make the teacher pick the text. A sampled
     window is usable until the text leaves the nucleus, where no u explains it. A greedy window is
     usable through its first target that is not the teacher's argmax; O-PTP learns the argmax there.
     """
-    tokens = windows.ids.gather(1, carried(windows, variant))
+    tokens = windows.ids.gather(1, sources(windows, variant))
     real = windows.number >= 0
     u = (left + mass * windows.noise).clamp(0, 1 - 2**-53)
     agrees = torch.where(windows.greedy, tokens == likeliest, mass > MIN_MASS) & real
@@ -231,7 +231,7 @@ def explain(
     return torch.where(windows.greedy | ~real, NO_UNIFORM, u), target, usable
 
 
-def carried(windows: Windows, variant: Variant) -> Tensor:
+def sources(windows: Windows, variant: Variant) -> Tensor:
     """Return the index of the token whose u each slot carries; 0 for padding."""
     return (windows.index - first_target(variant)).clamp(min=0)
 

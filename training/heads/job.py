@@ -92,12 +92,12 @@ class HiddenJob(JudgedJob):
     def held_out(self) -> HeldOut | ByKind:
         """Return the report on held-out rows."""
         rows = self.source.held_out(self.run.eval_rows)
-        ranks, known = [], []
+        ranks, masks = [], []
         for group in self._groups(rows):
             for logits, targets, _ in self._drafted(group):
                 ranks.append(word_ranks(logits, self._indices(targets)).cpu())
-                known.append((targets != NONE).cpu())
-        return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
+                masks.append((targets != NONE).cpu())
+        return HeldOut.of(torch.cat(ranks), torch.cat(masks), len(rows))
 
     def export(self, folder: Path) -> None:
         """Write the adapter with its held-out report."""
@@ -128,8 +128,8 @@ class HeadsJob(HiddenJob):
 
 def word_ranks(logits: Tensor, indices: Tensor) -> Tensor:
     """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``; W if not included."""
-    own = logits.gather(-1, indices.clamp(min=0)[..., None])
-    return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
+    values = logits.gather(-1, indices.clamp(min=0)[..., None])
+    return (logits > values).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
 def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
@@ -138,10 +138,10 @@ def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
     The target of head h is the token 2 + h positions later. An index has targets only if the
     next token is in an answer, because states inside a prompt draft nothing.
     """
-    known = learnt(rows)
-    tokens = F.pad(padded(rows).where(known, NONE), (0, 2 + num_heads), value=NONE)
-    targets = tokens[:, 2:].unfold(1, num_heads, 1)[:, : known.shape[1]]
-    return targets.where(F.pad(known, (0, 1))[:, 1:, None], NONE)
+    mask = learnt(rows)
+    tokens = F.pad(padded(rows).where(mask, NONE), (0, 2 + num_heads), value=NONE)
+    targets = tokens[:, 2:].unfold(1, num_heads, 1)[:, : mask.shape[1]]
+    return targets.where(F.pad(mask, (0, 1))[:, 1:, None], NONE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,19 +159,19 @@ class HeldOut(Report):
     leading_among: float
 
     @classmethod
-    def of(cls, ranks: Tensor, known: Tensor, rows: int) -> HeldOut:
+    def of(cls, ranks: Tensor, mask: Tensor, rows: int) -> HeldOut:
         """Return the report for the rank ``[M, H]`` of each target among its head's logits.
 
-        Rank 0 is the likeliest token. `known` ``[M, H]`` marks existing targets; a run of leading
+        Rank 0 is the likeliest token. `mask` ``[M, H]`` marks existing targets; a run of leading
         tokens ends where the answer ends.
         """
-        counts = known.sum(0).clamp(min=1)
+        counts = mask.sum(0).clamp(min=1)
 
         def shares(hits: Tensor) -> list[float]:
-            return [round(share, 4) for share in ((hits & known).sum(0) / counts).tolist()]
+            return [round(share, 4) for share in ((hits & mask).sum(0) / counts).tolist()]
 
         def leading(hits: Tensor) -> float:
-            runs = (hits & known).long().cumprod(-1).sum(-1).double()
+            runs = (hits & mask).long().cumprod(-1).sum(-1).double()
             return round(runs.mean().item(), 3) if len(runs) else 0.0
 
         return cls(
@@ -207,8 +207,8 @@ class ByKind(Report):
     @property
     def score(self) -> float:
         """Return the leading right drafts, averaged over the kinds of text that exist."""
-        known = [kind.leading for kind in (self.greedy, self.sampled) if kind.places]
-        return sum(known) / max(1, len(known))
+        scores = [kind.leading for kind in (self.greedy, self.sampled) if kind.places]
+        return sum(scores) / max(1, len(scores))
 
     def summary(self) -> str:
         """Return one line for the terminal."""

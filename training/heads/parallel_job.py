@@ -105,7 +105,7 @@ class ParallelJob(LayerJob):
         with self._autocast():
             loss = taught_loss(
                 slots.features.flatten(0, 2),
-                lambda asked: (self._rows, self._indices(asked).clamp(min=0)),
+                lambda words: (self._rows, self._indices(words).clamp(min=0)),
                 slots.label.flatten(),
                 (slots.top[0].flatten(0, 2), slots.top[1].flatten(0, 2)),
                 torch.ones_like(weight).flatten(),
@@ -124,8 +124,8 @@ class ParallelJob(LayerJob):
         heads, device = self.heads, self.heads.scale.device
         anchors, inside, noise = (upload(each, device) for each in self._anchors(rows))
         ids = upload(padded(rows), device)
-        known = [1.0 if row.temperature is None else row.temperature for row in rows]
-        warm = upload(known, device, torch.float32)[:, None, None]  # 0: greedy
+        temperatures = [1.0 if row.temperature is None else row.temperature for row in rows]
+        warm = upload(temperatures, device, torch.float32)[:, None, None]  # 0: greedy
         places = anchors[..., None] + 2 + torch.arange(inside.shape[-1], device=device)
         at = places.clamp(max=ids.shape[1] - 1).flatten(1)
 
@@ -134,7 +134,7 @@ class ParallelJob(LayerJob):
             return values.view(*places.shape, *values.shape[2:])
 
         with torch.no_grad():
-            hidden, *facts = self._asked(rows, ids, self._taught)
+            hidden, *facts = self._compute(rows, ids, self._targets)
             embedded = self.module.get_input_embeddings()(ids).float().roll(-1, 1)
             label, left, mass, likely, logits = map(chosen, (ids, *facts))
             likely = likely.long()
@@ -153,12 +153,12 @@ class ParallelJob(LayerJob):
         features = torch.cat([states, *ones, heads.left[before]], -1)
         return _SlotBatch(features, label, inside, usable, (likely, logits))
 
-    def _taught(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
+    def _targets(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
         """Return states, left edges and widths of intervals, likely tokens and their logits."""
-        hidden, asked = self._states(ids), upload(learnt(rows), ids.device)
+        hidden, mask = self._states(ids), upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
         read = functools.partial(head_logits, self._whole_head)
-        (_, left, mass), top = ask_teacher(read, ids, hidden, asked, heat, self.run.teacher_top)
+        (_, left, mass), top = ask_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
         return [hidden, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,12 +167,12 @@ class ParallelJob(LayerJob):
         Return them with a mask ``[B, A, K]`` of slots inside the answer (all tokens up to the
         slot's are), and with random places of u within the slots' intervals.
         """
-        known, num_slots = learnt(rows), self.heads.config.num_slots
-        ahead = F.pad(known, (0, num_slots + 2)).unfold(1, num_slots + 1, 1)
-        inside = ahead[:, 1 : known.shape[1] + 1].long().cumprod(-1)[..., 1:].bool()
-        order = torch.rand(known.shape, generator=self._generator)
+        mask, num_slots = learnt(rows), self.heads.config.num_slots
+        ahead = F.pad(mask, (0, num_slots + 2)).unfold(1, num_slots + 1, 1)
+        inside = ahead[:, 1 : mask.shape[1] + 1].long().cumprod(-1)[..., 1:].bool()
+        order = torch.rand(mask.shape, generator=self._generator)
         order = order.masked_fill(~inside[..., 0], -1.0)
-        anchors = order.topk(min(self.run.anchors_per_row, known.shape[1])).indices
+        anchors = order.topk(min(self.run.anchors_per_row, mask.shape[1])).indices
         inside = inside.gather(1, anchors[..., None].expand(-1, -1, num_slots))
         noise = torch.rand(inside.shape, generator=self._generator, dtype=torch.float64)
         return anchors, inside, noise
@@ -181,7 +181,7 @@ class ParallelJob(LayerJob):
     def held_out(self) -> ByKind:
         """Return the reports on held-out rows by kind of text."""
         self._generator.manual_seed(_HELD_OUT_SEED)
-        rows, found = self.source.held_out(self.run.eval_rows), list[tuple[Tensor, ...]]()
+        rows, results = self.source.held_out(self.run.eval_rows), list[tuple[Tensor, ...]]()
         for group in self._groups(rows):
             slots = self._slots(group)
             with self._autocast():
@@ -190,8 +190,8 @@ class ParallelJob(LayerJob):
             inside = slots.inside.cpu()
             greedy = torch.tensor([row.temperature == 0 for row in group])[:, None]
             drafts = inside[..., 0]
-            found.append((ranks[drafts], inside[drafts], greedy.expand_as(drafts)[drafts]))
-        ranks, inside, greedy = (torch.cat(parts) for parts in zip(*found, strict=True))
+            results.append((ranks[drafts], inside[drafts], greedy.expand_as(drafts)[drafts]))
+        ranks, inside, greedy = (torch.cat(parts) for parts in zip(*results, strict=True))
         reports = (HeldOut.of(ranks[its], inside[its], len(rows)) for its in (greedy, ~greedy))
         return ByKind(*reports)
 

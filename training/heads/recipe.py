@@ -17,7 +17,7 @@ from training.recipe import (
     RecipeTable,
     Seed,
     Share,
-    Stored,
+    StorageDType,
 )
 
 
@@ -85,7 +85,7 @@ class HeadsRunTable(LoopTable):
     max_tokens: Count = 2600
     max_logits: Count = 16_000_000
     keep_states: bool = False
-    stored: Stored = "float16"
+    stored: StorageDType = "float16"
     choose: Literal["last", "best"] = "last"
     muon_lr: Rate | None = None
     anchors_per_row: Count = 64

@@ -58,12 +58,12 @@ class Parts:
             raise ValueError(f"{str(folder)!r} holds no LoRA weight")
 
     def shapes(
-        self, rank: int | None, known: Mapping[str, tuple[int, int]], line: str
+        self, rank: int | None, layers: Mapping[str, tuple[int, int]], line: str
     ) -> tuple[dict[str, tuple[int, int]], int]:
         """Return (in, out) of every adapted layer and the common rank, which `rank` may prescribe.
 
         Unpaired factors or another rank raise a `ValueError` that names the layer. So do shapes
-        other than those `known`; `line` formats the message from layer, shape and known shape.
+        other than those `layers`; `line` formats the message from layer, shape and known shape.
         """
         shapes: dict[str, tuple[int, int]] = {}
         for name in self.low | self.high:
@@ -86,15 +86,15 @@ class Parts:
                     f"layers before have {rank}; an adapter has one rank"
                 )
             shapes[name] = low.shape[1], high.shape[0]
-            if known.get(name) != shapes[name]:
-                raise ValueError(line.format(name, shapes[name], known.get(name, "missing")))
+            if layers.get(name) != shapes[name]:
+                raise ValueError(line.format(name, shapes[name], layers.get(name, "missing")))
         assert rank is not None, "there is at least one layer"
         return shapes, rank
 
-    def adapter(self, config: AdapterConfig, others: Mapping[str, Tensor]) -> SlotAdapter:
-        """Return the adapter of these factors and `others`; layers without factors have delta 0."""
+    def adapter(self, config: AdapterConfig, extra: Mapping[str, Tensor]) -> SlotAdapter:
+        """Return the adapter of these factors and `extra`; layers without factors have delta 0."""
         adapter = SlotAdapter(config)
-        state = {**adapter.state_dict(), **others}
+        state = {**adapter.state_dict(), **extra}
         for name in self.low:
             key = name.replace(".", "/")
             state |= {f"lora_a.{key}": self.low[name], f"lora_b.{key}": self.high[name]}

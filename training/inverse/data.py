@@ -115,11 +115,11 @@ class Trips:
 
         They are conditioned only on the symbols before the window.
         """
-        which = np.arange(len(ids))[:, None]
-        known = self.beliefs(ids)[which, starts - 1]
+        row = np.arange(len(ids))[:, None]
+        belief = self.beliefs(ids)[row, starts - 1]
         joint = np.zeros((*starts.shape, *self.settled.shape))
         rows, columns = np.indices(starts.shape)
-        joint[rows, columns, :, ids[which, starts - 2], ids[which, starts - 1]] = known
+        joint[rows, columns, :, ids[row, starts - 2], ids[row, starts - 1]] = belief
         distributions = []
         for _ in range(length):
             joint = self._onward(joint)

@@ -110,9 +110,9 @@ class InverseJob:
         loss = _summed(read.text_logits(), targets)
         count = targets.numel()
         if self.name == "c-ptp":
-            carried = read.explained()[0][..., :-1]
-            loss = loss + _summed(read.slot_logits(carried), windows.tokens[..., 1:])
-            count += carried.numel()
+            uniforms = read.explained()[0][..., :-1]
+            loss = loss + _summed(read.slot_logits(uniforms), windows.tokens[..., 1:])
+            count += uniforms.numel()
         yield loss, count, count
 
     def evaluate(self, progress: TrainingProgress) -> None:

@@ -170,8 +170,8 @@ def _sample_missing(
     stops = stop_ids(model, tokenizer)
     jobs, continued = _jobs(prompts, plan)
     for temperature in sorted(set(plan.temperatures), reverse=True):
-        mine = {n: prompt for n, (t, prompt) in jobs.items() if t == temperature and n not in done}
-        _run(model, mine, plan.sampling(temperature, stops), plan.batch_size, keep)
+        part = {n: prompt for n, (t, prompt) in jobs.items() if t == temperature and n not in done}
+        _run(model, part, plan.sampling(temperature, stops), plan.batch_size, keep)
     sampled = [done[number] for number, (temperature, _) in jobs.items() if temperature > 0]
     beginnings = {n: _beginning(sampled, plan, n) for n in continued if n not in done}
     greedy = plan.sampling(0.0, stops)
@@ -246,5 +246,5 @@ class _NumberedAR(Autoregressive):
     def steps(self, request: Request) -> Steps:
         """Run AR on the prompt with its true first id."""
         number, *rest = request.prompt_ids
-        meant = (self.firsts[number], *rest)
-        return super().steps(dataclasses.replace(request, prompt_ids=meant))
+        text = (self.firsts[number], *rest)
+        return super().steps(dataclasses.replace(request, prompt_ids=text))

@@ -181,8 +181,8 @@ class PoolSource:
     def rows(self, step: int) -> list[Row]:
         """Return the training rows of a step; a step may span two rounds."""
         first, size = step * self._rows_per_step, len(self._training)
-        dealt = (divmod(first + index, size) for index in range(self._rows_per_step))
-        return [_unpack(self._training[self._order(round)[index]]) for round, index in dealt]
+        numbers = (divmod(first + index, size) for index in range(self._rows_per_step))
+        return [_unpack(self._training[self._order(round)[index]]) for round, index in numbers]
 
     def held_out(self, num: int) -> list[Row]:
         """Return the first `num` distinct held-out rows, ordered by hash; all if fewer exist."""
@@ -207,11 +207,11 @@ class PoolSource:
 _Packed = tuple["array[int]", bytes, float | None]
 
 
-def stored_completions(source: Any, what: str) -> PoolSource:
-    """Check that a source has stored completions and return it; `what` is named in the error."""
+def stored_completions(source: Any, field: str) -> PoolSource:
+    """Check that a source has stored completions and return it; `field` is named in the error."""
     kind = source.facts["kind"]
     if not isinstance(source, PoolSource) or kind != "completions":
-        raise ValueError(f"{what} trains on data of kind 'completions', not {kind!r}")
+        raise ValueError(f"{field} trains on data of kind 'completions', not {kind!r}")
     return source
 
 

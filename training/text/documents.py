@@ -125,10 +125,10 @@ def first_prompt(document: Document, tokenizer: Any) -> list[int]:
     if isinstance(document, str):
         return _opening(tokenizer) + _encode(tokenizer, document)
     users = (i for i, message in enumerate(document) if message["role"] == "user")
-    asked = document[: next(users, len(document) - 1) + 1]
+    prompt = document[: next(users, len(document) - 1) + 1]
     if tokenizer.chat_template:
-        return _rendered(asked, tokenizer, add_generation_prompt=True)
-    return first_prompt(_joined(asked), tokenizer)
+        return _rendered(prompt, tokenizer, add_generation_prompt=True)
+    return first_prompt(_joined(prompt), tokenizer)
 
 
 def _document(
@@ -154,9 +154,9 @@ def _document(
         return cells["text"]
     if cells["text"] is not None:
         raise ValueError(f"text is {short(cells['text'])}; it must be a text")
-    wanted = [columns.get(field, field) for field in ("messages", "turns", "text")]
+    fields = [columns.get(field, field) for field in ("messages", "turns", "text")]
     raise ValueError(
-        f"none of {', '.join(wanted)} in it; it has {', '.join(record) or 'nothing'}. Map your "
+        f"none of {', '.join(fields)} in it; it has {', '.join(record) or 'nothing'}. Map your "
         'names in columns, e.g. columns = {turns = "question", responses = "answer"}'
     )
 

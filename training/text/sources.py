@@ -135,18 +135,18 @@ def build_source(
             f"context and, of slots, its sliding window): --set data.max_tokens={max_length}"
         )
     seed, path = options.pop("seed", 0), options.get("path", "")
-    dealt: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
+    common: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
     if kind == "completions":
         rows, facts = stored_rows(path, len(tokenizer), max_tokens)
         facts["name"] = Path(path).name  # the folder does not matter
         # keep completions of one prompt on the same side of the split
-        return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **dealt)
+        return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **common)
     if kind in ("text", "dataset"):
         use = partial(cut_rows, tokenizer=tokenizer, max_tokens=max_tokens)
         cuts = read_documents(kind, use, **options)
-        known = kind == "text" or Path(path).expanduser().exists()
-        name = Path(path).name if known else path
-        return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **dealt)
+        is_file = kind == "text" or Path(path).expanduser().exists()
+        name = Path(path).name if is_file else path
+        return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **common)
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, which is missing here")
     plan = _plan({**options, "seed": seed})
@@ -154,7 +154,7 @@ def build_source(
         prompts = _prompts(prompts, tokenizer, plan.num_completions)
     chosen = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
     rows, facts = sampled_rows(teacher, tokenizer, plan, folder, **chosen)
-    return PoolSource(rows, kind=kind, name=teacher.name, facts=facts, **dealt)
+    return PoolSource(rows, kind=kind, name=teacher.name, facts=facts, **common)
 
 
 def _checked(
@@ -171,8 +171,8 @@ def _checked(
                 f"unknown option {name!r} of {kind} in {where}; use {', '.join(types)}"
             )
         if not isinstance(value, types[name]) or isinstance(value, bool):
-            wanted = types[name] if isinstance(types[name], tuple) else (types[name],)
-            named = " or ".join(_TYPES.get(each, "a list") for each in wanted)
+            kinds = types[name] if isinstance(types[name], tuple) else (types[name],)
+            named = " or ".join(_TYPES.get(each, "a list") for each in kinds)
             raise ValueError(f"{name} is {value!r} in {where}; it must be {named}")
     if kind in _REQUIRED and _REQUIRED[kind] not in options:
         raise ValueError(f"kind {kind!r} in {where} needs {_REQUIRED[kind]}")
@@ -199,9 +199,9 @@ def _plan(options: Mapping[str, Any]) -> CompletionPlan:
     return CompletionPlan(**plan)
 
 
-def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
+def _prompts(spec: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
     """Return the prompts that a recipe names; of kind zoo, at least `num`."""
-    table = {"kind": "text", "path": asked} if isinstance(asked, str) else asked
+    table = {"kind": "text", "path": spec} if isinstance(spec, str) else spec
     kind, options = _checked(table, _PROMPTS, "prompts of [data]")
     if kind == "zoo":
         source = _zoo(options, tokenizer)

@@ -101,7 +101,7 @@ class ZooJob:
         _locate: Locate,
     ) -> None:
         self.sizes: SizeTable = getattr(recipe, name)
-        self.name, self.data, self.asked, self.device = name, recipe.data, recipe.run, device
+        self.name, self.data, self.settings, self.device = name, recipe.data, recipe.run, device
         self.run = LoopTable(
             **self.sizes.model_dump(include={"num_steps", "warmup_steps", "decay", "adamw_lr"}),
             **recipe.run.model_dump(include={"eval_steps", "checkpoint_minutes"}),
@@ -136,17 +136,17 @@ class ZooJob:
     def evaluate(self, progress: TrainingProgress) -> None:
         """Score every family (split among the workers) and adapt the mix of families."""
         rank, world = worker()
-        asked = self.asked.eval_prompts, self.asked.eval_max_new_tokens
-        mine = {
-            family: family_scores(self.trained, self.encoder, family, *asked)
+        options = self.settings.eval_prompts, self.settings.eval_max_new_tokens
+        part_scores = {
+            family: family_scores(self.trained, self.encoder, family, *options)
             for family in FAMILIES[rank::world]
         }
-        gathered: list[Any] = [mine]
+        gathered: list[Any] = [part_scores]
         if world > 1:
             gathered = [None] * world
-            dist.all_gather_object(gathered, mine)
-        found = {family: value for part in gathered for family, value in part.items()}
-        scores: dict[str, dict[str, float]] = {family: found[family] for family in FAMILIES}
+            dist.all_gather_object(gathered, part_scores)
+        by_family = {family: value for part in gathered for family, value in part.items()}
+        scores: dict[str, dict[str, float]] = {family: by_family[family] for family in FAMILIES}
         shown = [
             f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
             for family, row in scores.items()
@@ -266,7 +266,7 @@ def family_scores(
     references = [ref for ex in examples for ref in ex.references if ref is not None]
     scores = corpus_scores(family, flat, references)
     if family != "mt_bench":
-        same = [got[0] == ex.responses[0] for got, ex in zip(answers, examples, strict=True)]
+        same = [answer[0] == ex.responses[0] for answer, ex in zip(answers, examples, strict=True)]
         scores["exact"] = sum(same) / len(same)
     scores["score"] = scores[PRIMARY[family]]
     return scores

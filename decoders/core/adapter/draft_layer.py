@@ -166,8 +166,8 @@ class LayerPass(DraftPass):
         """See `DraftPass`; `DraftCache` lays out the inputs."""
         layer, entries, sees = self.layers, inputs["entries"][0], inputs["mask.draft"]
         rows = layer.enter(inputs["states"], self.embed(inputs["ids"]))
-        query, *own = layer.project(rows, layer.turn(inputs["positions"][0]))
-        write(planes, entries, own)
+        query, *key_value = layer.project(rows, layer.turn(inputs["positions"][0]))
+        write(planes, entries, key_value)
         keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
         attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
         out = layer.leave(rows, attended)[0].index_select(0, inputs["read"])
@@ -256,12 +256,12 @@ class DraftCache(TextCache):
         missing, seen = room - num_rows, self._seen(mask.shape[1], num_rows)
         sees = F.pad(mask, (0, seen - mask.shape[1], 0, missing))
         sees[num_rows:, 0] = True  # a row that sees nothing would be NaN
-        asked = [*read, *[0] * (self._padded(len(read)) - len(read))]
+        indices = [*read, *[0] * (self._padded(len(read)) - len(read))]
         inputs = self._text(states, tokens, room) | {
             "positions": upload([[*positions, *[0] * missing]], device),
             "entries": upload([[*range(start, start + room)]], device),
             "mask.draft": upload(sees[None, None], device),
-            "read": upload(asked, device),
+            "read": upload(indices, device),
         }
         logits, after = self._run(None, inputs, self._planes)
         return logits[: len(read)], after[: len(read)]

@@ -71,12 +71,12 @@ class UniformEmbedding(nn.Module):
         """Embed float64 `u` ``[K]`` (or `NO_UNIFORM`), `warp` ``[K, 2]``: temperature and top-p."""
         if self.code == "constant":
             return self.blank.expand(len(u), -1)
-        known = u.clamp(min=0)  # a blank slot's result is thrown away below
+        valid = u.clamp(min=0)  # a blank slot's result is thrown away below
         if self.code == "interpolation":
-            embedded = self._interpolate(known)
+            embedded = self._interpolate(valid)
         else:
             assert self.net is not None
-            embedded = self.net(self._features(known, warp).to(self.blank.dtype))
+            embedded = self.net(self._features(valid, warp).to(self.blank.dtype))
         return torch.where((u < 0)[:, None], self.blank, embedded)
 
     def _features(self, u: Tensor, warp: Tensor) -> Tensor:

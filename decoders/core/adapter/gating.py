@@ -39,8 +39,8 @@ def text_model(module: Any) -> Any:
 
     OPT has it inside the base model; models with an image tower have it next to the tower.
     """
-    found = module.get_decoder()
-    return module.base_model if found is module else found
+    decoder = module.get_decoder()
+    return module.base_model if decoder is module else decoder
 
 
 def linear_layers(module: Any) -> dict[str, nn.Module]:
@@ -194,13 +194,13 @@ def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
             fed.append(x)
             groups.append([index])
 
-    with _watched(layers, note):
+    with _watch(layers, note):
         module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
     return groups
 
 
 @contextmanager
-def _watched(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
+def _watch(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
     """Call ``note(index, x)`` whenever layer `index` is fed x."""
 
     def hook(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -227,7 +227,7 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
     cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
-    with _watched([module.get_submodule(name) for name in names], note):
+    with _watch([module.get_submodule(name) for name in names], note):
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
     return strange[0] if strange else None
 

@@ -139,8 +139,8 @@ class SlotAdapter(StoredAdapter):
         """
         embedded: Tensor = self.embedding(u, warp)
         if shown is not None:
-            tokens, which = shown
-            embedded = torch.where(which[:, None], tokens.to(embedded.dtype), embedded)
+            tokens, has_token = shown
+            embedded = torch.where(has_token[:, None], tokens.to(embedded.dtype), embedded)
         if self.numbers is not None:
             embedded = embedded + self.numbers[number.clamp(max=len(self.numbers) - 1)]
         if self.config.anchored:
@@ -207,9 +207,9 @@ class HiddenAdapter(StoredAdapter):
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
         cls._check_variant(config)
-        sizes, stored = cls.parameter_shape(config), tuple(state[cls.sized].shape)
-        if sizes != stored:
-            raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
+        sizes, shape = cls.parameter_shape(config), tuple(state[cls.sized].shape)
+        if sizes != shape:
+            raise ValueError(f"its sizes are {sizes}, its weights' {shape}")
 
     @classmethod
     def _check_variant(cls, config: AdapterConfig) -> None:
@@ -222,8 +222,8 @@ class HiddenAdapter(StoredAdapter):
         """Raise `ValueError` unless a model's hidden states have the width of training."""
         if width != self.config.width:
             nouns = {"medusa": "heads were", "shallow": "draft layers were"}
-            noun, own = nouns.get(self.variant, "draft layer was"), self.config.width
-            raise ValueError(f"the {noun} made for a model {own} wide, not {width}")
+            noun, expected = nouns.get(self.variant, "draft layer was"), self.config.width
+            raise ValueError(f"the {noun} made for a model {expected} wide, not {width}")
 
 
 def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:

@@ -81,10 +81,10 @@ class ParallelLayers(Joined):
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
         super()._check(config, state)
-        found = state["right"], state[f"layers.{config.num_layers - 1}.feed"]
+        tensors = state["right"], state[f"layers.{config.num_layers - 1}.feed"]
         sizes = (config.num_words, config.bias_rank), (2 * config.rank, config.width)
-        if sizes != (stored := tuple(tuple(each.shape) for each in found)):
-            raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
+        if sizes != (shapes := tuple(tuple(each.shape) for each in tensors)):
+            raise ValueError(f"its sizes are {sizes}, its weights' {shapes}")
 
     def turn(self, positions: Tensor) -> Turn:
         """See `Block.turn`; all layers rotate alike."""
@@ -104,9 +104,9 @@ class ParallelLayers(Joined):
 
         The sampling's `temperature` (0: greedy) is a number or ``[..., 1, 1]``.
         """
-        given = F.linear(normed(last), self.start).unsqueeze(-2)
+        anchor = F.linear(normed(last), self.start).unsqueeze(-2)
         beside = self.numbers[: embedded.shape[-2]] + temperature * self.warmth
-        slots: Tensor = given + embedded + beside
+        slots: Tensor = anchor + embedded + beside
         return slots
 
     def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
@@ -145,9 +145,9 @@ class SlotPass(DraftPass):
         text = layers.entries(rows, layers.turn(entries))
         write(planes, entries, [part for pair in text for part in pair])
 
-        def attend(number: int, query: Tensor, *own: Tensor) -> Tensor:
+        def attend(number: int, query: Tensor, *entries: Tensor) -> Tensor:
             both = planes[2 * number : 2 * number + 2]
-            write(both, behind, own)
+            write(both, behind, entries)
             keys, values = (plane[:, :, : sees.shape[-1]] for plane in both)
             return F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
 
@@ -195,12 +195,12 @@ def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
     The bias is added to all W words of `logits` ``[K, W]``. `before` is the id ``[1]`` of the last
     known token. The result is float64 ``[2, K]``.
     """
-    picks, values, known = [], [], layers.index(before)
+    picks, values, index = [], [], layers.index(before)
     for row in logits.unbind(0):
         if layers.config.bias_rank:
-            row = row + (layers.right @ layers.left.index_select(0, known)[0]).float()
-        value, known = row.max(-1, keepdim=True)
-        picks.append(known)
+            row = row + (layers.right @ layers.left.index_select(0, index)[0]).float()
+        value, index = row.max(-1, keepdim=True)
+        picks.append(index)
         values.append(value - row.logsumexp(-1))
     tokens = layers.words.index_select(0, torch.cat(picks))
     return torch.stack([tokens.double(), torch.cat(values).exp().double()])

@@ -145,8 +145,8 @@ class MergedWeights(GroupedWeights):
         joined = deltas.gated.side_by_side
         for group, indices in zip(self._groups, deltas.gated.groups, strict=True):
             group.plain = not any(index in deltas for index in indices)
-            own = [layer.weight for layer in group.members]
-            group.base = [_side_by_side(group.members)] if joined else own
+            weights = [layer.weight for layer in group.members]
+            group.base = [_side_by_side(group.members)] if joined else weights
 
     @property
     def num_bytes(self) -> int:
@@ -315,13 +315,13 @@ class UnmergedWeights(AddedWeights):
         """Take the deltas of a module's layers."""
         self.deltas, self.layers = deltas, deltas.gated.layers
         self.num_bytes = deltas.num_bytes
-        self._own = [_LayerDelta(deltas, index) for index in range(len(self.layers))]
+        self._layer_deltas = [_LayerDelta(deltas, index) for index in range(len(self.layers))]
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
         """See `AddedWeights.run`."""
         y = self.layers[index].plain(x)
         if index in self.deltas:
-            add(self._own[index], x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
+            add(self._layer_deltas[index], x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
         return y
 
 

@@ -38,8 +38,8 @@ class ModelDrafter(Drafter):
         """
         drafts, probs = list[int](), dict[int, Tensor]()
         while len(drafts) < min(self._k, most):
-            known = self._session.length - len(text.tokens)  # drafts in the cache, if positive
-            unseen = drafts[known:] if known >= 0 else [*text.tokens[known:], *drafts]
+            extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
+            unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
             result = yield self._session.call(unseen, output=self._output)
             if self._keeps_probs:
                 assert result.probs is not None
@@ -56,8 +56,8 @@ class ModelDrafter(Drafter):
         """Roll back rejected drafts; the cache may lack tokens at the end of the text."""
         start = len(text.tokens) - len(verdict.tokens)
         pairs = zip(self._drafts, verdict.tokens[:-1], strict=False)
-        stood = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self._session.truncate(min(self._session.length, start + stood))
+        num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self._session.truncate(min(self._session.length, start + num_kept))
         self._drafts = []
 
 

@@ -61,8 +61,8 @@ class Proposer:
         self.max_size = min(num_slots or config.num_slots, _MAX_SLOTS)
         self.standalone = config.standalone
         self.alone = alone and config.standalone
-        self._given = 2 if exact_row and not self.alone else 1
-        self.num_unused_slots = 1 if config.variant == "o-ptp" and self._given == 2 else 0
+        self._per_round = 2 if exact_row and not self.alone else 1
+        self.num_unused_slots = 1 if config.variant == "o-ptp" and self._per_round == 2 else 0
         kind = "greedy_" if sampling.greedy and config.greedy else ""
         measured = config.measured
         self._calibration: tuple[float, float] = (
@@ -72,7 +72,7 @@ class Proposer:
             measured.get(f"{kind}survival"), self.num_unused_slots, self.max_size
         )
         self.survival = self._usual
-        self._stood, self._tested = _PRIOR_TESTS * self._usual.mean_chance, _PRIOR_TESTS
+        self._num_accepted, self._tested = _PRIOR_TESTS * self._usual.mean_chance, _PRIOR_TESTS
         self._greedy_u = NO_UNIFORM if config.greedy else NOT_GREEDY
         self.drafts: tuple[int, ...] = ()
         self.chances: list[float] = []
@@ -85,10 +85,10 @@ class Proposer:
 
     def observe(self, num_drafts: int, accepted: int) -> None:
         """Adjust `survival` to this answer: `accepted` of `num_drafts` drafts were accepted."""
-        self._stood += accepted
+        self._num_accepted += accepted
         self._tested += accepted + (accepted < num_drafts)
         usual = min(self._usual.mean_chance, 0.99)
-        seen = min(self._stood / self._tested, 0.99)
+        seen = min(self._num_accepted / self._tested, 0.99)
         self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
 
     def worthwhile(self, max_proposals: int, row_cost: float) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class Proposer:
     def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
         """Make the slots after `anchor` that pay, for up to `room` proposals; None if none pays."""
         best = best_length(
-            self.survival, self.max_size, self.num_unused_slots, row_cost, self._given
+            self.survival, self.max_size, self.num_unused_slots, row_cost, self._per_round
         )
         count = min(best, room + self.num_unused_slots)
         return self.branches([count], [anchor], output) if count > self.num_unused_slots else None

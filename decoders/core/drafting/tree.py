@@ -144,16 +144,16 @@ def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tupl
     def offer(chance: float, parent: int, depth: int, candidate: int) -> None:
         nonlocal entered
         if depth < len(chances) and candidate < len(chances[depth]):
-            own = chance * chances[depth][candidate]
-            if own > 0:
-                heapq.heappush(heap, (-own, entered, chance, parent, depth, candidate))
+            joint = chance * chances[depth][candidate]
+            if joint > 0:
+                heapq.heappush(heap, (-joint, entered, chance, parent, depth, candidate))
                 entered += 1
 
     offer(1.0, 0, 0, 0)
     while heap and len(shape) < limit:
-        own, _, before, parent, depth, candidate = heapq.heappop(heap)
+        joint, _, before, parent, depth, candidate = heapq.heappop(heap)
         shape.append((parent, depth, candidate))
-        offer(-own, len(shape), depth + 1, 0)
+        offer(-joint, len(shape), depth + 1, 0)
         offer(before, parent, depth, candidate + 1)
     return shape
 
@@ -213,16 +213,16 @@ def verify_strict(
     while True:
         left, position = target_probs[path[-1]].double(), output + len(path) - 1
         children = tree.children(path[-1])
-        offered = draft_probs[path[-1]].double().clone() if children else left
+        proposal = draft_probs[path[-1]].double().clone() if children else left
         for candidate, (token, child) in enumerate(children.items()):
-            offered = offered / offered.sum()
-            if uniforms.at("accept", position, candidate) * offered[token] < left[token]:
+            proposal = proposal / proposal.sum()
+            if uniforms.at("accept", position, candidate) * proposal[token] < left[token]:
                 path.append(child)
                 break
-            residual = (left - offered).clamp(min=0)
+            residual = (left - proposal).clamp(min=0)
             if residual.sum() > 0:  # zero only by rounding, if both distributions agree
                 left = residual / residual.sum()
-            offered = offered.index_fill(0, upload(token, offered.device), 0.0)
+            proposal = proposal.index_fill(0, upload(token, proposal.device), 0.0)
         else:
             u = [uniforms.at("recover", position)]
             return path, int(pick(left[None], upload(u, left.device, torch.float64)))

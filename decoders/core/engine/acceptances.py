@@ -41,8 +41,8 @@ def read_acceptances(
     if max_drafts == 0:  # no drafts anywhere: only bonus tokens
         uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-        return picks, lambda found: [
-            CallResult(acceptance=Acceptance(0, int(token))) for token in found
+        return picks, lambda values: [
+            CallResult(acceptance=Acceptance(0, int(token))) for token in values
         ]
     num = max(1, MAX_VALUES // ((max_drafts + 1) * logits.shape[-1]))  # sequences at once
     starts = [0, *itertools.accumulate(sizes)]
@@ -56,8 +56,8 @@ def read_acceptances(
         )
         for first in range(0, len(sizes), num)
     ]
-    return torch.cat(parts), lambda found: [
-        CallResult(acceptance=_acceptance(found[start : start + 2 + 2 * max_drafts], count))
+    return torch.cat(parts), lambda values: [
+        CallResult(acceptance=_acceptance(values[start : start + 2 + 2 * max_drafts], count))
         for start, count in zip(itertools.count(0, 2 + 2 * max_drafts), counts, strict=False)
     ]
 

@@ -41,16 +41,16 @@ class Deadline:
         self.due = self._always_due = always_due
         self.inside: float | None = None
         self._now = now
-        self._began: dict[RunningSequence, float] = {}
+        self._starts: dict[RunningSequence, float] = {}
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
         """Run a turn of a job's decoder; the first turn starts the job's time."""
-        began = self._began.get(job)
-        if began is None:
-            began = self._began[job] = self._now()
+        start_s = self._starts.get(job)
+        if start_s is None:
+            start_s = self._starts[job] = self._now()
         try:
-            self.inside = began
+            self.inside = start_s
             turn(*args)
         except OutOfTime as stop:
             self.inside = None
@@ -66,18 +66,18 @@ class Deadline:
         self.due = self._always_due
         now_s = self._now()
         running = [job for job in active if job.outcome is None]
-        late = [job for job in running if now_s - self._began[job] > self.limit_s]
+        late = [job for job in running if now_s - self._starts[job] > self.limit_s]
         if late:
             max(late, key=lambda job: job.idle_calls).fail(self._error())
 
     def ended(self, job: RunningSequence) -> None:
         """Forget a job; count a timeout, and then restart the time of all other jobs."""
-        self._began.pop(job, None)
+        self._starts.pop(job, None)
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0
             return
         self._in_a_row = min(self._in_a_row + 1, MAX_TIMEOUTS)
-        self._began = dict.fromkeys(self._began, self._now())
+        self._starts = dict.fromkeys(self._starts, self._now())
 
     def refuses(self) -> TimeoutError | None:
         """Return why no further answer may start (after `MAX_TIMEOUTS` in a row), else None."""

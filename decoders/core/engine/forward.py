@@ -38,7 +38,7 @@ def _without_kept(call: Call) -> Call:
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
-    max_skipped = min(_first_needed(call), len(tokens) - branches, len(kept))
+    max_skipped = min(_first_read_row(call), len(tokens) - branches, len(kept))
     ordered = call.positions is None or call.positions[:max_skipped] == tuple(range(max_skipped))
     num = next((n for n in range(max_skipped) if tokens[n] != kept[n]), max(max_skipped, 0))
     if session.length or not ordered or not _is_causal(call, num):
@@ -47,7 +47,7 @@ def _without_kept(call: Call) -> Call:
     return _rest(call, num)
 
 
-def _first_needed(call: Call) -> int:
+def _first_read_row(call: Call) -> int:
     """Return the first row whose logits or hidden states are returned, or the number of tokens."""
     return min((*call.read, *call.hidden), default=len(call.tokens))
 
@@ -73,9 +73,9 @@ def _is_causal(call: Call, fed: int) -> bool:
 def _feed_head(call: Call) -> Call:
     """Feed a long call except for its last chunk; the fed rows must have a causal mask."""
     tokens, positions = call.tokens, call.positions
-    first_needed = _first_needed(call)
+    first_read_row = _first_read_row(call)
     fed = 0
-    while len(tokens) - fed > PREFILL_CHUNK and first_needed - fed >= PREFILL_CHUNK:
+    while len(tokens) - fed > PREFILL_CHUNK and first_read_row - fed >= PREFILL_CHUNK:
         chunk = slice(fed, fed + PREFILL_CHUNK)
         head = dataclasses.replace(
             call,

@@ -83,10 +83,10 @@ def find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
     model = models.target if decoder.adapter_of == "target" else models.draft
     attached = {} if model is None else model.adapters
     if name not in attached:
-        known = ", ".join(sorted(attached)) or "none"
+        names = ", ".join(sorted(attached)) or "none"
         raise ValueError(
             f"decoder {decoder.name!r} needs an adapter named {name!r} of the "
-            f"{decoder.adapter_of}, which has {known}; pass --adapter {name}=PATH"
+            f"{decoder.adapter_of}, which has {names}; pass --adapter {name}=PATH"
         )
     variant, allowed = attached[name].variant, decoder.variants
     if allowed and variant not in allowed:

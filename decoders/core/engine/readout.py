@@ -72,8 +72,8 @@ def _read_at_once(
         parts = _split_rows(logits, readouts)
         rows = [torch.cat(p) if p[1:] else p[0] for p in ([parts[i] for i in g] for g in members)]
     reads = [
-        _READERS[form](of, [readouts[i] for i in group], sampling, sync)
-        for form, of, group in zip(forms, rows, members, strict=True)
+        _READERS[form](form_logits, [readouts[i] for i in group], sampling, sync)
+        for form, form_logits, group in zip(forms, rows, members, strict=True)
     ]
     numbers = [values.flatten() for values, _ in reads]
     flat = numbers[0] if len(numbers) == 1 else torch.cat([each.double() for each in numbers])
@@ -128,8 +128,8 @@ def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
     else:  # in parts, because no distribution is kept
         uniforms = _uniforms(readouts, logits.device)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-    return picks, lambda found: [
-        CallResult(picks=part) for part in _split([*map(int, found)], readouts)
+    return picks, lambda values: [
+        CallResult(picks=part) for part in _split([*map(int, values)], readouts)
     ]
 
 
@@ -137,24 +137,24 @@ def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
     if sampling.greedy:
         return _read_argmax(logits, readouts, sampling, sync)
     distribution = warp(logits, sampling, sync=sync)
-    return _weighed(_draw(distribution, readouts), distribution, readouts)
+    return _with_confidences(_draw(distribution, readouts), distribution, readouts)
 
 
 def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
     distribution = torch.softmax(logits, dim=-1)
-    return _weighed(highest(distribution)[1], distribution, readouts)
+    return _with_confidences(highest(distribution)[1], distribution, readouts)
 
 
-def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
+def _with_confidences(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
     """Read tokens ``[R]``, and their confidences from distributions ``[R, V]``."""
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    known = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
-    confidences = rate_confidence(distribution, known, kinds.pop())
+    indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
+    confidences = rate_confidence(distribution, indices, kinds.pop())
 
-    def results(found: list[float]) -> list[CallResult]:
-        picks = _split([*map(int, found[: len(tokens)])], readouts)
-        sure = _split(found[len(tokens) :], readouts)
+    def results(values: list[float]) -> list[CallResult]:
+        picks = _split([*map(int, values[: len(tokens)])], readouts)
+        sure = _split(values[len(tokens) :], readouts)
         return [
             CallResult(picks=tokens_of, confidences=confidences_of)
             for tokens_of, confidences_of in zip(picks, sure, strict=True)
@@ -181,10 +181,10 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return picks, lambda found: [
+    return picks, lambda values: [
         CallResult(picks=part, probs=probs)
         for part, probs in zip(
-            _split([*map(int, found)], readouts), _split_rows(distribution, readouts), strict=True
+            _split([*map(int, values)], readouts), _split_rows(distribution, readouts), strict=True
         )
     ]
 

@@ -23,7 +23,7 @@ from decoders.core.model import Call, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[[Sequence[Call]], Tensor]
-_Ask = Callable[[Sequence[Answer]], None]
+_Read = Callable[[Sequence[Answer]], None]
 _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 
 
@@ -45,7 +45,7 @@ class Scheduler:
         steps: Callable[[Request], Steps] | None = None,
         forward: Forward = forward,
         read_out: _ReadOut = read_out,
-        answer: _Ask | None = None,
+        answer: _Read | None = None,
     ) -> None:
         """Check that the models fit the decoder; no session is opened before `run`.
 
@@ -75,12 +75,12 @@ class Scheduler:
             return
         self._models.ensure(1, self._capacity([prompt]))
         tokens = tuple(prompt[:num_tokens])
-        opened = self._open()
-        for session in opened:
+        sessions = self._open()
+        for session in sessions:
             if session is not None:
                 forward([session.call(tokens, read=())])  # not timed: no instrument
                 session.keep_text(tokens)
-        self._kept = opened
+        self._kept = sessions
 
     def _open(self) -> tuple[Session, Session | None]:
         return self._models.target.open(), None if self._draft is None else self._draft.open()
@@ -144,9 +144,9 @@ class Scheduler:
                 finish(job.index, job.outcome)
             while waiting and len(active) < self._batch_size:
                 index, (prompt, sampling) = waiting.popleft()
-                refused = self._refusal(prompt)
-                if refused is not None:
-                    finish(index, refused)
+                refusal = self._refusal(prompt)
+                if refusal is not None:
+                    finish(index, refusal)
                     continue
                 kept, self._kept = self._kept, None
                 job = RunningSequence(
@@ -268,27 +268,27 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
     ]
 
 
-def _answer_group(ask: _Ask, group: Sequence[RunningSequence], deadline: Deadline) -> None:
+def _answer_group(read: _Read, group: Sequence[RunningSequence], deadline: Deadline) -> None:
     """Give every sequence of a group its outcome; all share the first one's time limit."""
     first = group[0]
-    deadline.guard(first, _answer_all, ask, group)
+    deadline.guard(first, _answer_all, read, group)
     for job in group:
         if job.outcome is None:  # the group is out of time
             assert isinstance(first.outcome, TimeoutError)
             job.fail(first.outcome)
 
 
-def _answer_all(ask: _Ask, group: Sequence[RunningSequence]) -> None:
+def _answer_all(read: _Read, group: Sequence[RunningSequence]) -> None:
     """Answer all at once; if that fails, answer the unanswered sequences one by one."""
     try:
-        ask(group)
+        read(group)
     except (Exception, SystemExit) as error:
         if len(group) == 1:
             group[0].fail(as_exception(error))
             return
         for job in [job for job in group if job.outcome is None]:
             job.restart()
-            _answer_all(ask, [job])
+            _answer_all(read, [job])
         return
     for job in group:
         if job.outcome is None:

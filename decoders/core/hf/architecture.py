@@ -155,12 +155,12 @@ def _windows(config: Any) -> dict[str, int | None]:
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
         return {"full_attention" if window is None else "sliding_attention": window}
-    known = {"full_attention": None, "sliding_attention": window}
-    strange = [k for k in dict.fromkeys(kinds) if k not in known]
+    spans = {"full_attention": None, "sliding_attention": window}
+    strange = [k for k in dict.fromkeys(kinds) if k not in spans]
     if strange or ("sliding_attention" in kinds and window is None):
         names = ", ".join(strange) or "sliding_attention without a sliding_window"
         raise ValueError(f"{config.model_type} has layers of {names}; {_ADVICE}")
-    return {kind: known[kind] for kind in dict.fromkeys(kinds)}
+    return {kind: spans[kind] for kind in dict.fromkeys(kinds)}
 
 
 @torch.inference_mode()
@@ -222,9 +222,9 @@ def _study_head(module: Any) -> tuple[int, bool]:
 def model_settings(module: Any) -> dict[str, Any]:
     """Return the settings of a model's generation config that differ from transformers' own."""
     generation = getattr(module, "generation_config", None)
-    given = generation.to_diff_dict() if generation is not None else {}
-    known = (*_SAMPLED, *_PROCESSORS, *_ENDS)
-    return {name: given[name] for name in known if given.get(name) is not None}
+    settings = generation.to_diff_dict() if generation is not None else {}
+    names = (*_SAMPLED, *_PROCESSORS, *_ENDS)
+    return {name: settings[name] for name in names if settings.get(name) is not None}
 
 
 def generation_notes(module: Any) -> tuple[str, ...]:
@@ -232,8 +232,8 @@ def generation_notes(module: Any) -> tuple[str, ...]:
     config = module.config.get_text_config()
     notes = []
     generation = getattr(module, "generation_config", None)
-    given = {name: getattr(generation, name, None) for name in _PROCESSORS}
-    applied = [f"{name}={value}" for name, value in given.items() if value not in _NEUTRAL]
+    settings = {name: getattr(generation, name, None) for name in _PROCESSORS}
+    applied = [f"{name}={value}" for name, value in settings.items() if value not in _NEUTRAL]
     if applied:
         notes.append(
             f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "

@@ -27,12 +27,12 @@ class PlaneCache(Cache):
         """Take the planes, the entries ``[B, N]`` that the rows are written to, and T (`seen`)."""
         super().__init__(layers=[])
         self._planes, self._seen = planes, seen
-        self._given = self._entries = entries
+        self._call_entries = self._entries = entries
         self._indices: dict[int, Tensor] = {}
 
     def write(self, rows: Tensor, all_rows: bool) -> None:
         """Let the next layers write `rows` of the entries only, or all."""
-        self._entries = self._given if all_rows else self._given.index_select(1, rows)
+        self._entries = self._call_entries if all_rows else self._call_entries.index_select(1, rows)
         self._indices.clear()
 
     def update(

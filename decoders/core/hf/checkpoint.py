@@ -44,8 +44,8 @@ def refusing_panics() -> Iterator[None]:
 
 def cache_folder() -> Path:
     """Return ``DECODING_BENCH_CACHE``, or a folder in the user's cache folder."""
-    if given := os.environ.get("DECODING_BENCH_CACHE"):
-        return Path(given).expanduser()
+    if folder := os.environ.get("DECODING_BENCH_CACHE"):
+        return Path(folder).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "decoding-bench"
 
@@ -55,29 +55,29 @@ def graphs_folder() -> Path:
     return cache_folder() / "graphs"
 
 
-def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
-    """Return the path of a local folder, or the hub id, of a "model" or "tokenizer" (`what`).
+def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:
+    """Return the path of a local folder, or the hub id, of a "model" or "tokenizer" (`role`).
 
-    `ValueError` for a folder that is missing, has none of the `needed` files, or holds a PEFT
+    `ValueError` for a folder that is missing, has none of the `files` files, or holds a PEFT
     adapter or pickled weights.
     """
-    given = str(path_or_id)
-    folder = Path(given).expanduser()
+    text = str(path_or_id)
+    folder = Path(text).expanduser()
     if folder.is_dir():
-        if what == "model":
-            _refuse_other_weights(given, folder)
-        if not any((folder / name).is_file() for name in needed):
+        if role == "model":
+            _refuse_other_weights(text, folder)
+        if not any((folder / name).is_file() for name in files):
             raise ValueError(
-                f"{what} {given!r}: that folder has no {' or '.join(needed)}; "
+                f"{role} {text!r}: that folder has no {' or '.join(files)}; "
                 "give a folder written by save_pretrained, or a hub id"
             )
         return str(folder)
-    if is_local(given):
+    if is_local(text):
         raise ValueError(
-            f"{what} {given!r}: there is no such folder; "
+            f"{role} {text!r}: there is no such folder; "
             "give a folder written by save_pretrained, or a hub id such as owner/name"
         )
-    return given
+    return text
 
 
 def cached(hub_id: str) -> Path | None:
@@ -86,39 +86,39 @@ def cached(hub_id: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _refuse_other_weights(given: str, folder: Path) -> None:
+def _refuse_other_weights(name: str, folder: Path) -> None:
     if (folder / _ADAPTER).is_file():
         if (folder / "config.json").is_file():
-            raise ValueError(f"model {given!r}: that folder has an adapter of PEFT; {MERGE_IT}")
+            raise ValueError(f"model {name!r}: that folder has an adapter of PEFT; {MERGE_IT}")
         raise ValueError(
-            f"model {given!r}: that folder holds an adapter of PEFT and no model; merge it into "
+            f"model {name!r}: that folder holds an adapter of PEFT and no model; merge it into "
             "its base model (peft: merge_and_unload, then save_pretrained) and give that folder"
         )
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if pickles and not any(folder.glob("*.safetensors")):
         raise ValueError(
-            f"model {given!r}: its weights are a pickle ({pickles[0].name}), which is not read, as "
+            f"model {name!r}: its weights are a pickle ({pickles[0].name}), which is not read, as "
             f"it may run code; {_CONVERT_IT}"
         )
 
 
-def is_local(given: str) -> bool:
+def is_local(name: str) -> bool:
     """Tell whether a name must mean a local folder, even if the folder does not exist."""
-    is_path = given.startswith((".", "/", "~")) or given.count("/") > 1
-    return is_path or Path(given).expanduser().exists()
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return is_path or Path(name).expanduser().exists()
 
 
-def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueError:
+def unavailable(path_or_id: str | Path, role: str, error: Exception) -> ValueError:
     """Explain in one line why a checkpoint could not be read, here or from the hub."""
     if Path(path_or_id).expanduser().is_dir():
-        return ValueError(f"{what} {str(path_or_id)!r} cannot be loaded: {first_line(error)}")
+        return ValueError(f"{role} {str(path_or_id)!r} cannot be loaded: {first_line(error)}")
     if "model.safetensors" in str(error):  # found, but without these weights
         return ValueError(
-            f"{what} {str(path_or_id)!r} has no weights in safetensors, and pickles are not read; "
+            f"{role} {str(path_or_id)!r} has no weights in safetensors, and pickles are not read; "
             f"{_CONVERT_IT}"
         )
     return ValueError(
-        f"{what} {str(path_or_id)!r} is neither a local folder nor available from the hub; check "
+        f"{role} {str(path_or_id)!r} is neither a local folder nor available from the hub; check "
         f"the name and the network, or download it and give its folder ({first_line(error)})"
     )
 

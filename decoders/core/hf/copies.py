@@ -19,8 +19,8 @@ def library_copy(module: Any) -> Any:
     """Copy a causal LM without our wrappers and hooks; contiguous weights are shared."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        own = tensor if tensor.is_contiguous() else _laid_out(tensor)
-        memo[id(tensor)] = own
+        weight = tensor if tensor.is_contiguous() else _laid_out(tensor)
+        memo[id(tensor)] = weight
     copied = copy.deepcopy(module, memo)
     for part in copied.modules():
         vars(part).pop("forward", None)

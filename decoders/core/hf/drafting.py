@@ -28,7 +28,7 @@ class DraftRunner:
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
             backend = runner.graphs.backend
-            self.graphs = Graphs(work, self._held, device=self._like.device, backend=backend)
+            self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
         self.forget()
 
     def forget(self) -> None:
@@ -70,8 +70,8 @@ class DraftRunner:
             return self._work(name, inputs, planes)
         return graphs(name, inputs, planes)
 
-    def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+    def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self._work.layers.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
-        about, _ = self._runner.held(None)  # embedding and head belong to the model
+        about, _ = self._runner.facts(None)  # embedding and head belong to the model
         return f"{text}\n{config}\n{about}", collect_tensors(self._work)

@@ -38,30 +38,30 @@ class Children:
     def __init__(self, max_children: int) -> None:
         """Run at most `max_children` children at once; 0 starts none."""
         self._max_children = max_children
-        self._begun: dict[Path, Any] = {}
+        self._children: dict[Path, Any] = {}
 
     def __len__(self) -> int:
         """Return the number of children started so far."""
-        return len(self._begun)
+        return len(self._children)
 
     def have(self, path: Path, make: Callable[[], object]) -> bool:
         """Start a child that makes a file; return False if none may start."""
-        if path not in self._begun:
+        if path not in self._children:
             if not self._max_children:
                 return False
-            while sum(child.is_alive() for child in self._begun.values()) >= self._max_children:
+            while sum(child.is_alive() for child in self._children.values()) >= self._max_children:
                 time.sleep(_POLL_S)
-            self._begun[path], _ = _started(make)
+            self._children[path], _ = _started(make)
         return True
 
     def wait(self) -> None:
         """Wait for all children; if one failed to make its file, the next call tries again."""
-        for child in self._begun.values():
+        for child in self._children.values():
             child.join()
 
     def stop(self) -> None:
         """Terminate all running children."""
-        for child in self._begun.values():
+        for child in self._children.values():
             child.terminate()
             child.join()
 
@@ -82,7 +82,7 @@ def side_by_side() -> Iterator[Children]:
         current = before
 
 
-class _Stored(Children):
+class _StoredOnly(Children):
     """Compiles nothing; keeps the paths of the missing graphs, whose calls run uncompiled."""
 
     compiles = False
@@ -100,10 +100,10 @@ class _Stored(Children):
 def stored_only() -> Iterator[list[Path]]:
     """Compile nothing inside the context: use graphs on disk; yield the list of missing ones."""
     global current
-    before, stored = current, _Stored()
-    current = stored
+    before, children = current, _StoredOnly()
+    current = children
     try:
-        yield stored.missing
+        yield children.missing
     finally:
         current = before
 

@@ -88,11 +88,11 @@ def _unread(names: Collection[str]) -> tuple[str, ...]:
     """Note weights for which the architecture has no place."""
     if not names:
         return ()
-    first, *others = sorted(names)
-    what = f"{first} and {len(others)} more" if others else first
+    first, *rest = sorted(names)
+    text = f"{first} and {len(rest)} more" if rest else first
     return (
         f"the architecture has no place for {len(names)} of its files' weights, which are left out "
-        f"({what}): do config.json and the weights belong together?",
+        f"({text}): do config.json and the weights belong together?",
     )
 
 
@@ -149,17 +149,17 @@ def no_bars() -> Iterator[None]:
     """Hide the progress bars of transformers and tqdm."""
     log: Any = logging  # untyped
     bars: Any = tqdm
-    had_bars, made = log.is_progress_bar_enabled(), bars.__init__
+    had_bars, init = log.is_progress_bar_enabled(), bars.__init__
 
     def hidden(self: Any, *args: Any, **options: Any) -> None:
-        made(self, *args, **{**options, "disable": True})
+        init(self, *args, **{**options, "disable": True})
 
     log.disable_progress_bar()
     bars.__init__ = hidden
     try:
         yield
     finally:
-        bars.__init__ = made
+        bars.__init__ = init
         if had_bars:
             log.enable_progress_bar()
 

@@ -227,12 +227,12 @@ class HFModel(Model):
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._detach(name)
-        own = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+        heads = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
             head = ShortHead(head, heads.words.to(self.device))
-        if (work := _PASSES.get(type(own))) is not None:
-            self._drafts[name] = DraftRunner(work(own, self._runner.tokens, head), self._runner)
+        if (work := _PASSES.get(type(heads))) is not None:
+            self._drafts[name] = DraftRunner(work(heads, self._runner.tokens, head), self._runner)
 
     @property
     def _no_hidden(self) -> str:
@@ -330,8 +330,8 @@ class HFModel(Model):
     @property
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
-        own = self._runner.graphs, *(drafts.graphs for drafts in self._drafts.values())
-        return sum(graphs.num_graphs for graphs in own if graphs is not None)
+        counters = self._runner.graphs, *(drafts.graphs for drafts in self._drafts.values())
+        return sum(graphs.num_graphs for graphs in counters if graphs is not None)
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
@@ -377,11 +377,11 @@ class HFModel(Model):
         layout = self._layout
         assert layout is not None
         assert all(self._owns(call.session) for call in calls), "a session is not open here"
-        known = self.architecture.vocab_size
-        fed = calls if self.vocab_size <= known else [_known(call, known) for call in calls]
+        size = self.architecture.vocab_size
+        fed = calls if self.vocab_size <= size else [_hide_unknown(call, size) for call in calls]
         logits, hidden = self._runner.run(layout, fed)
-        if self.vocab_size != known:
-            missing = max(0, self.vocab_size - known)
+        if self.vocab_size != size:
+            missing = max(0, self.vocab_size - size)
             logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))
         first = 0
         for call in calls:
@@ -402,7 +402,7 @@ class HFModel(Model):
         return self._runner.replay(self._layout, calls)
 
 
-def _known(call: Call, size: int) -> Call:
+def _hide_unknown(call: Call, size: int) -> Call:
     """Return a call whose tokens a model of `size` ids has."""
     return dataclasses.replace(call, tokens=tuple(min(token, size - 1) for token in call.tokens))
 

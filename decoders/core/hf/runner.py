@@ -46,7 +46,7 @@ class ModuleRunner:
         self.compiling = True
         self.graphs: Graphs | None = None
         if backend is not None:
-            self.graphs = Graphs(self._computed, self.held, device=self._device, backend=backend)
+            self.graphs = Graphs(self._computed, self.facts, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module; `ValueError` if impossible."""
@@ -121,11 +121,11 @@ class ModuleRunner:
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
-        graphs = self.graphs or Graphs(self._computed, self.held, device=self._device)
+        graphs = self.graphs or Graphs(self._computed, self.facts, device=self._device)
         rows = layout.framed(calls)
-        given, num_read = self._inputs(rows, graphs), len(rows.read or ())
+        inputs, num_read = self._inputs(rows, graphs), len(rows.read or ())
         on_gpu = self._device.type == "cuda"
-        work = capture(lambda: self._computed(*given)) if on_gpu else graphs.bound(*given)
+        work = capture(lambda: self._computed(*inputs)) if on_gpu else graphs.bound(*inputs)
         return lambda: [each[:num_read] for each in work()]
 
     def _inputs(self, rows: Pass, graphs: Graphs) -> tuple[str | None, Inputs, Sequence[Tensor]]:
@@ -184,7 +184,7 @@ class ModuleRunner:
             return (chosen.float(),)
         return self.head(chosen).to(self._device).float(), out
 
-    def held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+    def facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
         adapter = self.adapters.get(name)
         used: dict[str, Any] = {"module": self._module, "gated": self.gated}
@@ -192,9 +192,9 @@ class ModuleRunner:
         if adapter is not None:  # without its tables of embedded uniforms, one per warp
             used |= {"weights": adapter.weights, "adapter": adapter.module}
             config = adapter.config
-        whole, of = self._module.config, self._module.config.get_text_config()
-        model = f"{type(self._module).__name__} {of.num_hidden_layers} x {of.hidden_size}"
-        text = f"{model}, {self._module.dtype}\n{whole.to_json_string()} {config}"
+        sizes = self._module.config.get_text_config()
+        model = f"{type(self._module).__name__} {sizes.num_hidden_layers} x {sizes.hidden_size}"
+        text = f"{model}, {self._module.dtype}\n{self._module.config.to_json_string()} {config}"
         return text, collect_tensors(used)
 
     def _run_tiled(
@@ -242,12 +242,12 @@ class ModuleRunner:
     def _logits_of_columns(self, fed: Mapping[str, Any], rows: Pass) -> Tensor:
         """Run a model that applies its head itself, on all rows of the columns that are read."""
         width = rows.positions.shape[1]
-        wanted = range(width) if rows.read is None else rows.read
-        columns = sorted({row % width for row in wanted}) or [0]
+        read = range(width) if rows.read is None else rows.read
+        columns = sorted({row % width for row in read}) or [0]
         kept = upload(columns, self._device)
         out = self._output(**fed, logits_to_keep=kept).flatten(0, 1)
         index = {column: number for number, column in enumerate(columns)}
-        flat = [row // width * len(columns) + index[row % width] for row in wanted]
+        flat = [row // width * len(columns) + index[row % width] for row in read]
         return self._select(out, flat).float()
 
     def _output(self, **fed: Any) -> Tensor:

@@ -38,8 +38,8 @@ def shape_config(shape: str | Path, **changes: Any) -> Any:
     if str(shape) in SHAPES:
         return AutoConfig.for_model(**{**SHAPES[str(shape)], **changes})
     if not (Path(shape) / "config.json").is_file():
-        known = ", ".join(SHAPES)
-        raise ValueError(f"shape {str(shape)!r} is neither a folder with a config.json nor {known}")
+        names = ", ".join(SHAPES)
+        raise ValueError(f"shape {str(shape)!r} is neither a folder with a config.json nor {names}")
     return AutoConfig.from_pretrained(str(shape), **changes)
 
 

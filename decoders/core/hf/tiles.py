@@ -54,7 +54,7 @@ class ContextBlock:
     contexts: dict[tuple[int, Sequence[int]], list[int]] = field(default_factory=dict)
     _index: dict[object, Tensor] = field(default_factory=dict)
 
-    def of(self, plane: Tensor) -> Tensor:
+    def select(self, plane: Tensor) -> Tensor:
         """Select the block's states ``[S, K, E, D]`` from a plane ``[B, K, C, D]``."""
         row, entries = next(iter(self.contexts))
         if len(self.contexts) == 1 and isinstance(entries, range):
@@ -115,12 +115,12 @@ def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
     seen = {row: call.mask[row].nonzero().flatten().tolist() for row in every if not straight[row]}
     branches: list[tuple[list[int], dict[int, int]]] = []
     for row in sorted(seen, key=lambda row: -len(seen[row])):
-        own = seen[row]
-        counts = next((counts for order, counts in branches if order[: len(own)] == own), None)
+        rows = seen[row]
+        counts = next((counts for order, counts in branches if order[: len(rows)] == rows), None)
         if counts is None:
             counts = {}
-            branches.append((own, counts))
-        counts[row] = len(own)
+            branches.append((rows, counts))
+        counts[row] = len(rows)
     yield from branches
 
 
@@ -129,8 +129,8 @@ def _entries(first: int, start: int, order: Sequence[int]) -> Sequence[int]:
     every = range(first, first + BLOCK)
     if every.stop <= start or isinstance(order, range) or order == list(range(len(order))):
         return every
-    own = range(start, start + len(order))
-    return tuple(start + order[e - start] if e in own else e for e in every)
+    entries = range(start, start + len(order))
+    return tuple(start + order[e - start] if e in entries else e for e in every)
 
 
 _running: Sequence[ContextBlock] = ()
@@ -181,13 +181,13 @@ def tiled_attention(
     for block in _running:
         rows = query[:, :, block.tile * tile : (block.tile + 1) * tile]
         grouped = rows.reshape(1, num_shared, -1, query.shape[-1])
-        scores = (grouped @ block.of(key).transpose(2, 3)).float() * scaling
+        scores = (grouped @ block.select(key).transpose(2, 3)).float() * scaling
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         mask = attention_mask[first : first + len(block.contexts), None]
         first += len(block.contexts)
         scores = (scores.view(*scores.shape[:2], -1, tile, BLOCK) + mask).flatten(2, 3)
-        tiles[block.tile] = _attend(scores, block.of(value), tiles[block.tile])
+        tiles[block.tile] = _attend(scores, block.select(value), tiles[block.tile])
     out = [_mean(attended, query.shape[1], tile) for attended in tiles]
     return torch.cat(out).to(query.dtype)[None], None
 

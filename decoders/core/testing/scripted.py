@@ -34,9 +34,9 @@ class Scripted:
         """Return results as `read_out` does, with scripted verdicts."""
         results = read_out(logits, readouts, sampling)
         pairs = zip(readouts, results, strict=True)
-        return [self._judged(each, result, logits.shape[-1]) for each, result in pairs]
+        return [self._judge(each, result, logits.shape[-1]) for each, result in pairs]
 
-    def _judged(self, readout: Readout, result: CallResult, vocab_size: int) -> CallResult:
+    def _judge(self, readout: Readout, result: CallResult, vocab_size: int) -> CallResult:
         call = readout.call
         drafts = call.drafts or (() if call.mask is None else call.tokens[1:])
         if readout.slots or not drafts:

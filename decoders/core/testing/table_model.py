@@ -131,11 +131,11 @@ class TableModel(Model):
         if key not in self._distributions:
             digest = hashlib.blake2b(repr((self._seed, key)).encode(), digest_size=8).digest()
             generator = np.random.Generator(np.random.Philox(int.from_bytes(digest, "little")))
-            own = torch.from_numpy(generator.normal(0, self._scale, self.vocab_size)).float()
+            noise = torch.from_numpy(generator.normal(0, self._scale, self.vocab_size)).float()
             if self._agree_with is not None:
                 other = self._agree_with.logits(context)
-                own = self._agreement * other + (1 - self._agreement) * own
-            self._distributions[key] = own
+                noise = self._agreement * other + (1 - self._agreement) * noise
+            self._distributions[key] = noise
         return self._distributions[key]
 
     @torch.inference_mode()
@@ -190,7 +190,7 @@ class TableModel(Model):
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return logits ``[N, V]`` and states ``[N, D]`` of a draft layer's rows."""
         contexts = [
-            [*(int(known) for known in state if known >= 0), token]
+            [*(int(word) for word in state if word >= 0), token]
             for state, token in zip(states.tolist(), tokens, strict=True)
         ]
         logits = []
@@ -199,10 +199,10 @@ class TableModel(Model):
             logits.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
         return torch.stack(logits), self._hidden(contexts)
 
-    def errs(self, context: Sequence[int], what: str, error: float) -> bool:
-        """Tell whether student `what` errs after a context; it does in a share `error` of all."""
+    def errs(self, context: Sequence[int], kind: str, error: float) -> bool:
+        """Tell whether student `kind` errs after a context; it does in a share `error` of all."""
         seen = list(context[-self._order :]) if self._order else []
-        return self._chance(repr((self._seed, seen, what))) < error
+        return self._chance(repr((self._seed, seen, kind))) < error
 
     @staticmethod
     def _chance(key: str) -> float:
@@ -217,7 +217,7 @@ class TableModel(Model):
             branch = next(m for m, end in enumerate(ends) if slot < end)
             context = [*context, slots.anchors[branch]]
         token = 0
-        for u, slot_token in rows.carried(slot):
+        for u, slot_token in rows.slot_inputs(slot):
             token = self.picked(context, u, slots.warp) if slot_token == MASKED else slot_token
             context = [*context, token]
         chance = self._chance(repr((self._seed, context, slots.uniforms[slot])))
@@ -286,7 +286,7 @@ class TableSlots:
     ) -> tuple[list[int], list[float]]:
         """See `RunningSlots.propose`; each chance is the chance of a correct draft."""
         model, drafts = self._model, list[int]()
-        context = [*(int(known) for known in states[-1].tolist() if known >= 0), tokens[-1]]
+        context = [*(int(word) for word in states[-1].tolist() if word >= 0), tokens[-1]]
         for u in uniforms:
             wrong = model.errs([*context, int(2**20 * u)], "slot", model.errors[self._name])
             u = u if temperature else NO_UNIFORM
@@ -312,15 +312,15 @@ class _CallRows:
         seen = [fed for other, fed in enumerate(self.fed) if self._sees(row, other)]
         return [token for _, token in sorted(self._cache + seen)]
 
-    def carried(self, slot: int) -> list[tuple[float, int]]:
+    def slot_inputs(self, slot: int) -> list[tuple[float, int]]:
         """Return uniform and token of the slots that a slot sees, up to its position, in order."""
         slots, first = self._call.slots, len(self.fed)
         assert slots is not None
-        own = self._positions[first + slot]
+        limit = self._positions[first + slot]
         seen = [
             (position, u, slots.slot_tokens[other] if slots.slot_tokens else MASKED)
             for other, u in enumerate(slots.uniforms)
-            if (position := self._positions[first + other]) <= own
+            if (position := self._positions[first + other]) <= limit
             and self._sees(first + slot, first + other)
         ]
         return [(u, slot_token) for _, u, slot_token in sorted(seen)]

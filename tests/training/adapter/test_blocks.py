@@ -86,7 +86,7 @@ def test_blocks_hide_and_predict_as_defined(own: float) -> None:
             assert all(got in (MASKED, token) for got, token in zip(shown, expected, strict=True))
             assert windows.index[b, where].tolist() == [*range(start + 1, start + 1 + size)]
             assert windows.depth[b, where].tolist() == [*range(1, size + 1)]
-            mine = blocks.own[b, where].tolist()
+            mine = blocks.is_own[b, where].tolist()
             assert not mine[0]
             assert not any(m for m, token in zip(mine, shown, strict=True) if token == MASKED)
             end = min(end for end in ENDS[b] if end > start)
@@ -213,7 +213,7 @@ def test_blocks_at_once_equal_each_block_alone(name: str) -> None:
     checked, replaced = 0, 0
     for b, where in each_block(windows):
         text = ROWS[b].ids[: int(windows.start[b, where[0]])]
-        shown, mine = blocks.shown[b, where].tolist(), blocks.own[b, where].tolist()
+        shown, mine = blocks.shown[b, where].tolist(), blocks.is_own[b, where].tolist()
         first = [MASKED if own else token for token, own in zip(shown, mine, strict=True)]
         if any(mine):  # what the student says of these places while they are masks
             said = alone(student, name, text, first).argmax(-1).tolist()

@@ -24,10 +24,10 @@ from training.adapter.windows import (
     MIN_MASS,
     Windows,
     WindowSampling,
-    carried,
     draw_windows,
     edges,
     explain,
+    sources,
 )
 from training.text.data import Row
 
@@ -246,7 +246,7 @@ DISTRIBUTIONS = WindowSampling(temperatures=(0.6, 1.4), top_ps=(0.7, 1.0), top_k
 
 def explain_by(windows: Windows, logits: Tensor, top_k: int, variant: Variant) -> Any:
     """Uniforms and targets from logits ``[B, Q, V]`` before each carried token."""
-    tokens = windows.ids.gather(1, carried(windows, variant))
+    tokens = windows.ids.gather(1, sources(windows, variant))
     left, mass = edges(logits, tokens, windows.warp, top_k)
     u, target, usable = explain(windows, logits.argmax(-1), left, mass, variant)
     return SimpleNamespace(u=u, target=target, usable=usable)
@@ -340,7 +340,7 @@ def test_windows_move_to_a_device_whole() -> None:
 def test_the_carried_token_is_the_predicted_or_the_one_before(variant: Variant) -> None:
     windows = windows_of(variant=variant, aligned=True)
     real = windows.number >= 0
-    found = carried(windows, variant)
+    found = sources(windows, variant)
     assert torch.equal(found[real], (windows.index - int(variant != "o-ptp"))[real])
     assert not found[~real].any()
 

@@ -52,7 +52,7 @@ class DraftTable(RecipeTable):
     """[draft]: sizes of the draft model, and the seed of its initial weights.
 
     `initial` is the folder of a draft of these sizes whose weights replace fresh ones.
-    `storage_dtype` is the dtype of the matrices on disk, not of the computation.
+    `stored` is the dtype of the matrices on disk, not of the computation.
     """
 
     width: Count = 128
@@ -61,7 +61,7 @@ class DraftTable(RecipeTable):
     intermediate: Count = 384
     seed: Seed = 0
     initial: str | None = None
-    storage_dtype: Literal["float16", "float8_e4m3fn"] = "float16"
+    stored: Literal["float16", "float8_e4m3fn"] = "float16"
 
 
 class _DraftRunTable(LoopTable):
@@ -127,7 +127,7 @@ class DraftJob:
         self.source = stored_completions(source, "a draft")
         self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.facts)
         self.trained = fresh_draft(target, recipe.draft).to(device)
-        self.storage_dtype: torch.dtype = getattr(torch, recipe.draft.storage_dtype)
+        self.storage_dtype: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""
         self._kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
         self._frequent = torch.tensor(self.source.frequent(recipe.run.head_words)).long()

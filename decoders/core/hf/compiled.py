@@ -226,7 +226,10 @@ def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequenc
             dynamic.append(dict(enumerate(sizes)))
         with _config.patch(use_duck_shape=False):
             program = torch.export.export(
-                _Flat(flat), tuple(example), dynamic_shapes={"given": tuple(dynamic)}, strict=False
+                _Flat(flat),
+                tuple(example),
+                dynamic_shapes={"tensors": tuple(dynamic)},
+                strict=False,
             )
     _check_sizes(program, letters)
     for spec in program.graph_signature.input_specs:

@@ -201,8 +201,8 @@ class _Flat(nn.Module):
         super().__init__()
         self.flat = flat
 
-    def forward(self, *tensors: Tensor) -> Outputs:
-        return self.flat(*tensors)
+    def forward(self, *args: Tensor) -> Outputs:
+        return self.flat(*args)
 
 
 def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
@@ -226,10 +226,7 @@ def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequenc
             dynamic.append(dict(enumerate(sizes)))
         with _config.patch(use_duck_shape=False):
             program = torch.export.export(
-                _Flat(flat),
-                tuple(example),
-                dynamic_shapes={"tensors": tuple(dynamic)},
-                strict=False,
+                _Flat(flat), tuple(example), dynamic_shapes={"args": tuple(dynamic)}, strict=False
             )
     _check_sizes(program, letters)
     for spec in program.graph_signature.input_specs:

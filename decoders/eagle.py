@@ -33,7 +33,7 @@ from decoders.core.upload import upload
 @register("eagle")
 @dataclass(frozen=True, kw_only=True)
 class Eagle(DraftAndVerify):
-    """Draft a tree by a trained layer on the target's hidden states; verify it at once. Lossless.
+    """Draft a tree by a trained layer on the target's hidden states and verify it. Lossless.
 
     Args:
         nodes: most drafts of a tree.
@@ -97,7 +97,7 @@ class _TreeDrafter(StatesDrafter):
         self._draws = not options.verification.by_picks(request.sampling)
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Make a tree after the last token; draw its drafts if rejection sampling verifies them."""
+        """Make a tree after the last token, and draw its drafts if rejection sampling is used."""
         options, tree = self._options, DraftTree(text.last)
         depth = min(options.depth, most)
         if depth < 1:  # the answer's last call

@@ -80,7 +80,7 @@ class Transformers(SelfDriven):
 
     @property
     def drafts(self) -> bool:
-        """False for the plain loop; a custom one may not report its drafts."""
+        """False for the plain loop, as a custom one may not report its drafts."""
         return self.kind != "generate"
 
     @property
@@ -107,7 +107,7 @@ class Transformers(SelfDriven):
         return (options["custom"],) if options.get("custom") else ()
 
     def check_models(self, target: Model, draft: Model | None) -> None:
-        """Load modules before timing starts; `ValueError` for an unusable exit layer or loop."""
+        """Load modules before timing starts, or raise `ValueError` for an unusable exit or loop."""
         for model in (target, draft):
             assert model is None or model.library_module is not None
         if self.kind == "assisted":

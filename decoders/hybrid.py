@@ -101,7 +101,7 @@ class FirstMatch(Drafter):
     """Takes the drafts of the first drafter that has at least `min_run` in a row."""
 
     def __init__(self, drafters: Mapping[str, Drafter], min_run: int = 1) -> None:
-        """Run named drafters in this order; the last one's drafts are taken in any case."""
+        """Run named drafters in this order, with the last one's drafts as the fallback."""
         self._drafters, self._min_run = drafters, min_run
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         self.branches |= any(drafter.branches for drafter in drafters.values())
@@ -122,12 +122,12 @@ class FirstMatch(Drafter):
 
 
 class Merge(FirstMatch):
-    """Merges the drafts of several drafters into one tree; shared rows count as the first's."""
+    """Merges the drafts of several drafters into one tree, with shared rows as the first's."""
 
     branches = True
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Run all drafters; drop drafts for which the cache has no room."""
+        """Run all drafters, dropping drafts for which the cache has no room."""
         merged, sources = DraftTree(text.last), [""]
         for name, drafter in self._drafters.items():
             tree, rows = text.tree((yield from drafter.draft(text, most)), drafter), [0]

@@ -89,7 +89,7 @@ class StridedDecoding(DraftAndVerify):
 
 
 class _Masks(Drafter):
-    """The specs of one answer; each was proposed by a mask of the previous call."""
+    """The specs of one answer, each proposed by a mask of the previous call."""
 
     judges_prompt = True
 
@@ -108,13 +108,13 @@ class _Masks(Drafter):
         self._probs: dict[int, Tensor] = {}
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Return the specs after the accepted tokens; without specs, the round is cold."""
+        """Return the specs after the accepted tokens (a round without specs is cold)."""
         tree = DraftTree.chain(text.last, self._specs)
         tree.probs = self._probs
         return tree
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put masks after the last row; with ``branches=all``, wherever verification may stop."""
+        """Put masks after the last row, or with ``branches=all`` wherever verification may stop."""
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
         self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)

@@ -124,7 +124,7 @@ class _WindowTree(DraftTree):
     """The rows of a call: a tree whose first row is the last token of the answer."""
 
     def look_ahead(self, levels: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Add the window's columns, level 0 as a chain; return the rows of the last level."""
+        """Add the window's columns, level 0 as a chain, and return the rows of the last level."""
         rows = [0]
         for token in levels[0]:
             rows.append(self.append(token, rows[-1]))

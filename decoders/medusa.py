@@ -33,7 +33,7 @@ from decoders.core.types import MAX_DRAFTS
 @register("medusa")
 @dataclass(frozen=True, kw_only=True)
 class Medusa(DraftAndVerify):
-    """Draft a tree by trained heads on the target's hidden state; verify it at once. Lossless.
+    """Draft a tree by trained heads on the target's hidden state and verify it. Lossless.
 
     Args:
         nodes: most drafts of a tree.
@@ -78,7 +78,7 @@ class _Heads(Drafter):
         self._state: Tensor | None = None
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Make a tree after the last token; draw the drafts if they are verified by rejection."""
+        """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
         options, sampling = self._options, self._request.sampling
         assert self._state is not None
         logits = self._request.target.propose(options.adapter, self._state)[0]

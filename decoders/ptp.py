@@ -89,7 +89,7 @@ class _SlotDrafter(Drafter):
         return {"slots": slots, "positions": positions}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Take the proposal of the prompt's call; learn acceptance from later calls."""
+        """Take the proposal of the prompt's call, and learn acceptance from later calls."""
         if verdict.is_prompt:
             self._proposer.take(verdict.result)
         else:
@@ -131,7 +131,7 @@ class _Quadratic(_SlotDrafter):
         return self._proposer.drafts
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put a branch of slots after every row; likelier branches are longer."""
+        """Put a branch of slots after every row, longer after likelier rows."""
         if not text.output:
             return super().carry(text, tree)
         proposer, tokens = self._proposer, tree.tokens

@@ -67,7 +67,7 @@ class _ChainDrafter(Drafter):
         self._guesses = request.adapter.variant == "c-ptp"
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Sequence[int]]:
-        """Propose in one call; return as many tokens as pay."""
+        """Propose in one call and return as many tokens as pay."""
         proposer, row_cost, result = self._proposer, self._options.row_cost, CallResult()
         room = most - int(self._guesses)
         slots = proposer.one_branch(room, text.last, text.output, row_cost)

@@ -60,7 +60,7 @@ class _ExitDrafter(StatesDrafter):
         self._slots = min(options.slots or trained, trained)
 
     def propose(self, text: Text, most: int) -> list[int]:
-        """Run all slots; return the drafts up to the first that is unlikely to be reached."""
+        """Run all slots and return the drafts up to the first that is unlikely to be reached."""
         request = self._request
         if most < 1:  # the answer's last call
             return []

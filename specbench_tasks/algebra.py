@@ -17,7 +17,7 @@ _MAX_CHARACTERS = 1_000
 
 
 def equal(answer: str, gold: str) -> bool:
-    """Return whether two LaTeX expressions are equal; unreadable or too hard ones are not."""
+    """Return whether two LaTeX expressions are readable, simple enough and equal."""
     return _ask(answer, gold)
 
 

@@ -84,7 +84,7 @@ class Child:
 
 
 def ask(module: str, cpu_s: int, *question: Any) -> Any:
-    """Ask this process's child of a module (raises as `Child.ask`); a fork starts its own."""
+    """Ask this process's child of a module (raises as `Child.ask`), one child per fork."""
     return _child(module, os.getpid()).ask(cpu_s, *question)
 
 

@@ -97,7 +97,7 @@ def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:
 def open_dataset(
     dataset: str, config: str | None, split: str | None
 ) -> tuple[str, Iterable[tuple[int, Row]]]:
-    """Open one split of a dataset; return its name for errors, and its numbered rows.
+    """Open one split of a dataset and return its name for errors, and its numbered rows.
 
     Args:
         dataset: a hub id, a folder, or a data file (whose only split is train).
@@ -166,7 +166,7 @@ def _offline_where_unreachable() -> Iterator[None]:
 
 
 def hub_answers() -> bool:
-    """Ask the Hugging Face hub for its first page's head; False offline or without an answer."""
+    """Ask the Hugging Face hub for its first page's head (False offline or without answer)."""
     from huggingface_hub import constants
 
     stated = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")

@@ -78,7 +78,7 @@ def boxed(text: str) -> str | None:
 
 
 def one_number(text: str) -> float | None:
-    """Return the number that is all of a text but words, a currency or a unit; else None."""
+    """Return the number that is all of a text but words, a currency or a unit, or None."""
     text = plain(_without_latex(text)).strip().removeprefix("####")
     matches = numbers(text)
     if len(matches) != 1:

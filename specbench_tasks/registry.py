@@ -59,7 +59,7 @@ class TaskSet:
 
 
 class _TaskInfo(NamedTuple):
-    """One line of ``bench ls tasks``; `num_conversations` is None if it depends on the data."""
+    """One line of ``bench ls tasks``, without `num_conversations` if it depends on the data."""
 
     name: str
     families: tuple[str, ...]
@@ -167,7 +167,7 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
 
 
 def _as_path(spec: str) -> Path | None:
-    """Return `spec` as a path; None if it holds names, or a source with its value."""
+    """Return `spec` as a path, or None if it holds names, or a source with its value."""
     text = spec.strip()
     path = Path(text).expanduser()
     if not text or all(name.partition("=")[0].strip() in _NAMES for name in text.split(",")):
@@ -208,7 +208,7 @@ def tuning_split(conversation: Conversation) -> str:
 
 
 def scorable(conversation: Conversation) -> bool:
-    """Return whether any turn has what its family's scorer needs; ``other`` has no scorer."""
+    """Return whether any turn has what its family's scorer needs (``other`` has none)."""
     return conversation.family != OTHER and any(
         reference is not None
         and (reference.constraints if conversation.family == "mt_bench" else reference.answers)

@@ -42,7 +42,7 @@ def token_f1(text: str, answer: str) -> float:
 
 
 def constraint_met(text: str, constraint: Constraint) -> bool:
-    """Return whether an answer meets one demand, ignoring case; contained words match as a whole.
+    """Return whether an answer meets one demand, ignoring case and matching whole words.
 
     Raises:
         ValueError: unknown kind.
@@ -80,7 +80,7 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def unreadable(family: str, reference: GoldAnswer) -> str | None:
-    """Return a gold answer if no answer could ever be right; None if one gold answer can be."""
+    """Return a gold answer if no answer could ever be right, or None if one gold answer can be."""
     if family not in PRIMARY or not reference.answers:
         return None
     useless = [gold for gold in reference.answers if not _can_be_met(family, gold)]
@@ -119,7 +119,7 @@ def corpus_scores(
 
 
 def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
-    """Return BLEU / 100 of a corpus of texts with their gold answers; counts are cached."""
+    """Return BLEU / 100 of a corpus of texts with their gold answers, with cached counts."""
     from sacrebleu.metrics.bleu import BLEU
 
     sums = list(map(sum, zip(*(_bleu_counts(*pair) for pair in pairs), strict=True)))

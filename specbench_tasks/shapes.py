@@ -80,7 +80,7 @@ def _text(name: str, content: Any) -> str:
 
 
 def _part(part: Any) -> str | None:
-    """Return the text of a part of a content; None if it is not text (an image, say)."""
+    """Return the text of a part of a content, or None if it is not text (an image, say)."""
     if not isinstance(part, Mapping) or "text" not in str(part.get("type", "text")):
         return None
     text = part.get("text")
@@ -121,7 +121,7 @@ class RowPrompt:
 
 
 def read_prompt(row: Row, named: str | None) -> RowPrompt:
-    """Read the prompt of a row; `named` is the prompt's field if the user has named it.
+    """Read the prompt of a row, from the field `named` if the user has named it.
 
     Raises:
         ValueError: no field for the prompt or several, a cell of a wrong type, an empty turn, or a
@@ -214,7 +214,7 @@ def _all(cell: Any, kind: type) -> bool:
 
 
 def _talk(field: str, messages: Sequence[Message]) -> Turns:
-    """Sort messages by speaker; join successive messages of one speaker, except of users."""
+    """Sort messages by speaker, joining successive messages of one speaker, except of users."""
     system: list[str] = []
     turns: list[str] = []
     replies: list[str | None] = []

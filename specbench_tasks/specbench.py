@@ -104,7 +104,7 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
 
 
 def existing(path: Path) -> Path:
-    """Return the file of questions at a path or in a folder; ``ValueError`` if it is missing."""
+    """Return the file of questions at a path or in a folder, or raise ``ValueError``."""
     file = path / "question.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(
@@ -115,7 +115,7 @@ def existing(path: Path) -> Path:
 
 
 def cached_questions() -> Path:
-    """Return the pinned ``question.jsonl`` from the user's cache; download it if missing.
+    """Return the pinned ``question.jsonl`` from the user's cache, downloading it if missing.
 
     Raises:
         DataUnavailable: no network, or the download is not the pinned file (nothing is kept).

@@ -50,10 +50,11 @@ class Reading:
 
 
 def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
-    """Read every row as a conversation; ids are ``<stem>-<id column or running number>``.
+    """Read every row as a conversation.
 
-    A ShareGPT conversation that has no valid prompt (empty, or starting with an answer) is left out
-    and noted, because the published files have thousands.
+    Ids are ``<stem>-<id column or running number>``. A ShareGPT conversation that has no valid
+    prompt (empty, or starting with an answer) is left out and noted, because the published files
+    have thousands.
 
     Args:
         table: numbered rows.
@@ -172,7 +173,7 @@ def _cell(row: Row, key: str, columns: Mapping[str, str]) -> Any:
 
 
 def _usual(row: Row, key: str) -> str:
-    """Return the first usual column for `key` with a value in the row; empty if none has one."""
+    """Return the first usual column for `key` with a value in the row, or empty if none has one."""
     return next((name for name in COLUMNS[key] if row.get(name) is not None), "")
 
 

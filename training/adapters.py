@@ -62,7 +62,7 @@ def train_adapter(
     kind: str | None = None,
     **options: Unpack[TrainingOptions],
 ) -> TrainingProgress:
-    """Train the adapter of a recipe such as ``training/recipes/ptp.toml``; see `train_recipe`.
+    """Train the adapter of a recipe such as ``training/recipes/ptp.toml`` (see `train_recipe`).
 
     A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
     """
@@ -78,7 +78,7 @@ def train_adapter(
 def train_heads(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
-    """Train the heads of a recipe such as ``training/recipes/medusa.toml``; see `train_recipe`."""
+    """Train the heads of a recipe such as ``training/recipes/medusa.toml`` (see `train_recipe`)."""
     return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
 
 

@@ -111,7 +111,7 @@ def train_idlm(
     ],
     given: Given,
 ) -> None:
-    """Train an adapter of masked slots for a model (resumable); see docs/idlm.md."""
+    """Train an adapter of masked slots for a model (resumable, see docs/idlm.md)."""
     _train(objective, given)
 
 
@@ -153,7 +153,7 @@ def train_kind(
     settings: Sequence[str] | None = None,
     **options: Any,
 ) -> Path:
-    """Train an adapter of slots (ptp, refine, isd) or one of hidden states; return its folder.
+    """Train an adapter of slots (ptp, refine, isd) or of hidden states, and return its folder.
 
     `recipe` defaults to the zoo's recipe, or to the recipe for any model if `model` is given.
     `output` defaults to ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP), never to a folder that
@@ -251,7 +251,7 @@ def import_peft(
     ],
     output: _NewFolder,
 ) -> None:
-    """Turn an adapter in PEFT's format into ours; `bench export --to peft` does the reverse."""
+    """Turn an adapter in PEFT's format into ours, the reverse of `bench export --to peft`."""
     from training.importers import peft
 
     with _usage():

@@ -95,7 +95,7 @@ class DraftRecipe(Recipe):
 def train_draft(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
-    """Train the draft of a recipe (``training/recipes/smollm2-draft.toml``); see `train_recipe`."""
+    """Train the draft of a recipe (``training/recipes/smollm2-draft.toml``, `train_recipe`)."""
     return train_recipe("draft", DraftRecipe.of(tables), DraftJob, output, options)
 
 
@@ -110,7 +110,7 @@ class DraftJob:
         reporter: Reporter,
         locate: Locate,
     ) -> None:
-        """Open the target and the data; raises the errors of `train_recipe`."""
+        """Open the target and the data, raising the errors of `train_recipe`."""
         self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
@@ -224,7 +224,7 @@ class DraftJob:
 
 
 def store_matrices(file: Path, dtype: torch.dtype) -> None:
-    """Rewrite a checkpoint's matrices in another dtype; leave its vectors unchanged."""
+    """Rewrite a checkpoint's matrices in another dtype, leaving its vectors unchanged."""
     weights = load_file(file)
     result = {name: each.to(dtype) if each.dim() == 2 else each for name, each in weights.items()}
     save_file(result, file, metadata={"format": "pt"})
@@ -250,9 +250,9 @@ def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: 
 
 
 def fresh_draft(target: Any, table: DraftTable) -> Any:
-    """Return a Llama of the recipe's sizes; its embeddings are the target's, projected.
+    """Return a Llama of the recipe's sizes.
 
-    If the draft in `table.initial` has other sizes, raise `ValueError`.
+    Its embeddings are the target's, projected. Other sizes in `table.initial` raise `ValueError`.
     """
     copied = ["vocab_size", "max_position_embeddings", "rope_parameters"]
     copied += ["bos_token_id", "eos_token_id", "pad_token_id"]

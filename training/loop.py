@@ -48,7 +48,7 @@ class Job(Protocol):
         """Yield this worker's losses of step ``progress.step``, one by one."""
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Report the module's quality; an implementation may adapt ``progress.counts``."""
+        """Report the module's quality (an implementation may adapt ``progress.counts``)."""
 
     def export(self, folder: Path) -> None:
         """Write the trained module."""
@@ -58,7 +58,7 @@ class Loop:
     """Steps, evaluations and checkpoints of one job."""
 
     def __init__(self, job: Job, path: Path) -> None:
-        """Continue from the checkpoint at `path` if it exists; it must be of the same recipe."""
+        """Continue from the checkpoint at `path`, of the same recipe, if it exists."""
         self.job, self.run, self.path = job, job.run, path
         self.optimizers = job.optimizers()
         self.peaks = [[group["lr"] for group in each.param_groups] for each in self.optimizers]
@@ -68,7 +68,7 @@ class Loop:
             self._load()
 
     def train(self, deadline: float | None) -> bool:
-        """Train; return True at the end of the run, False once the monotonic deadline passes."""
+        """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
         saved = now = _agreed_time()
@@ -151,7 +151,7 @@ def read_state(path: Path) -> Any:
 def update(
     pieces: Iterable[Piece], trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[float, int]:
-    """Update once with the gradients of all workers; return the mean loss (nats) and tokens run."""
+    """Update once with all workers' gradients and return the mean loss (nats) and tokens run."""
     total = torch.zeros(3, dtype=torch.float64)
     for loss, num_targets, num_tokens in pieces:
         loss.backward()  # type: ignore[no-untyped-call]

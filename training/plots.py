@@ -10,7 +10,7 @@ from specbench_tasks.task import FAMILIES
 
 
 def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
-    """Return a log's records that have `key`; a resumed run's records replace repeated steps."""
+    """Return a log's records that have `key`, the latest of steps that a resumed run repeated."""
     by_step: dict[int, dict[str, Any]] = {}
     for line in log.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)

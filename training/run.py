@@ -59,7 +59,7 @@ def train_jobs(
     options: TrainingOptions,
     after: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, TrainingProgress]:
-    """Train jobs of a recipe one after another; return the progress of each.
+    """Train jobs of a recipe one after another and return the progress of each.
 
     Checkpoint and log in ``output/.training`` are named after the job; every worker builds every
     job. When all jobs are done, the first worker calls `after` with the trained modules by name. An
@@ -113,7 +113,7 @@ def _keep_log(output: Path, trained: Iterable[str]) -> None:
 
 
 def _choose_device(name: str | None) -> torch.device:
-    """Return the named device; None means CUDA if there is a GPU, as in `bench run`."""
+    """Return the named device, by default CUDA if there is a GPU, as in `bench run`."""
     try:
         return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
@@ -121,7 +121,7 @@ def _choose_device(name: str | None) -> torch.device:
 
 
 def located(name: str, locate: Locate) -> str:
-    """Return a model's folder or hub id; ``zoo`` is the zoo's target, ``zoo/NAME`` its model."""
+    """Return a model's folder or hub id (``zoo`` and ``zoo/NAME`` are the zoo's models)."""
     if name == "zoo" or name.startswith("zoo/"):
         return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
     return locate(name)

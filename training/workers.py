@@ -24,7 +24,7 @@ _MAX_WORKERS = 64
 
 
 def worker() -> tuple[int, int]:
-    """Return this process's rank and the number of workers; 0 and 1 outside a group."""
+    """Return this process's rank and the number of workers (0 and 1 outside a group)."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
@@ -57,9 +57,10 @@ def keep_memory() -> None:
 
 
 def give_memory_back() -> None:
-    """Return the C library's unused memory to the system; an occasional call is enough.
+    """Return the C library's unused memory to the system.
 
-    Blocks of changing sizes fragment the heap: a process of 4 GB held 12 GB after two hours.
+    An occasional call is enough. Blocks of changing sizes fragment the heap: a process of 4 GB held
+    12 GB after two hours.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
@@ -67,7 +68,9 @@ def give_memory_back() -> None:
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call ``function(*arguments)`` in a group of `num_workers` processes; if 1, in this process.
+    """Call ``function(*arguments)`` in a group of `num_workers` processes.
+
+    One worker is this process.
 
     Raises:
         ValueError: a worker raised it (the text is kept), or there are far too many workers.

@@ -163,7 +163,7 @@ class AdapterConfig:
 
     @classmethod
     def from_json(cls, text: str) -> AdapterConfig:
-        """Read text written by `to_json`; `ValueError` for another format or other fields."""
+        """Read text written by `to_json`, or raise `ValueError` for another format or fields."""
         values = json.loads(text)
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ValueError(f"it is not an adapter configuration of format {FORMAT}")

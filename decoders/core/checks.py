@@ -37,7 +37,7 @@ _PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5]
 
 
 def check_decoder(decoder: Decoder) -> None:
-    """Run every check that applies; `AssertionError` states what was expected and what came out."""
+    """Run every check that applies, or raise an `AssertionError` with expectation and result."""
     for check in checks_for(decoder):
         check(decoder)
 
@@ -94,7 +94,7 @@ def _all(decoder: Decoder, num_seeds: int = 3) -> Iterator[tuple[list[int], Samp
 
 
 def check_steps_concatenate(decoder: Decoder) -> None:
-    """Check that steps' tokens and counts add up to the answer; the first step runs the target.
+    """Check that steps' tokens and counts add up to the answer.
 
     Accepted <= depth <= drafted, and the target was fed all drafts. A step that verifies emits its
     leading tokens, accepted drafts, and at most one token after them. If given, `rejected` has all
@@ -243,7 +243,7 @@ def check_batch_equals_alone(decoder: Decoder) -> None:
 
 
 def check_stays_in_the_cache(decoder: Decoder) -> None:
-    """Check that prompt and budget may just fill the context; one more token is refused."""
+    """Check that prompt and budget may fill the context exactly, and no token more."""
     prompt = [1, 2, 3, 4, 5]
     models = tables(decoder, max_length=len(prompt) + 16)
     sampling = Sampling(temperature=0.9, max_new_tokens=16)

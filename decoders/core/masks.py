@@ -45,7 +45,7 @@ def tree(parents: Sequence[int]) -> Tensor:
 
 
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
-    """Count the ancestors of each row of a `tree`; its position is the committed length + depth."""
+    """Count the ancestors of each row of a `tree`, so that its position is length + depth."""
     depths: list[int] = []
     for parent in parents:
         depths.append(0 if parent == ROOT else depths[parent] + 1)

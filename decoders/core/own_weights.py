@@ -46,7 +46,7 @@ def _module_tensors(module: Any) -> Iterator[Tensor]:
 
 
 def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
-    """Yield the tensors that a thing leads to; `file` is the module whose objects are searched."""
+    """Yield the tensors that a thing of module `file` leads to, through objects of that module."""
     if id(thing) in seen:
         return
     seen.add(id(thing))

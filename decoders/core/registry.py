@@ -1,4 +1,4 @@
-"""Find a decoder's class by name: built-in file, entry point, or ``path.py:Class``; lazily."""
+"""Find a decoder's class lazily by name: built-in file, entry point, or ``path.py:Class``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ D = TypeVar("D", bound=type[Decoder])
 
 
 def register(name: str) -> Callable[[D], D]:
-    """Set a decoder's name; a file `name.py` must register `name`."""
+    """Set a decoder's name, which in a file `name.py` must be `name`."""
 
     def give_name(cls: D) -> D:
         cls.name = name
@@ -48,7 +48,7 @@ def built_in() -> tuple[str, ...]:
 
 
 def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
-    """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``; else `ValueError`."""
+    """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``, or raise `ValueError`."""
     return tuple(parse_spec(part) for part in text.split(",") if part.strip())
 
 
@@ -99,7 +99,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
 
 
 def build(spec: DecoderSpec) -> Decoder:
-    """Make the decoder of a spec; convert option texts to the types of the fields."""
+    """Make the decoder of a spec, converting option texts to the types of the fields."""
     cls = resolve(spec)
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
@@ -158,7 +158,7 @@ def _check_needs(decoder: Decoder, name: str) -> None:
 
 
 def named_code(spec: DecoderSpec) -> tuple[str, ...]:
-    """Return the paths of code that a spec names; import nothing but installed packages."""
+    """Return the paths of code that a spec names, importing nothing but installed packages."""
     path, is_file, _ = spec.name.rpartition(":")
     if is_file:
         return (path,)
@@ -196,7 +196,7 @@ def _plugins() -> tuple[EntryPoint, ...]:
 
 
 def _load_plugin(point: EntryPoint) -> ModuleType:
-    """Import an installed decoder; a broken package is a `ValueError` that names it."""
+    """Import an installed decoder, or raise a `ValueError` that names its package."""
     try:
         return importlib.import_module(point.module)
     except (Exception, SystemExit) as error:  # foreign code may raise anything
@@ -208,7 +208,7 @@ def _load_plugin(point: EntryPoint) -> ModuleType:
 
 
 def import_file(path: Path, name: str) -> ModuleType:
-    """Import a Python file under a name; pass on whatever it raises."""
+    """Import a Python file under a name, passing on whatever it raises."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -237,7 +237,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """Return the name of a file's module; if it is in a package, that package is imported."""
+    """Return the name of a file's module, after importing the package that contains it."""
     alone, outer = f"bench_decoder_{path.stem}", path.parent
     while (outer / "__init__.py").is_file():
         outer = outer.parent

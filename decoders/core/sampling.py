@@ -153,7 +153,7 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Tensor) -> Tensor:
-    """Run `work` on parts of `rows` ``[R, V]`` and of `beside` ``[R]``; concatenate the results.
+    """Run `work` on parts of `rows` ``[R, V]`` and `beside` ``[R]`` and concatenate the results.
 
     No part has many more values than `MAX_VALUES`, which bounds the memory besides the rows.
     """
@@ -173,7 +173,7 @@ def _inverted(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
-    """Verify K drafts by K + 1 target picks for the same u; `ValueError` for another number."""
+    """Verify K drafts by K + 1 target picks for the same u (else `ValueError`)."""
     if len(picks) != len(drafts) + 1:
         raise ValueError(
             f"verify_picks got {len(picks)} picks for {len(drafts)} drafts; it needs one for every "

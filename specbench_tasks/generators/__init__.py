@@ -40,7 +40,7 @@ ZOO_SEED = 20_240_115
 
 
 def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
-    """Return endless examples of one family and split; equal arguments give equal examples.
+    """Return endless examples of one family and split, equal for equal arguments.
 
     Raises:
         ValueError: unknown family or split.

@@ -54,7 +54,7 @@ def written(items: list[str]) -> str:
 
 
 def split_items(text: str) -> list[str]:
-    """Return an answer's comma-separated items; other text does not yield single letters."""
+    """Return an answer's comma-separated items, but no single letters of other text."""
     return [part.strip() for part in text.strip().removesuffix(".").split(",")]
 
 
@@ -74,7 +74,7 @@ def draw_replace(rng: random.Random, split: Split) -> Item:
 
 
 def draw_shuffle(rng: random.Random, split: Split) -> Item:
-    """Draw a list; any other order of it is right, and the gold answer is the list itself."""
+    """Draw a list whose gold answer is the list itself, any other order of which is right."""
     letters = _letters(rng, split, "shuffle")[:NUM_ITEMS]
     prompt = pick(rng, _QUESTIONS["shuffle"]).format(items=written(letters))
     response = letters

@@ -25,7 +25,7 @@ _DRILL_SHARE = 0.15
 
 
 def working(value: int, step: int) -> tuple[str, int]:
-    """Write out the working of one change of `value`; return it with the new value."""
+    """Write out the working of one change of `value` and return it with the new value."""
     amount, total = abs(step), value + step
     tens, ones = amount // 10 * 10, amount % 10
     if step > 0:

@@ -34,7 +34,7 @@ Turn = tuple[str, GoldAnswer, str]
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one two-turn conversation; hero, animal and demanded words are the content key."""
+    """Draw one two-turn conversation, keyed by hero, animal and demanded words."""
     while True:
         name, friend = pick_distinct(rng, NAMES, 2)
         animal = pick(rng, ANIMALS)

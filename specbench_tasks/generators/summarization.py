@@ -29,7 +29,7 @@ _KINDS = _TEXTS["kinds"]
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one news item; its slots together are the content key."""
+    """Draw one news item, whose content key is its slots together."""
     while True:
         kind_index = rng.randrange(len(_KINDS))
         slots = _slots(rng)

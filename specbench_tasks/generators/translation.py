@@ -44,7 +44,7 @@ _ENDINGS = {
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one short text; every sentence by itself belongs to the split."""
+    """Draw one short text, every sentence of which belongs to the split."""
     num = rng.choices((2, 3, 4, 5), (1, 2, 4, 3))[0]
     if split == "test":
         num = max(num, 3)

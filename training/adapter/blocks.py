@@ -45,7 +45,7 @@ class BlocksTable(RecipeTable):
 
 
 class BlockRules(BlocksTable):
-    """Draws blocks. Tokens in `stops` end an answer; slots stay below the position `room`."""
+    """Draws blocks below position `room` that end at tokens in `stops`."""
 
     stops: frozenset[int] = frozenset()
     room: int = 2**31
@@ -56,7 +56,7 @@ class BlockRules(BlocksTable):
         return next(stops, end)
 
     def size(self, row: Row, start: int, end: int, max_size: int, rng: np.random.Generator) -> int:
-        """Return a block's size n; it may extend past a stop token, but not past truncated text."""
+        """Return a block's size n, which may pass a stop token, but not truncated text's end."""
         size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else max_size
         stopped = row.ids[end - 1] in self.stops
         return min(size, max_size, (self.room if stopped else min(end, self.room)) - start)
@@ -75,11 +75,12 @@ class BlockRules(BlocksTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Shown tokens and targets of the slots of blocks; every field is ``[B, Q]``.
+    """Shown tokens and targets of the slots of blocks.
 
-    `shown` is the token at a slot's own position, or `MASKED`; `target` is the token it predicts
-    (0: none). `own` marks slots that show the student's predictions; `learn` marks slots whose
-    target is masked or `own`; `inside` marks targets in the answer, its stop token included.
+    Every field is ``[B, Q]``. `shown` is the token at a slot's own position, or `MASKED`; `target`
+    is the token it predicts (0: none). `is_own` marks slots that show the student's predictions;
+    `learn` marks slots whose target is masked or `is_own`; `inside` marks targets in the answer,
+    its stop token included.
     """
 
     shown: Tensor

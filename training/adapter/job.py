@@ -47,7 +47,7 @@ class AdapterJob(JudgedJob):
         pad: int,
         blocks: BlockRules | None = None,
     ) -> None:
-        """Take any token id as `pad`; `blocks` are only for a refining adapter."""
+        """Take any token id as `pad`, and `blocks` only for a refining adapter."""
         self.blocks, self.student, self.source, self.sampling = blocks, student, source, sampling
         self.run, self.reporter, self.pad, self.trained = settings, reporter, pad, student.adapter
 
@@ -68,7 +68,7 @@ class AdapterJob(JudgedJob):
                 yield piece
 
     def _length(self, step: int) -> int:
-        """Return the slots per window; with `run.strides`, those of the current stride."""
+        """Return the slots per window (with `run.strides`, those of the current stride)."""
         strides = self.run.strides
         if not strides:
             return self.trained.config.num_slots
@@ -167,11 +167,11 @@ class AdapterJob(JudgedJob):
         return tally
 
     def export(self, folder: Path) -> None:
-        """Write the adapter with its held-out report; the student is unusable afterwards.
+        """Write the adapter with its held-out report.
 
-        Ungated deltas apply to every row, so they are merged into the model's weights, written to
-        ``FOLDER/draft`` (or ``FOLDER/model`` with masks, where the model verifies itself). The
-        adapter then has only its embedding.
+        The student is unusable afterwards. Ungated deltas apply to every row, so they are merged
+        into the model's weights, written to ``FOLDER/draft`` (or ``FOLDER/model`` with masks, where
+        the model verifies itself). The adapter then has only its embedding.
         """
         dtype, trained = getattr(torch, self.run.stored), self.trained
         config = dataclasses.replace(trained.config, base=self.base, measured=self.chosen())
@@ -187,6 +187,6 @@ class AdapterJob(JudgedJob):
 
 
 def rows_at(rows: Sequence[Row], temperature: float) -> list[Row]:
-    """Return the rows sampled at a temperature; if none, all rows, without their temperatures."""
+    """Return the rows sampled at a temperature, or all rows without their temperatures."""
     group = [row for row in rows if row.temperature == temperature]
     return group or [dataclasses.replace(row, temperature=None) for row in rows]

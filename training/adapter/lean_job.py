@@ -36,7 +36,7 @@ class LeanStudent(Student):
     """
 
     def __init__(self, module: Any, adapter: SlotAdapter) -> None:
-        """Freeze `module`, a Llama in float32 or bfloat16; other models raise `ValueError`."""
+        """Freeze `module`, a Llama in float32 or bfloat16 (others raise `ValueError`)."""
         if not adapter.config.rank or adapter.config.standalone:
             raise ValueError(
                 "run.lean trains low-rank adapters that are not standalone; set adapter.rank to "
@@ -60,7 +60,7 @@ class LeanStudent(Student):
         self._entering = args[0]
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """See `Student.context`; the cache also keeps the inputs of the layer where slots enter."""
+        """Cache a context (`Student.context`) and the inputs of the layer where slots enter."""
         hidden, cache = super().context(ids.to(self.device))
         cache.entering, self._entering = self._entering, None
         return hidden, cache
@@ -190,7 +190,7 @@ class LeanJob(AdapterJob):
     """An `AdapterJob` with the lean pass and its loss, on rows with their sampling temperature."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
-        """Take the arguments of `AdapterJob`; data other than completions raise `ValueError`."""
+        """Take the arguments of `AdapterJob` (data other than completions raise `ValueError`)."""
         super().__init__(*parts, **options)
         words = stored_completions(self.source, "run.lean").frequent(self.run.head_words)
         weight = self.student.head.weight

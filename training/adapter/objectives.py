@@ -48,7 +48,7 @@ class Outcome:
 
 
 def run(student: Student, windows: Windows, top_k: int) -> Outcome:
-    """Return the student's predictions on windows; `top_k` is that of the windows' sampling."""
+    """Return the student's predictions on windows sampled with `top_k`."""
     variant = student.adapter.config.variant
     windows = windows.to(student.device)
     hidden, cache = student.context(windows.ids)

@@ -1,4 +1,4 @@
-"""The tables of an adapter recipe; for [data] see `training.text.sources.build_source`."""
+"""Read an adapter recipe's tables ([data]: see `training.text.sources.build_source`)."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class AdapterRecipe(Recipe):
         return self
 
     def decisive(self) -> dict[str, Any]:
-        """Return the deciding settings; with strides, the length too: it says when they change."""
+        """Return the deciding settings, with strides also the length, which says when they end."""
         tables = super().decisive()
         if self.run.strides:
             tables["run"]["num_steps"] = self.run.num_steps

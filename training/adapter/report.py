@@ -97,11 +97,11 @@ def leading(survival: Sequence[float], num_slots: int) -> float:
 
 
 def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
-    """Return the tokens per call of introspective strided decoding; None: too few trained slots.
+    """Return the tokens per call of introspective strided decoding.
 
-    ``(2 + C_1 + ... + C_{N-2}) / (2 - C_{N-1})``, where C_k (`survival`) is the probability that a
-    stride's first k specs are accepted. If all specs of a round are accepted, the next round
-    verifies; otherwise the next round only proposes.
+    It is None for too few trained slots. ``(2 + C_1 + ... + C_{N-2}) / (2 - C_{N-1})``, where C_k
+    (`survival`) is the probability that a stride's first k specs are accepted. If all specs of a
+    round are accepted, the next round verifies; otherwise the next round only proposes.
 
     Source: I-DLM (arXiv 2604.11035), for probabilities that differ by depth.
     """
@@ -112,7 +112,7 @@ def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutReport(Report):
-    """Held-out figures of an adapter, as stored in ``adapter.json``; by default of sampled windows.
+    """Held-out figures of an adapter, of sampled windows by default, in ``adapter.json``.
 
     `accuracy` and `survival`, P(first g slots right), are by slot; `calibration` is that of
     `SlotTally`. Fields `greedy_*` are for greedy windows; None if these are not trained on. For
@@ -145,7 +145,7 @@ class HeldOutReport(Report):
         isd: SlotTally | None = None,
         by_ratio: Mapping[float, SlotTally] | None = None,
     ) -> HeldOutReport:
-        """Return the report of tallies; `isd` is for isd, `by_ratio` for blocks."""
+        """Return the report of tallies, `isd` for isd and `by_ratio` for blocks."""
         fields: dict[str, Any] = {"windows": sampled.num_windows}
         for prefix, tally in (("", sampled), ("greedy_", greedy)):
             if tally is not None:

@@ -33,7 +33,7 @@ class ContextCache(DynamicCache):
     entering: Tensor | None = None
 
     def fork(self) -> ContextCache:
-        """Return a copy to extend; this cache stays unchanged."""
+        """Return a copy to extend, leaving this cache unchanged."""
         other = copy.copy(self)
         other.layers = [copy.copy(layer) for layer in self.layers]
         return other
@@ -93,7 +93,7 @@ class Student:
 
     @torch.no_grad()
     def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
-        """Return the teacher's hidden states ``[B, S, D]``; `hidden` are those of `context`."""
+        """Return the teacher's hidden states ``[B, S, D]`` (`hidden` are those of `context`)."""
         if self.other is not None:
             states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
             return states
@@ -114,7 +114,7 @@ class Student:
     def slots(
         self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
     ) -> Tensor:
-        """Return hidden states ``[B, Q, D]`` of embedded slots; `mask` is ``[B, Q, S + Q]``."""
+        """Return hidden states ``[B, Q, D]`` of embedded slots under `mask` ``[B, Q, S + Q]``."""
         reach = cache.get_seq_length()
         if any(self.facts.windows.values()):  # a block's slots may go past their row
             reach = max(reach, int(positions.max()) + 1)
@@ -171,7 +171,7 @@ class Student:
         return self.slots(cache, self.embed(u, windows), windows.position, windows.mask())
 
     def embed(self, u: Tensor, windows: Windows) -> Tensor:
-        """Return the slots' inputs ``[B, Q, D]`` for u ``[B, Q]``; slots of blocks show tokens."""
+        """Return the slots' inputs ``[B, Q, D]`` for u ``[B, Q]`` or the tokens of blocks."""
         number = windows.slot(self.adapter.config.variant)
         tokens, anchors, shown = self.module.get_input_embeddings(), None, None
         if self.adapter.config.anchored:

@@ -50,7 +50,7 @@ class WindowSampling(RecipeTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """The windows of a batch of rows; every field is ``[B, Q]`` unless said otherwise.
+    """The windows of a batch of rows, with fields ``[B, Q]`` unless said otherwise.
 
     Attributes:
         ids: ``[B, S]`` int64, right-padded.
@@ -191,7 +191,7 @@ def first_target(variant: Variant) -> int:
 
 
 def _ends(row: Row) -> list[int]:
-    """Return, per index, the end of its run of learnt tokens; the index itself if not learnt."""
+    """Return, per index, the end of its run of learnt tokens (itself if not learnt)."""
     ends = list(range(len(row.ids) + 1))
     for index in reversed(range(len(row.ids))):
         if row.learn[index]:
@@ -232,7 +232,7 @@ def explain(
 
 
 def sources(windows: Windows, variant: Variant) -> Tensor:
-    """Return the index of the token whose u each slot carries; 0 for padding."""
+    """Return the index of the token whose u each slot carries, or 0 for padding."""
     return (windows.index - first_target(variant)).clamp(min=0)
 
 

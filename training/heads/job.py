@@ -85,7 +85,7 @@ class HiddenJob(JudgedJob):
         raise NotImplementedError
 
     def _indices(self, targets: Tensor) -> Tensor:
-        """Return the indices of tokens among the W words of the logits; negative: not included."""
+        """Return the indices of tokens among the W words of the logits (negative: not included)."""
         return targets
 
     @torch.no_grad()
@@ -127,16 +127,17 @@ class HeadsJob(HiddenJob):
 
 
 def word_ranks(logits: Tensor, indices: Tensor) -> Tensor:
-    """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``; W if not included."""
+    """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``, or W if not included."""
     values = logits.gather(-1, indices.clamp(min=0)[..., None])
     return (logits > values).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
 def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
-    """Return each head's target token at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
+    """Return each head's target token at each index, int64 ``[B, T, H]``.
 
-    The target of head h is the token 2 + h positions later. An index has targets only if the
-    next token is in an answer, because states inside a prompt draft nothing.
+    It is `NONE` if not learnt. The target of head h is the token 2 + h positions later. An index
+    has targets only if the next token is in an answer, because states inside a prompt draft
+    nothing.
     """
     mask = learnt(rows)
     tokens = F.pad(padded(rows).where(mask, NONE), (0, 2 + num_heads), value=NONE)
@@ -199,7 +200,7 @@ class HeldOut(Report):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ByKind(Report):
-    """Held-out reports of greedy and sampled text; a report without such text is empty."""
+    """Held-out reports of greedy and sampled text, empty without such text."""
 
     greedy: HeldOut
     sampled: HeldOut

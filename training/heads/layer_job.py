@@ -34,7 +34,7 @@ class LayerJob(HiddenJob):
     heads: DraftLayer
 
     def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
-        """See `HiddenJob`; a layer with limited words takes the answers' most frequent words."""
+        """Prepare a `HiddenJob`, with the answers' most frequent words if words are limited."""
         super().__init__(module, heads, source, *parts)
         self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
         if num := heads.config.num_words:
@@ -55,9 +55,9 @@ class LayerJob(HiddenJob):
         return states.float()
 
     def _compute(self, rows: Sequence[Row], ids: Tensor, compute: _Compute) -> list[Tensor]:
-        """Return the tensors ``[B, T, …]`` that `compute` computes for rows; padding is arbitrary.
+        """Return the tensors ``[B, T, …]`` that `compute` computes for rows.
 
-        With `keep_states`, `compute` runs once per row, and floats are kept in half precision.
+        Padding is arbitrary. With `keep_states`, `compute` runs once per row, in half precision.
         """
         if not self.run.keep_states:
             return list(compute(rows, ids))
@@ -148,5 +148,5 @@ def _attended(
 
 
 def _ahead(values: Tensor, by: int) -> Tensor:
-    """Return values ``[B, T, D]`` shifted left by `by`; the first values wrap to the end."""
+    """Return values ``[B, T, D]`` shifted left by `by`, the first wrapped to the end."""
     return values.roll(-by, 1)

@@ -60,7 +60,7 @@ class ParallelJob(LayerJob):
     heads: ParallelLayers  # type: ignore[assignment]
 
     def __init__(self, *parts: Any) -> None:
-        """See `LayerJob`; scale the drafter's initial states to the size of the target's."""
+        """Initialise as `LayerJob`, with states scaled to the size of the target's."""
         super().__init__(*parts)
         self._generator, rows = torch.Generator(), self.source.rows(0)[:8]
         with torch.no_grad():
@@ -88,7 +88,7 @@ class ParallelJob(LayerJob):
         return torch.cat([self._frozen, self.heads.right], -1)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """See `HiddenJob.pieces`; anchors and uniforms depend only on the step."""
+        """Yield `HiddenJob.pieces` with anchors and uniforms that depend only on the step."""
         self._generator.manual_seed(progress.step)
         return super().pieces(progress)
 
@@ -115,7 +115,7 @@ class ParallelJob(LayerJob):
         yield loss, int(slots.usable.sum())
 
     def _autocast(self) -> torch.autocast:
-        """Compute the drafter's products in bfloat16 on a GPU; weights and rows stay float32."""
+        """Compute the drafter's products in bfloat16 on a GPU (weights and rows in float32)."""
         on_gpu = self.heads.scale.device.type == "cuda" and torch.cuda.is_available()
         return torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16, enabled=on_gpu)
 

@@ -1,4 +1,4 @@
-"""The tables of a recipe of heads; for [data] see `training.text.sources.build_source`."""
+"""Read the tables of a recipe of heads ([data]: see `training.text.sources.build_source`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LayerTable(RecipeTable):
 
 
 class DrafterTable(RecipeTable):
-    """[drafter]: layers that draft in one forward pass; fields are as in `AdapterConfig`.
+    """[drafter]: layers that draft in one forward pass, with fields of `AdapterConfig`.
 
     Attributes:
         num_words: as `words` of [layer], at most the whole vocabulary.

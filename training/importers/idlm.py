@@ -115,7 +115,7 @@ def _convert_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> 
 
 
 def _convert_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
-    """Return the gated adapter of a LoRA; layers that the LoRA does not adapt get no delta."""
+    """Return the gated adapter of a LoRA, without a delta for layers that it does not adapt."""
     peft, parts = read_tree(checkpoint / PEFT_CONFIG), Parts()
     check_plain(peft, PEFT_CONFIG, saved=False)
     files = _weight_files(checkpoint)

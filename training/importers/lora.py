@@ -31,7 +31,7 @@ class Parts:
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def put(self, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
-        """Add the weight of a key to one of the parts as float32; duplicates raise `ValueError`."""
+        """Add a key's weight to one of the parts as float32, or raise `ValueError` if twice."""
         if name in into:
             raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -49,7 +49,7 @@ class Parts:
         self.put(self.low if side == "A" else self.high, name, match[0], value)
 
     def put_peft(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-        """Add the factors that PEFT saved; unknown weights, or no factors, raise `ValueError`."""
+        """Add the factors that PEFT saved (`ValueError` for unknown weights, or no factors)."""
         for key, value in weights:
             if (match := PEFT_KEY.fullmatch(key)) is None:
                 raise ValueError(f"{key}: unknown weight")
@@ -92,7 +92,7 @@ class Parts:
         return shapes, rank
 
     def adapter(self, config: AdapterConfig, extra: Mapping[str, Tensor]) -> SlotAdapter:
-        """Return the adapter of these factors and `extra`; layers without factors have delta 0."""
+        """Return the adapter of these factors and `extra`, with delta 0 in other layers."""
         adapter = SlotAdapter(config)
         state = {**adapter.state_dict(), **extra}
         for name in self.low:
@@ -127,7 +127,7 @@ def written(adapter: SlotAdapter, output: Path, dtype: torch.dtype) -> AdapterCo
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a safetensors file; a damaged file raises `ValueError`."""
+    """Return the weights of a safetensors file, or raise `ValueError` if it is damaged."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -136,7 +136,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; another content raises `ValueError`."""
+    """Return the object in a JSON file, or raise `ValueError` for other content."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -32,7 +32,7 @@ _ROWS_AT_A_TIME = 32
 
 
 def held_out_text(trips: Trips, rows: int, **sizes: int) -> list[TextWindows]:
-    """Draw fixed held-out windows, split into parts of rows; `sizes` are those of `draw_text`."""
+    """Draw fixed held-out windows of `sizes` (see `draw_text`), split into parts of rows."""
     whole = draw_text(trips, np.random.default_rng(EVAL_SEED), rows=rows, **sizes)
     starts = range(0, rows, _ROWS_AT_A_TIME)
     return [whole.part(slice(start, start + _ROWS_AT_A_TIME)) for start in starts]

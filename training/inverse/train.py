@@ -82,7 +82,7 @@ class InverseJob:
         reporter: Reporter,
         _locate: Locate,
     ) -> None:
-        """Take a recipe; the AR model does not use its embedding of uniforms."""
+        """Take a recipe, of which the AR model ignores the embedding of uniforms."""
         self.name, self.run, self.reporter = name, recipe.run, reporter
         self.trips = Trips(recipe.source)
         self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
@@ -129,7 +129,7 @@ class InverseJob:
         self.reporter.evaluation(progress, line, {"perplexity_by_slot": values})
 
     def export(self, folder: Path) -> None:
-        """Write nothing; the run's only output is the comparison of both models."""
+        """Write nothing, as the run's only output is the comparison of both models."""
 
 
 def _summed(logits: Tensor, targets: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
 def train_both(
     tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
-    """Train both models of a recipe and compare them; return the progress of each."""
+    """Train both models of a recipe, compare them and return the progress of each."""
     recipe = InverseRecipe.of(tables)
     builds: dict[str, Build] = {name: partial(InverseJob, name) for name in MODELS}
     return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))

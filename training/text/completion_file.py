@@ -81,7 +81,7 @@ def completion_path(
 
 
 def read_completions(path: Path) -> dict[int, Completion]:
-    """Return the completions of a file by number; skip a last line cut off by a killed process."""
+    """Return the completions of a file by number, without a last line that was cut off."""
     if not path.exists():
         return {}
     completions = {}

@@ -72,12 +72,12 @@ def sampled_rows(
     prompts: Sequence[Sequence[int]] | None = None,
     tempered: bool = False,
 ) -> tuple[list[Row], dict[str, Any]]:
-    """Return the teacher's completions as rows, and facts; prompts are context and not learnt.
+    """Return the teacher's completions as rows, and facts.
 
-    Completions are sampled or read from `folder`, see `sample`. `tempered` rows have the sampling
-    temperature of their text. Without `prompts`, the prompt is the BOS token. Prompts that leave no
-    room for a completion are skipped; if none is left, or the completions cannot all differ, raise
-    `ValueError`.
+    Prompts are context and not learnt. Completions are sampled or read from `folder`, see `sample`.
+    `tempered` rows have the sampling temperature of their text. Without `prompts`, the prompt is
+    the BOS token. Prompts that leave no room for a completion are skipped; if none is left, or the
+    completions cannot all differ, raise `ValueError`.
     """
     if prompts is None:
         if tokenizer.bos_token_id is None:

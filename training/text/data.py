@@ -30,9 +30,10 @@ from training.workers import worker
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Token ids of one text; `learn[t]` is True if predicting ``ids[t]`` is trained.
+    """Token ids of one text.
 
-    `temperature` is the answer's sampling temperature, set if windows are to be trained at it.
+    `learn[t]` is True if predicting ``ids[t]`` is trained. `temperature` is the answer's sampling
+    temperature, set if windows are to be trained at it.
     """
 
     ids: list[int]
@@ -55,7 +56,7 @@ class Encoder:
         return ids
 
     def row(self, example: Item) -> Row:
-        """Return an example in the chat format; answers and their end tokens are learnt."""
+        """Return an example in the chat format, with learnt answers and end tokens."""
         ids: list[int] = []
         learn: list[bool] = []
         for turn, response in zip(example.turns, example.responses, strict=True):
@@ -140,10 +141,11 @@ class PoolSource:
         key: Callable[[Row], int] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows; leave out and count rows without a learnt token; add `facts` to the facts.
+        """Read all rows with a learnt token, and count the others.
 
-        Rows with the same `key` (a number below 2**64; None: `row_hash`) are on the same side; if
-        held out, only one is used. Fewer than 8 keys, or no rows per step, raise `ValueError`.
+        `facts` are added to the facts. Rows with the same `key` (a number below 2**64; None:
+        `row_hash`) are on the same side; if held out, only one is used. Fewer than 8 keys, or no
+        rows per step, raise `ValueError`.
         """
         if rows_per_step < 1:
             raise ValueError(f"rows_per_step is {rows_per_step}; it must be 1 or above")
@@ -179,13 +181,13 @@ class PoolSource:
         }
 
     def rows(self, step: int) -> list[Row]:
-        """Return the training rows of a step; a step may span two rounds."""
+        """Return the training rows of a step, which may span two rounds."""
         first, size = step * self._rows_per_step, len(self._training)
         numbers = (divmod(first + index, size) for index in range(self._rows_per_step))
         return [_unpack(self._training[self._order(round)[index]]) for round, index in numbers]
 
     def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` distinct held-out rows, ordered by hash; all if fewer exist."""
+        """Return the first `num` distinct held-out rows by hash, or all if fewer exist."""
         return [_unpack(packed) for packed in self._held_out[:num]]
 
     def frequent(self, num: int) -> list[int]:
@@ -208,7 +210,7 @@ _Packed = tuple["array[int]", bytes, float | None]
 
 
 def stored_completions(source: Any, field: str) -> PoolSource:
-    """Check that a source has stored completions and return it; `field` is named in the error."""
+    """Return a source after checking that it has stored completions (errors name `field`)."""
     kind = source.facts["kind"]
     if not isinstance(source, PoolSource) or kind != "completions":
         raise ValueError(f"{field} trains on data of kind 'completions', not {kind!r}")

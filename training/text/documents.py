@@ -84,10 +84,10 @@ def _used(
     columns: Mapping[str, str],
     use: Callable[[Document], T],
 ) -> Iterator[T]:
-    """Yield `use(document)` for every record; `columns` maps fields to the table's column names.
+    """Yield `use(document)` for every record.
 
-    Errors, including those of `use`, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
-    record's number.
+    `columns` maps fields to the table's column names. Errors, including those of `use`, name the
+    table (`where`, e.g. ``"data.jsonl, line"``) and the record's number.
     """
     if unknown := sorted(set(columns) - set(_FIELDS)):
         raise ValueError(f"unknown field {unknown[0]!r} in columns; use {', '.join(_FIELDS)}")
@@ -103,11 +103,11 @@ def _used(
 
 
 def cut_rows(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
-    """Return rows of at most `max_tokens` tokens; a document too short to learn gives no rows.
+    """Return rows of at most `max_tokens` tokens.
 
-    A document is cut into consecutive rows. Each begins with the BOS token if the tokenizer puts
-    one before a text. A conversation is truncated. If the chat template refuses the conversation,
-    raise `ValueError`.
+    A document too short to learn gives no rows. A document is cut into consecutive rows. Each
+    begins with the BOS token if the tokenizer puts one before a text. A conversation is truncated.
+    If the chat template refuses the conversation, raise `ValueError`.
     """
     if not isinstance(document, str):
         if not tokenizer.chat_template:
@@ -171,11 +171,12 @@ def _texts(field: str, cell: Any) -> list[str]:
 
 
 def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
-    """Return one conversation as a row; the tokens of its answers are learnt.
+    """Return one conversation as a row.
 
-    An answer starts after the ids that its rendered prompt shares with the whole conversation (a
-    template may render earlier turns differently, e.g. without reasoning). It ends at the
-    tokenizer's end token or, without one, at the end of the conversation up to that answer.
+    The tokens of its answers are learnt. An answer starts after the ids that its rendered prompt
+    shares with the whole conversation (a template may render earlier turns differently, e.g.
+    without reasoning). It ends at the tokenizer's end token or, without one, at the end of the
+    conversation up to that answer.
     """
     ids = _rendered(messages, tokenizer, add_generation_prompt=False)
     answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

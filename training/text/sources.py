@@ -66,7 +66,7 @@ class Source(Protocol):
         """Return the rows of one training step, for all workers together."""
 
     def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` held-out rows; all if there are fewer."""
+        """Return the first `num` held-out rows, or all of fewer."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -74,10 +74,10 @@ class Source(Protocol):
 
 
 class ZooSource:
-    """Fresh conversations from the zoo's grammars at every step; the test split is held out."""
+    """Fresh conversations of the zoo's grammars at every step, with a held-out test split."""
 
     def __init__(self, encoder: Encoder, counts: Mapping[str, int], seed: int) -> None:
-        """Take `counts` of rows per step and family; bad families or counts raise `ValueError`."""
+        """Take `counts` of rows per step and family (bad ones raise `ValueError`)."""
         if unknown := sorted(set(counts) - set(FAMILIES)):
             raise ValueError(f"unknown family {unknown[0]!r} in counts; use {', '.join(FAMILIES)}")
         self._encoder, self._seed = encoder, seed
@@ -200,7 +200,7 @@ def _plan(options: Mapping[str, Any]) -> CompletionPlan:
 
 
 def _prompts(spec: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
-    """Return the prompts that a recipe names; of kind zoo, at least `num`."""
+    """Return the prompts that a recipe names (of kind zoo, at least `num`)."""
     table = {"kind": "text", "path": spec} if isinstance(spec, str) else spec
     kind, options = _checked(table, _PROMPTS, "prompts of [data]")
     if kind == "zoo":

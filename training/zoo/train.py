@@ -40,7 +40,7 @@ class _TokenizerTable(RecipeTable):
 
 
 class _DataTable(RecipeTable):
-    """[data]: rows per step and family; `adaptive` gives more rows to families that still fail."""
+    """[data]: rows per step and family, more for families that still fail if `adaptive`."""
 
     seed: Seed
     max_tokens: Count
@@ -49,7 +49,7 @@ class _DataTable(RecipeTable):
 
 
 class _ZooRunTable(RecipeTable):
-    """[run]: settings of both models, see `LoopTable`; `eval_prompts` is per family."""
+    """[run]: settings of both models (see `LoopTable`), with `eval_prompts` per family."""
 
     workers: Count
     eval_steps: Count
@@ -193,7 +193,7 @@ MODELS = ("target", "draft")
 def train_zoo(
     tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
-    """Train the models of a recipe into `output`; return the progress of each.
+    """Train the models of a recipe into `output` and return the progress of each.
 
     Resuming does not retrain finished models.
     """
@@ -240,7 +240,7 @@ def _greedy_answers(
 def chat_answers(
     model: Any, encoder: Encoder, turns: Sequence[Sequence[str]], max_new_tokens: int
 ) -> list[list[str]]:
-    """Return greedy answers to every turn of conversations; later turns see earlier answers."""
+    """Return greedy answers to every turn of conversations, each with the answers before."""
     histories: list[list[int]] = [[] for _ in turns]
     answers: list[list[str]] = [[] for _ in turns]
     for depth in range(max(map(len, turns))):

@@ -43,7 +43,7 @@ class TransformerBlock:
     feed_out: nn.Parameter
 
     def draw(self, generator: torch.Generator, *, width: int, inner: int, num_heads: int) -> None:
-        """Draw fresh weights; `inner` is the width of the MLP."""
+        """Draw fresh weights, with an MLP of width `inner`."""
         self.num_heads = num_heads
         self.attention = spread(generator, 3 * width, width)
         self.attention_out = spread(generator, width, width)
@@ -93,7 +93,7 @@ class DraftLayer(Joined, TransformerBlock):
     words: Tensor
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh weights; `ValueError` for a configuration of another kind."""
+        """Make fresh weights, or raise `ValueError` for a configuration of another kind."""
         super().__init__(config)
         width, inner = config.width, config.rank
         generator = torch.Generator().manual_seed(seed)
@@ -114,9 +114,9 @@ class DraftLayer(Joined, TransformerBlock):
 
 
 class ShortHead(nn.Module):
-    """A model's head for frequent words only; a draft layer proposes no other words.
+    """A model's head for frequent words only.
 
-    Source: FR-Spec (arXiv 2502.14856).
+    A draft layer proposes no other words. Source: FR-Spec (arXiv 2502.14856).
     """
 
     words: Tensor
@@ -137,7 +137,7 @@ class ShortHead(nn.Module):
 
 
 class DraftPass:
-    """A pass of an adapter on hidden states; it takes only tensors, so that a graph can hold it."""
+    """A pass of an adapter on hidden states that takes only tensors, so that a graph holds it."""
 
     layers: Any
 
@@ -163,7 +163,7 @@ class LayerPass(DraftPass):
     layers: DraftLayer
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See `DraftPass`; `DraftCache` lays out the inputs."""
+        """Run a `DraftPass` on the inputs that `DraftCache` lays out."""
         layer, entries, sees = self.layers, inputs["entries"][0], inputs["mask.draft"]
         rows = layer.enter(inputs["states"], self.embed(inputs["ids"]))
         query, *key_value = layer.project(rows, layer.turn(inputs["positions"][0]))
@@ -185,7 +185,7 @@ class TextCache:
         bucketed: int = 0,
         words: Sequence[int] | None = None,
     ) -> None:
-        """Begin an empty text; `planes` may hold anything.
+        """Begin an empty text, with `planes` of any content.
 
         Args:
             run: runs a forward pass.
@@ -202,7 +202,7 @@ class TextCache:
         return self._planes[0].shape[2] if rows <= self._bucketed else entries
 
     def _padded(self, rows: int) -> int:
-        """Round rows up for a graph: to at least 2; if bucketed, to a power of two from 8 on."""
+        """Round rows up to at least 2, or if bucketed to a power of two from 8 on, for a graph."""
         bucketed = rows <= self._bucketed
         return graph_size(max(rows, 8 * bucketed), bucketed)
 
@@ -222,7 +222,7 @@ class DraftCache(TextCache):
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text, drop drafts; return logits ``[1, W]`` and state ``[1, D]`` of text's end."""
+        """Append text, drop drafts and return logits ``[1, W]`` and state ``[1, D]`` of its end."""
         self._parents = ()
         start, num_rows = self._length, len(tokens)
         self._length += num_rows
@@ -234,7 +234,7 @@ class DraftCache(TextCache):
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append drafts (parent -1: text's end); return logits ``[N, W]`` and states ``[N, D]``."""
+        """Append drafts (parent -1: text's end) and return logits ``[N, W]``, states ``[N, D]``."""
         first = len(self._parents)
         self._parents = [*self._parents, *parents]
         positions = [self._length + depth for depth in masks.depths(self._parents)[first:]]

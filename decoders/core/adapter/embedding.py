@@ -25,7 +25,7 @@ NUM_ANCHORS = 3
 
 
 def level_index(u: float) -> int:
-    """Return the index of u's level; for `NO_UNIFORM`, the index after the last level."""
+    """Return the index of u's level (for `NO_UNIFORM`, the index after the last level)."""
     return NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS)
 
 
@@ -39,7 +39,7 @@ class UniformEmbedding(nn.Module):
     """Embeds uniforms (and, if `conditioned`, temperature and top-p) as ``[K, D]``."""
 
     def __init__(self, code: Code, width: int, *, hidden: int = 0, conditioned: bool = False):
-        """Draw fresh weights; the network has `hidden` hidden features (0: one linear layer)."""
+        """Draw fresh weights of a network with `hidden` hidden features (0: one linear layer)."""
         super().__init__()
         self.code, self.conditioned = code, conditioned
         self.blank = nn.Parameter(torch.randn(width) * width**-0.5)

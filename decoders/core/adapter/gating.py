@@ -52,7 +52,7 @@ def linear_layers(module: Any) -> dict[str, nn.Module]:
 
 
 def other_linear(module: Any) -> str | None:
-    """Return the class name of a linear layer that is not plain; None if all are plain."""
+    """Return the class name of a linear layer that is not plain, or None if all are plain."""
     linear = (layer for _, layer in _text_layers(module) if isinstance(layer, nn.Linear))
     return next((type(layer).__name__ for layer in linear if not _is_plain(layer)), None)
 
@@ -96,7 +96,7 @@ def layer_number(name: str) -> int:
 
 
 def decoder_layers(module: Any) -> nn.ModuleList:
-    """Return the decoder layers of a causal LM, in order; `ValueError` if they are not found."""
+    """Return the decoder layers of a causal LM in order, or raise `ValueError` without any."""
     count = module.config.get_text_config().num_hidden_layers
     for part in text_model(module).modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
@@ -116,14 +116,14 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 class GatedModule:
-    """A module with wrapped linear layers; `active` switches to an adapter.
+    """A module with wrapped linear layers.
 
-    `layers` are all linear layers except the head. `groups` lists the indices of layers that share
-    an input, in call order.
+    `active` switches to an adapter. `layers` are all linear layers except the head. `groups` lists
+    the indices of layers that share an input, in call order.
     """
 
     def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
-        """Wrap a causal LM in place; `side_by_side` joins a group's weights, ``[in, sum out]``."""
+        """Wrap a causal LM in place (`side_by_side` joins a group's weights, ``[in, sum out]``)."""
         layers = linear_layers(module)
         self.side_by_side = side_by_side
         self.groups = _shared_inputs(module, list(layers.values()))
@@ -244,7 +244,7 @@ def tiling(rows: int) -> Iterator[None]:
 
 
 def by_tiles(run: Run, x: Tensor) -> Tensor:
-    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``; inside `tiling`, tile by tile."""
+    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``, tile by tile inside `tiling`."""
     dim = 0 if x.dim() == 2 else 1
     if _tile_rows is None or x.shape[dim] <= _tile_rows:
         return run(x)

@@ -45,7 +45,7 @@ class LowRankWeights(AddedWeights):
         return sum(part.nbytes for delta in deltas.values() for part in delta.parts)
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
-        """See `AddedWeights.run`; the first layer of a group runs the group."""
+        """Run a layer as `AddedWeights.run`, a group at its first layer."""
 
         def run(group: Group) -> Tensor:
             y = group.everywhere(x)

@@ -1,9 +1,9 @@
-"""Trained adapters and their folders; `SlotAdapter` makes a causal LM its own parallel predictor.
+"""Trained adapters and their folders.
 
-Slots run through base weights + a gated low-rank delta, token rows only through the base weights.
-Thus target and parallel student are one model with one KV cache.
-Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA).
-Letters: K slots, D hidden width, r rank.
+`SlotAdapter` makes a causal LM its own parallel predictor. Slots run through base weights + a gated
+low-rank delta, token rows only through the base weights. Thus target and parallel student are one
+model with one KV cache. Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA). Letters:
+K slots, D hidden width, r rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StoredAdapter(nn.Module):
     config: AdapterConfig
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Keep the configuration; subclasses draw fresh weights from `seed`."""
+        """Keep the configuration (subclasses draw fresh weights from `seed`)."""
         super().__init__()
         self.config = config
 
@@ -50,7 +50,7 @@ class StoredAdapter(nn.Module):
         return sum(parameter.nbytes for parameter in self.parameters())
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write the configuration, and the weights cast to `dtype`; ids keep their dtype."""
+        """Write the configuration, and the weights cast to `dtype`, except for ids."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
         state = {
@@ -61,7 +61,7 @@ class StoredAdapter(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Load a folder in float32 on the CPU; `ValueError` in one line if that fails."""
+        """Load a folder in float32 on the CPU, or raise a `ValueError` of one line."""
         folder = Path(folder).expanduser()
         for name in (CONFIG_FILE, WEIGHTS_FILE):
             if not (folder / name).is_file():
@@ -189,13 +189,13 @@ class SlotAdapter(StoredAdapter):
 
 
 class HiddenAdapter(StoredAdapter):
-    """Weights of one `variant` on hidden states; loading checks the shape of parameter `sized`."""
+    """Weights of one `variant` on hidden states, whose parameter `sized` is checked in loading."""
 
     variant: ClassVar[HeadsVariant]
     sized: ClassVar[str]
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Keep the configuration; `ValueError` for another variant."""
+        """Keep the configuration, or raise `ValueError` for another variant."""
         super().__init__(config)
         self._check_variant(config)
 

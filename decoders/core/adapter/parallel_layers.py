@@ -55,7 +55,7 @@ class ParallelLayers(Joined):
     words: Tensor
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh weights with a zero bias; `ValueError` for a configuration of another kind."""
+        """Make fresh weights with a zero bias, or raise `ValueError` for other settings."""
         super().__init__(config)
         width, dyadic = config.width, config.code == "dyadic"
         generator = torch.Generator().manual_seed(seed)
@@ -87,7 +87,7 @@ class ParallelLayers(Joined):
             raise ValueError(f"its sizes are {sizes}, its weights' {shapes}")
 
     def turn(self, positions: Tensor) -> Turn:
-        """See `Block.turn`; all layers rotate alike."""
+        """Return `TransformerBlock.turn`, which all layers share."""
         return self._blocks[0].turn(positions)
 
     def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
@@ -116,7 +116,7 @@ class ParallelLayers(Joined):
         return normed(slots) * self.scale
 
     def index(self, tokens: Tensor) -> Tensor:
-        """Return the index of each token among the words; W for other tokens."""
+        """Return the index of each token among the words, or W for other tokens."""
         index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
         return torch.where(self.words[index] == tokens, index, len(self.words))
 
@@ -126,7 +126,7 @@ class ParallelLayers(Joined):
 
 
 class SlotPass(DraftPass):
-    """A pass of slots after new text; returns drafts and probabilities, float64 ``[2, K]``."""
+    """A pass of slots after new text that returns drafts and probabilities, float64 ``[2, K]``."""
 
     layers: ParallelLayers
     head: ShortHead
@@ -138,7 +138,7 @@ class SlotPass(DraftPass):
         self.levels = layers.embedded(all_levels().to(layers.join.device))
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See `DraftPass`; `SlotCache` lays out the inputs."""
+        """Run a `DraftPass` on the inputs that `SlotCache` lays out."""
         layers, ids, last = self.layers, inputs["ids"][0], inputs["last"]
         entries, behind, sees = inputs["positions"][0], inputs["behind"][0], inputs["sees"]
         rows = layers.enter(inputs["states"], self.embed(inputs["ids"]))
@@ -158,13 +158,13 @@ class SlotPass(DraftPass):
 
 
 class SlotCache(TextCache):
-    """The keys and values of a text; those of slots after it are overwritten by later text."""
+    """The keys and values of a text, and after them those of slots, which later text overwrites."""
 
     @torch.inference_mode()
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """Append text with states ``[N, D]``; return a draft and its probability per uniform.
+        """Append text with states ``[N, D]`` and return a draft and its probability per uniform.
 
         At temperature 0 the uniforms are ignored. The host waits once.
         """
@@ -190,7 +190,7 @@ class SlotCache(TextCache):
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
-    """Pick each slot's likeliest word, biased by the token before it; return ids, probabilities.
+    """Pick each slot's likeliest word, biased by the token before, and return ids, probabilities.
 
     The bias is added to all W words of `logits` ``[K, W]``. `before` is the id ``[1]`` of the last
     known token. The result is float64 ``[2, K]``.

@@ -34,7 +34,7 @@ class Deltas:
     def __init__(
         self, gated: GatedModule, factors: Mapping[str, tuple[Tensor | None, Tensor]]
     ) -> None:
-        """Stack A ``[r, in]``; B ``[out, r]`` is already scaled by alpha / r."""
+        """Stack A ``[r, in]`` and B ``[out, r]``, which alpha / r has already scaled."""
         self.gated = gated
         self._factors = [factors.get(layer.name) for layer in gated.layers]
         self._group_of: dict[int, tuple[int, int]] = {}
@@ -72,7 +72,7 @@ class Deltas:
         return layer.weight.to(delta.dtype) + delta.t()
 
     def delta(self, index: int, x: Tensor) -> Tensor:
-        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares one product with A."""
+        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]`` with one product with A per group."""
         pair = self._factors[index]
         assert pair is not None
         if pair[0] is None:
@@ -89,7 +89,7 @@ class Deltas:
 
 
 class GroupedWeights:
-    """One weight per layer; layers that share an input have joined weights and take one product."""
+    """One weight per layer, or joined weights and one product for layers that share an input."""
 
     def __init__(self, gated: GatedModule, weight: Callable[[list[int]], Tensor]) -> None:
         """Take `weight`, which returns the joined weights ``[in, sum out]`` of layers by index."""
@@ -121,7 +121,7 @@ class GroupedWeights:
         return self.part(index, lambda group: group.everywhere(x))
 
     def part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
-        """Return a layer's part of its group's output; `run` the group at its first layer."""
+        """Return a layer's part of its group's output, after a `run` at its first layer."""
         group, member = self._member[index]
         if len(group.sizes) == 1:
             return run(group)
@@ -134,7 +134,7 @@ class GroupedWeights:
 
 
 class MergedWeights(GroupedWeights):
-    """``W + B A`` of every layer, merged once; for decoding, and for training with an open gate."""
+    """``W + B A`` of every layer, merged once for decoding or for training with an open gate."""
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
@@ -154,7 +154,7 @@ class MergedWeights(GroupedWeights):
         return sum(group.slots.nbytes for group in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """Gate one sequence of `num_rows` rows; rows from `first` on are slots."""
+        """Gate one sequence of `num_rows` rows, of which rows from `first` on are slots."""
         rows = _tail(first, num_rows, self._groups[0].slots.device)
         return self._gated(rows)
 
@@ -166,7 +166,7 @@ class MergedWeights(GroupedWeights):
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
-        """Return the inputs of `through`; `bucketed` pads numbers of rows to powers of two."""
+        """Return the inputs of `through`, padded to powers of two of rows if `bucketed`."""
         fed = (_filled_up(base, bucketed), _filled_up(slots, bucketed))
         index = torch.arange(len(fed[0]) + len(slots), device=base.device)
         back = base.new_empty(len(base) + len(slots))
@@ -174,14 +174,14 @@ class MergedWeights(GroupedWeights):
         return {"gate.base": fed[0], "gate.slots": fed[1], "gate.back": back}
 
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
-        """Gate rows by a `gate`; shapes depend only on those of its tensors."""
+        """Gate rows by a `gate`, with shapes that depend only on those of its tensors."""
         base, slots, back = (gate[f"gate.{part}"] for part in ("base", "slots", "back"))
         return self._gated(_GatedRows(torch.cat((base, slots)), back.flatten(), base.shape[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class _GatedRows:
-    """A call's rows: `index` has base rows, then slots; `back` is each row's index in `index`."""
+    """A call's rows: base rows, then slots in `index`, and each row's place there in `back`."""
 
     index: Tensor
     back: Tensor
@@ -206,9 +206,10 @@ def _tail(first: int, num_rows: int, device: torch.device) -> _GatedRows:
 
 @dataclass(slots=True)
 class Group:
-    """Layers that share an input; in a `plain` group, no layer has a delta.
+    """Layers that share an input.
 
-    `base` are the module's own weights: one tensor for all layers if the weights are joined.
+    In a `plain` group, no layer has a delta. `base` are the module's own weights: one tensor for
+    all layers if the weights are joined.
     """
 
     members: Sequence[Layer]
@@ -268,10 +269,10 @@ class Delta(ABC):
 
 
 class AddedWeights:
-    """W for all rows, plus the delta for slots; a subclass defines how a layer runs."""
+    """W for all rows plus the delta for slots, with a rule by the subclass of how a layer runs."""
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
-        """Return a layer's output ``[B, N, out]``; `add` adds the deltas of rows ``[B N, in]``."""
+        """Return a layer's output ``[B, N, out]`` after `add` of deltas to rows ``[B N, in]``."""
         raise NotImplementedError
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
@@ -279,7 +280,7 @@ class AddedWeights:
         return self.run(index, x, lambda delta, x, y: delta.add(x, y))
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """See `MergedWeights.tail`; `num_rows` is not needed here."""
+        """Gate as `MergedWeights.tail`, without need of `num_rows`."""
         del num_rows
         return lambda index, x: self.run(
             index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
@@ -293,7 +294,7 @@ class AddedWeights:
         )
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
-        """See `MergedWeights.gate`; the gate is 1 for slot rows and 0 for base rows."""
+        """Gate as `MergedWeights.gate`, with gate 1 for slot rows and 0 for base rows."""
         del bucketed
         gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
         gate[slots] = 1.0
@@ -309,7 +310,7 @@ class AddedWeights:
 
 
 class UnmergedWeights(AddedWeights):
-    """Weights run layer by layer, with deltas in the module's dtype; also used in training."""
+    """Weights run layer by layer, also in training, with deltas in the module's dtype."""
 
     def __init__(self, deltas: Deltas) -> None:
         """Take the deltas of a module's layers."""

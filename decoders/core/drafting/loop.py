@@ -21,7 +21,7 @@ _DRAFTER_ARGUMENTS = ("slots", "positions", "mask", "hidden")
 
 
 class DraftAndVerify(Decoder):
-    """A decoder made of a `Drafter` and a verification rule; a subclass defines `drafter`.
+    """A decoder made of the `Drafter` of its subclass and a verification rule.
 
     Attributes:
         combines: the drafter can be combined with another (`decoders/hybrid.py`): it carries no
@@ -83,7 +83,7 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
 def _verifying(
     request: Request, drafter: Drafter, rule: Verification, tree: DraftTree, text: Text
 ) -> Call:
-    """Make the call that verifies a tree; the prompt's call verifies nothing."""
+    """Make the call that verifies a tree (the prompt's call verifies nothing)."""
     prompt, sampling, arguments = request.prompt_ids, request.sampling, dict[str, Any]()
     if text.output or drafter.judges_prompt:
         arguments["output"] = rule.output(sampling, branches=drafter.branches)

@@ -102,7 +102,7 @@ class Proposer:
         return self.drafts[: max(0, max_proposals)]
 
     def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
-        """Make the slots after `anchor` that pay, for up to `room` proposals; None if none pays."""
+        """Make the slots after `anchor` that pay for up to `room` proposals (None if none pays)."""
         best = best_length(
             self.survival, self.max_size, self.num_unused_slots, row_cost, self._per_round
         )
@@ -110,7 +110,7 @@ class Proposer:
         return self.branches([count], [anchor], output) if count > self.num_unused_slots else None
 
     def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
-        """Make branches of slots; branch m starts at output position `output` + m."""
+        """Make branches of slots, of which branch m starts at output position `output` + m."""
         uniforms: list[float] = []
         read: list[int] = []
         for m, size in enumerate(sizes):

@@ -60,7 +60,7 @@ def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
 
 
 class MaskBlock:
-    """A block under refinement: B positions; no slot ever predicts the first position.
+    """A block of B positions under refinement, of which no slot predicts the first.
 
     Attributes:
         slot_tokens: the token of every position, or `MASKED`.
@@ -71,7 +71,7 @@ class MaskBlock:
     """
 
     def __init__(self, size: int, rules: Rules, stop_ids: Collection[int]) -> None:
-        """Begin with B = `size` masks; tokens after one of `stop_ids` are useless."""
+        """Begin with B = `size` masks (tokens after one of `stop_ids` are useless)."""
         self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size

@@ -58,7 +58,7 @@ class DraftTree:
 
     @property
     def chain_probs(self) -> list[Tensor] | None:
-        """Distributions of a chain's drafts in order; None if the drafts are certain."""
+        """Distributions of a chain's drafts in order, or None if the drafts are certain."""
         return [self.probs[row] for row in range(len(self) - 1)] if self.probs else None
 
     @property
@@ -67,21 +67,21 @@ class DraftTree:
         return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
-        """Add and return a row after `parent` that is no draft; no accepted path contains it."""
+        """Add and return a row after `parent` that is no draft and on no accepted path."""
         self.tokens.append(token)
         self.parents.append(parent)
         self._children.append({})
         return len(self.tokens) - 1
 
     def draft(self, token: int, parent: int) -> int:
-        """Return the row of a draft after `parent`; add the row if it is new."""
+        """Return the row of a draft after `parent`, adding the row if it is new."""
         row = self._children[parent].get(token)
         if row is None:
             row = self._children[parent][token] = self.append(token, parent)
         return row
 
     def add(self, continuation: Sequence[int]) -> None:
-        """Add a chain of drafts after row 0; chains with a common prefix share its rows."""
+        """Add a chain of drafts after row 0, sharing rows with chains of the same prefix."""
         row = 0
         for token in continuation:
             row = self.draft(token, row)
@@ -106,7 +106,7 @@ class DraftTree:
 
     @property
     def depth(self) -> int:
-        """Number of drafts on the longest path; rows that are no drafts come after all drafts."""
+        """Number of drafts on the longest path, assuming that rows that are no drafts come last."""
         return max(self.depths[: self.num_drafts + 1])
 
     def path(self, picks: Sequence[int]) -> list[int]:

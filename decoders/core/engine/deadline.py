@@ -36,7 +36,7 @@ class Deadline:
         *,
         always_due: bool = False,
     ) -> None:
-        """Limit answers by the clock `now` in seconds; `always_due` if no timer sets the flag."""
+        """Limit answers by the clock `now` in seconds (`always_due` if no timer sets the flag)."""
         self.limit_s = limit_s
         self.due = self._always_due = always_due
         self.inside: float | None = None
@@ -45,7 +45,7 @@ class Deadline:
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
-        """Run a turn of a job's decoder; the first turn starts the job's time."""
+        """Run a turn of a job's decoder, in its first turn from the job's start on."""
         start_s = self._starts.get(job)
         if start_s is None:
             start_s = self._starts[job] = self._now()
@@ -71,7 +71,7 @@ class Deadline:
             max(late, key=lambda job: job.idle_calls).fail(self._error())
 
     def ended(self, job: RunningSequence) -> None:
-        """Forget a job; count a timeout, and then restart the time of all other jobs."""
+        """Forget a job, and after a timeout restart the time of all other jobs."""
         self._starts.pop(job, None)
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0

@@ -1,4 +1,4 @@
-"""Forward passes of calls of any length; a long prompt runs in chunks but counts as one call."""
+"""Forward passes of calls of any length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFILL_CHUNK = 512  # rows of a prompt in one forward pass
 
 
 def forward(calls: Sequence[Call]) -> Tensor:
-    """Return logits ``[sum R, V]``; skip tokens that a session has cached from an earlier text."""
+    """Return logits ``[sum R, V]``, skipping tokens that a session has cached from another text."""
     model: Model = calls[0].session.model
     if any(call.session.kept for call in calls):
         starts = [(call.session, call.session.length) for call in calls]
@@ -34,7 +34,7 @@ def forward(calls: Sequence[Call]) -> Tensor:
 
 
 def _without_kept(call: Call) -> Call:
-    """Skip leading tokens that are cached already; keep at least one row and all read rows."""
+    """Skip leading tokens that are cached already, except for one row and all read rows."""
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
@@ -71,7 +71,7 @@ def _is_causal(call: Call, fed: int) -> bool:
 
 
 def _feed_head(call: Call) -> Call:
-    """Feed a long call except for its last chunk; the fed rows must have a causal mask."""
+    """Feed a long call, whose rows must have a causal mask, except for its last chunk."""
     tokens, positions = call.tokens, call.positions
     first_read_row = _first_read_row(call)
     fed = 0

@@ -43,7 +43,7 @@ class Models:
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Run the plain modules of compiled models; compile no graph."""
+        """Run the plain modules of compiled models, compiling no graph."""
         with ExitStack() as stack:
             for model in self._loaded():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())
@@ -54,7 +54,7 @@ class Models:
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
-    """Return a decoder's adapters by name; `ValueError` if the models do not fit it."""
+    """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
         if "draft" in part.needs:
@@ -79,7 +79,7 @@ def check_draft(name: str, models: Models) -> None:
 
 
 def find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
-    """Return a decoder's adapter; `ValueError` if its model has no adapter of that name."""
+    """Return a decoder's adapter, or raise `ValueError` if its model has none of that name."""
     model = models.target if decoder.adapter_of == "target" else models.draft
     attached = {} if model is None else model.adapters
     if name not in attached:

@@ -53,7 +53,7 @@ def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequ
 
 
 def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Read all forms; on a GPU, read them again if top-p made rows NaN (`nucleus`)."""
+    """Read all forms, on a GPU again if top-p made rows NaN (`nucleus`)."""
     sync = sampling.top_p == 1 or logits.device.type == "cpu"
     results = _read_at_once(logits, readouts, sampling, sync)
     if sync or not any(_is_open(result, logits.shape[-1]) for result in results):

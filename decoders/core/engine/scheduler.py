@@ -47,11 +47,11 @@ class Scheduler:
         read_out: _ReadOut = read_out,
         answer: _Read | None = None,
     ) -> None:
-        """Check that the models fit the decoder; no session is opened before `run`.
+        """Check that the models fit the decoder.
 
-        `steps`, `forward`, `read_out` and `answer` replace the decoder's or the engine's own
-        functions, so that instruments can wrap them. `ValueError` for a missing or unfit model or
-        adapter.
+        No session is opened before `run`. `steps`, `forward`, `read_out` and `answer` replace the
+        decoder's or the engine's own functions, so that instruments can wrap them. `ValueError` for
+        a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
@@ -97,7 +97,7 @@ class Scheduler:
         on_emit: Callable[[int, int], None] | None = None,
         on_finish: Callable[[int, Outcome], None] | None = None,
     ) -> list[Outcome]:
-        """Answer every prompt; return outcomes in the prompts' order, failed ones included.
+        """Answer every prompt and return outcomes in the prompts' order, failed ones included.
 
         Args:
             prompts: token ids, at least one per prompt.
@@ -185,7 +185,7 @@ class Scheduler:
             self._deadline.ended(job)
 
     def _execute(self, group: Sequence[RunningSequence]) -> None:
-        """Run calls as one pass; if it fails, one by one, so that only the faulty call fails."""
+        """Run calls as one pass, or if it fails one by one, so that only the faulty call fails."""
         calls = [job.pending for job in group if job.pending is not None]
         before = [_state(call.session) for call in calls] if len(calls) > 1 else []
         try:
@@ -221,7 +221,7 @@ class Scheduler:
 def generate(
     decoder: Decoder, prompt_ids: Sequence[int], sampling: Sampling, models: Models
 ) -> Generation:
-    """Generate one answer, unbatched; raise the decoder's exceptions."""
+    """Generate one answer, unbatched, raising the decoder's exceptions."""
     (outcome,) = Scheduler(decoder, models, sampling).run([prompt_ids])
     if isinstance(outcome, Exception):
         raise outcome
@@ -269,7 +269,7 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
 
 
 def _answer_group(read: _Read, group: Sequence[RunningSequence], deadline: Deadline) -> None:
-    """Give every sequence of a group its outcome; all share the first one's time limit."""
+    """Give every sequence of a group its outcome within the first one's time limit."""
     first = group[0]
     deadline.guard(first, _answer_all, read, group)
     for job in group:
@@ -279,7 +279,7 @@ def _answer_group(read: _Read, group: Sequence[RunningSequence], deadline: Deadl
 
 
 def _answer_all(read: _Read, group: Sequence[RunningSequence]) -> None:
-    """Answer all at once; if that fails, answer the unanswered sequences one by one."""
+    """Answer all at once, or if that fails the unanswered sequences one by one."""
     try:
         read(group)
     except (Exception, SystemExit) as error:

@@ -65,7 +65,7 @@ class Architecture:
 
     @classmethod
     def of(cls, module: Any, cache: Any) -> Architecture:
-        """Study a module with an empty transformers cache; `ValueError` if it cannot run here."""
+        """Study a module with an empty transformers cache, or raise `ValueError` if it is unfit."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
         length = max_sequence_length(config)
@@ -88,9 +88,10 @@ class Architecture:
 
 
 def main_device(module: Any) -> torch.device:
-    """Return the device of a module's inputs; on several devices, the first GPU or else the CPU.
+    """Return the device of a module's inputs.
 
-    Parts that are kept in CPU memory next to GPUs compute on the first GPU.
+    On several devices it is the first GPU, or else the CPU. Parts that are kept in CPU memory next
+    to GPUs compute on the first GPU.
     """
     devices = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
     if len(devices) < 2:
@@ -125,7 +126,7 @@ def _refuse_other_memories(module: Any) -> None:
 
 
 def max_sequence_length(config: Any) -> int | None:
-    """Return the longest sequence that a text config allows; None if it names none."""
+    """Return the longest sequence that a text config allows, or None if it names none."""
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         return None
@@ -194,7 +195,7 @@ def _planes(
 
 @torch.inference_mode()
 def _study_head(module: Any) -> tuple[int, bool]:
-    """Return V and `reads_hidden`; the head's output is scaled up to expose a soft cap."""
+    """Return V and `reads_hidden`, scaling the head's output up to expose a soft cap."""
     base, head = text_model(module), module.get_output_embeddings()
     seen: dict[str, Tensor] = {}
 

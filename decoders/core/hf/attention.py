@@ -108,7 +108,7 @@ class MaskBuilder:
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
 
     def windowed(self, visible: Tensor, positions: Tensor, entries: Tensor) -> Masks:
-        """Add windows to `visible` ``[B, N, T]``; return ``[B, 1, N, T]`` per kind of layer.
+        """Add windows to `visible` ``[B, N, T]`` and return ``[B, 1, N, T]`` per kind of layer.
 
         `positions` ``[B, N]`` are positions of rows, `entries` ``[B, T]`` positions of entries.
         """

@@ -38,7 +38,7 @@ class PlaneCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store a layer's new states ``[B, H, N, D]``; return all it reads, ``[B, H, T, D]``."""
+        """Store a layer's new states ``[B, H, N, D]`` and return all it reads, ``[B, H, T, D]``."""
         return (
             self._update(2 * layer_idx, key_states),
             self._update(2 * layer_idx + 1, value_states),
@@ -183,7 +183,7 @@ class KVStore(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store a layer's new states ``[B', H, N, D]``; return all it reads, ``[B', H, T, D]``."""
+        """Store a layer's new states ``[B', H, N, D]`` and return all it reads."""
         plane = 2 * layer_idx
         into, reads = self._into, self._reads
         if into is not None and reads is not None:

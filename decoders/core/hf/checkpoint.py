@@ -81,7 +81,7 @@ def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:
 
 
 def cached(hub_id: str) -> Path | None:
-    """Return the folder of a hub model in the hub's cache on this machine; None: not there."""
+    """Return the folder of a hub model in the hub's cache on this machine, or None."""
     folder = _find_folder(hub_id)
     return folder if folder.is_dir() else None
 
@@ -134,7 +134,7 @@ def is_of_memory(error: Exception) -> bool:
 
 
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
-    """Hash a checkpoint's weight files in name order; None if there are none.
+    """Hash a checkpoint's weight files in name order (None if there are none).
 
     A folder converted from a GGUF file has that file's hash. Above `limit_bytes`, only a sample of
     every file is hashed. The digest then begins with `SAMPLED`, so it never equals a full hash.
@@ -154,7 +154,7 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
 
 
 def count_weights(path: str | Path) -> int | None:
-    """Count a checkpoint's weights from the headers of its files; None if there are none."""
+    """Count a checkpoint's weights from the headers of its files (None if there are none)."""
     total = 0
     for file in _weight_files(_find_folder(path)):
         with file.open("rb") as stream:

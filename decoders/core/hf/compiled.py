@@ -71,7 +71,7 @@ prompts would need a graph for each length.
 
 
 class Graphs:
-    """Graphs of a function, each made at the first call of its kind; `num_graphs` counts them."""
+    """The `num_graphs` graphs of a function, each made at the first call of its kind."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Graphs:
         device: torch.device,
         backend: Backend = "inductor",
     ) -> None:
-        """Take a function and what it holds; `fixed` graphs serve only one set of input shapes."""
+        """Take a function and its facts (`fixed`: graphs serve only one set of input shapes)."""
         self._function, self._facts = function, facts
         self.backend = backend
         self._on_gpu = device.type == "cuda"
@@ -106,7 +106,7 @@ class Graphs:
     def bound(
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[], Outputs]:
-        """Return the run of a graph as a function for repeated calls; errors as in `__call__`."""
+        """Return the run of a graph as a function for repeated calls, with errors of `__call__`."""
         places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
         key = (name, len(_rows(inputs)), tuple(map(self._kind, inputs.values())), *places)
         graph = self._graphs.get(key)
@@ -269,7 +269,7 @@ def _capture(
 
 
 def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
-    """Capture work on tensors at fixed addresses as a CUDA graph; return its replay function.
+    """Capture work on tensors at fixed addresses as a CUDA graph and return its replay function.
 
     Every replay overwrites and returns the same tensors. The function keeps `work`, and thus its
     tensors, alive, because the graph holds only addresses.

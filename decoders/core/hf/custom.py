@@ -22,7 +22,7 @@ Loop = Callable[..., Any]
 
 
 def load_custom(path: str, function: str) -> Loop:
-    """Load the loop of a folder or Python file, again if it changed; `ValueError` if that fails."""
+    """Load the loop of a folder or file, again if it changed, or raise `ValueError`."""
     file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
     return _load(path, function, file.stat().st_mtime_ns if file.is_file() else 0)
 

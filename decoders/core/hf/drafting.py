@@ -45,9 +45,9 @@ class DraftRunner:
         return sum(each.nbytes for each in [*levels, *short, *itertools.chain(*self._planes)])
 
     def begin(self, capacity: int) -> DraftCache | SlotCache:
-        """Begin a text of at most `capacity` rows; dropping the returned cache frees its planes.
+        """Begin a text of at most `capacity` rows.
 
-        The first free planes are reused, because a graph on a GPU is bound to their addresses.
+        Dropping the returned cache frees its planes, which are reused: graphs hold their addresses.
         """
         if capacity != self._capacity:
             self.forget()

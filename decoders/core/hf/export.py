@@ -58,7 +58,7 @@ class TransformersGenerate:
         adapters: Mapping[str, str | Path] | None = None,
         seed: int | None = None,
     ) -> None:
-        """Make a decoder; its models are opened in a call.
+        """Make a decoder, whose models are opened in a call.
 
         Args:
             decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.

@@ -36,7 +36,7 @@ class Children:
     """Graphs that are missing may be compiled."""
 
     def __init__(self, max_children: int) -> None:
-        """Run at most `max_children` children at once; 0 starts none."""
+        """Run at most `max_children` children at once, or none if 0."""
         self._max_children = max_children
         self._children: dict[Path, Any] = {}
 
@@ -45,7 +45,7 @@ class Children:
         return len(self._children)
 
     def have(self, path: Path, make: Callable[[], object]) -> bool:
-        """Start a child that makes a file; return False if none may start."""
+        """Start a child that makes a file and return False if none may start."""
         if path not in self._children:
             if not self._max_children:
                 return False
@@ -55,7 +55,7 @@ class Children:
         return True
 
     def wait(self) -> None:
-        """Wait for all children; if one failed to make its file, the next call tries again."""
+        """Wait for all children (after a failed one, the next call tries again)."""
         for child in self._children.values():
             child.join()
 
@@ -83,7 +83,7 @@ def side_by_side() -> Iterator[Children]:
 
 
 class _StoredOnly(Children):
-    """Compiles nothing; keeps the paths of the missing graphs, whose calls run uncompiled."""
+    """Compiles nothing and keeps the paths of missing graphs, whose calls run uncompiled."""
 
     compiles = False
 
@@ -98,7 +98,7 @@ class _StoredOnly(Children):
 
 @contextmanager
 def stored_only() -> Iterator[list[Path]]:
-    """Compile nothing inside the context: use graphs on disk; yield the list of missing ones."""
+    """Use only graphs on disk inside the context and yield the list of missing ones."""
     global current
     before, children = current, _StoredOnly()
     current = children
@@ -131,7 +131,7 @@ def apart(make: Callable[[], object]) -> None:
 
 
 def _started(make: Callable[[], object]) -> tuple[Any, Any]:
-    """Start a child; return it, and the end of a pipe that receives a line if it fails."""
+    """Start a child and return it, and the end of a pipe that receives a line if it fails."""
     forks = multiprocessing.get_context("fork")
     failed, fails = forks.Pipe(duplex=False)
     work = partial(_compile_alone, make, torch.get_num_threads(), fails)

@@ -40,7 +40,7 @@ class CannotMakeError(ValueError):
 
 
 def missing_compiler() -> str | None:
-    """Explain why no machine code can be made here; None if it can."""
+    """Explain why no machine code can be made here (None if it can)."""
     compiler = os.environ.get("CXX")
     compilers = (compiler,) if compiler else _COMPILERS
     if any(shutil.which(name) for name in compilers):
@@ -49,7 +49,7 @@ def missing_compiler() -> str | None:
 
 
 def why_none() -> str | None:
-    """Explain why no file can be made here: no compiler or no room; None if one can."""
+    """Explain why no file can be made here: no compiler or no room (None if one can)."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     if missing := missing_compiler():
@@ -108,9 +108,9 @@ class Package:
         return self.path.with_suffix(".json")
 
     def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-        """Compile an exported program; an interrupted compilation leaves no files.
+        """Compile an exported program.
 
-        `about` describes the graph in listings.
+        An interrupted compilation leaves no files. `about` describes the graph in listings.
 
         Raises:
             ValueError: the program holds a tensor that is not among the constants; the code would
@@ -178,7 +178,7 @@ def _library() -> Path:
 
 
 def has_products() -> bool:
-    """Tell whether `products` is compiled for this machine; graphs may be, too."""
+    """Tell whether `products`, without its graphs, is compiled for this machine."""
     return _is_sound(_library())
 
 

@@ -55,7 +55,7 @@ class Layout:
         bucketed: bool = False,
         tile: int | None = None,
     ) -> None:
-        """Allocate the cache; `bucketed`: for CUDA graphs; `tile`: rows of a tile, or None."""
+        """Allocate the cache, `bucketed` for CUDA graphs, in tiles of `tile` rows unless None."""
         self._device = device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
@@ -158,7 +158,7 @@ class Layout:
         return _reading(calls, rows)._replace(planes=planes)
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> tuple[Pass, Tensor]:
-        """Pad calls to N = `width` rows that see T = `seen`; also return cache rows ``[B]``."""
+        """Pad calls to N = `width` rows that see T = `seen`, and return also cache rows ``[B]``."""
         packed: list[int] = []
         for call in ordered:
             start, num_rows = call.session.length, call.num_rows
@@ -243,7 +243,7 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def _cache_rows(calls: Sequence[Call]) -> list[int]:
-    """Return the cache rows of calls; all rows must differ."""
+    """Return the cache rows of calls, which must differ."""
     rows = [call.session.row for call in calls]
     assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
     return rows

@@ -97,7 +97,7 @@ def _unread(names: Collection[str]) -> tuple[str, ...]:
 
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint folder or hub model; `ValueError` if it has none."""
+    """Load the tokenizer of a checkpoint folder or hub model, or raise `ValueError`."""
     source = find_checkpoint(path_or_id, "tokenizer", *_TOKENIZER)
     try:
         with refusing_panics():
@@ -110,13 +110,13 @@ def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
 
 
 def has_tokenizer(path_or_id: str | Path) -> bool:
-    """Tell whether a checkpoint has a tokenizer of its own; a hub model always counts as so."""
+    """Tell whether a checkpoint has its own tokenizer (a hub model counts as having one)."""
     folder = Path(path_or_id).expanduser()
     return not folder.is_dir() or any((folder / name).is_file() for name in _TOKENIZER)
 
 
 def max_context(path_or_id: str | Path) -> int | None:
-    """Return a checkpoint's longest sequence without loading it; None if its config names none.
+    """Return a checkpoint's longest sequence without loading it, or None if its config names none.
 
     Raises:
         ValueError: there is no such checkpoint, or its configuration cannot be read.

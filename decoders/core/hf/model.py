@@ -166,16 +166,17 @@ class HFModel(Model):
         return twin
 
     def share_vocabulary(self, size: int) -> None:
-        """Draft for a target of `size` ids and the same tokenizer; never draft an id of only one.
+        """Draft for a target of `size` ids and the same tokenizer.
 
-        Logits of ids that the target lacks are dropped, those of ids that this model lacks are
-        -inf. Text with such an id is fed as this model's last id.
+        Ids of only one of them are never drafted. Logits of ids that the target lacks are dropped,
+        those of ids that this model lacks are -inf. Text with such an id is fed as this model's
+        last id.
         """
         self.vocab_size = size
 
     @property
     def tile(self) -> int | None:
-        """Rows of a tile in row-invariant numerics; None: calls are not tiled."""
+        """Rows of a tile in row-invariant numerics (None: calls are not tiled)."""
         return self._runner.tile
 
     @property
@@ -259,7 +260,7 @@ class HFModel(Model):
         return logits.float()
 
     def adapter_bytes(self, name: str) -> int:
-        """See `Model.adapter_bytes`; includes merged weights and caches of draft layers."""
+        """Count `Model.adapter_bytes` with merged weights and caches of draft layers."""
         heads = self._heads.get(name)
         if heads is None:
             return self._runner.adapters[name].num_bytes
@@ -277,14 +278,14 @@ class HFModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """The module as transformers made it; linear weights that are not contiguous are copied."""
+        """The module as transformers made it, with copies of linear weights not contiguous."""
         if self._library is None:
             self._library = self.module if self.cut is not None else library_copy(self.module)
         return self._library
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights; tied weights count once, packed weights at their packed size."""
+        """Bytes of the weights, with tied weights counted once and packed weights as packed."""
         plain: int = sum(parameter.nbytes for parameter in self.module.parameters())
         return plain + packed_bytes(self.module)
 
@@ -348,7 +349,7 @@ class HFModel(Model):
         return 0 if self._layout is None else self._layout.store.num_bytes
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """See `Model.reserve`; `capacity` may exceed `max_length`, because drafts may overshoot."""
+        """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""
         there = self._layout is not None and self._size == (num_rows, capacity)
         super().reserve(num_rows, capacity)
         if there:

@@ -1,4 +1,4 @@
-"""Root-mean-square norms that run one kernel each; those of transformers run seven."""
+"""Root-mean-square norms that run one kernel each, not seven as in transformers."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def make(library: Path) -> None:
 
 
 def load(library: Path) -> dict[torch.dtype, int]:
-    """Load the code; return its most rows by dtype, which are measured once and kept on disk."""
+    """Load the code and return its row limits by dtype, which are measured once and stored."""
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         torch.library.register_fake("decoders::product", _unfilled)
@@ -84,7 +84,7 @@ def _measure_few(dtype: torch.dtype) -> int:
 
 
 def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
-    """Replace products with weights and attention in an exported program; `few`: see `load`."""
+    """Replace products with weights and attention in an exported program (`few`: see `load`)."""
     for node in list(program.graph.nodes):
         _gated_product(node, few)
     for node in list(program.graph.nodes):
@@ -142,7 +142,7 @@ def _gated_product(node: Any, few: Mapping[torch.dtype, int]) -> None:
 
 
 def _chain(node: Any, *targets: Any) -> list[Any]:
-    """Return nodes of these targets, each the first argument of the one before; else none."""
+    """Return nodes of these targets, each the first argument of the one before, or none."""
     nodes = []
     for target in targets:
         if getattr(node, "target", None) != target:

@@ -28,10 +28,10 @@ from decoders.core.upload import upload
 
 
 class ModuleRunner:
-    """Runs the forward passes of a module; `adapters` are attached by name."""
+    """Runs the forward passes of a module, with `adapters` attached by name."""
 
     def __init__(self, module: Any, architecture: Architecture, backend: Backend | None) -> None:
-        """Run calls of few rows as graphs of a `backend`; None: without graphs."""
+        """Run calls of few rows as graphs of a `backend` (None: without graphs)."""
         self.head: nn.Module = module.get_output_embeddings()
         self.tokens: nn.Module = module.get_input_embeddings()
         self.gated: GatedModule | None = None
@@ -49,7 +49,7 @@ class ModuleRunner:
             self.graphs = Graphs(self._computed, self.facts, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
-        """Return an uncompiled, row-invariant runner of this module; `ValueError` if impossible."""
+        """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""
         configs = tiles.prepare(self._module)
         self._gate()
         twin = copy.copy(self)
@@ -76,7 +76,7 @@ class ModuleRunner:
             self.graphs.drop(name)
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
-        """Run calls in one pass; return float32 logits ``[R, V]`` and states of `hidden` rows."""
+        """Run calls in one pass and return float32 logits ``[R, V]`` and `hidden` rows' states."""
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
         graphs = self.graphs if self.compiling else None

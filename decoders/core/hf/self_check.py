@@ -44,7 +44,7 @@ class _Answer:
 
 
 def self_check(model: HFModel) -> list[str]:
-    """Compare a model without open sessions; return one line for each comparison left out.
+    """Compare a model without open sessions and return one line for each comparison left out.
 
     Raises:
         ValueError: a call fails or logits differ; one line says where, and for which architecture.
@@ -61,7 +61,7 @@ def self_check(model: HFModel) -> list[str]:
 
 
 def check_graphs(model: HFModel, batch_sizes: Sequence[int]) -> None:
-    """Compare calls of so many sequences that run as graphs; errors as in `self_check`."""
+    """Compare calls of so many sequences that run as graphs, with errors of `self_check`."""
     with _in_one_line(model):
         tokens, expected = _own_logits(model)
         answers = _compiled_answers(model, tokens, batch_sizes)
@@ -143,7 +143,7 @@ def _check_causal(model: HFModel, tokens: list[int], expected: Tensor, usual: fl
 
 
 def _windows(model: HFModel) -> tuple[int, int]:
-    """Return the widest window and the compared window; 0: none, or comparing would take long."""
+    """Return the widest window and the compared one (0 if none, or if comparing takes long)."""
     window = max((window or 0 for window in model.architecture.windows.values()), default=0)
     max_work = _MAX_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
     fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= max_work

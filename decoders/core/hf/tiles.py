@@ -220,7 +220,7 @@ def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
 
 
 def prepare(module: Any) -> list[Any]:
-    """Let a module's norms and head run in tiles; return the configurations of its layers.
+    """Let a module's norms and head run in tiles and return the configurations of its layers.
 
     Raises:
         ValueError: in one line, if a row depends on other rows.

@@ -141,7 +141,7 @@ def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm's method (1979); those below the family's level reject."""
+    """Adjust p-values by Holm's method (1979), to reject those below the family's level."""
     order = np.argsort(p_values)
     scaled = [p_values[i] * (len(p_values) - rank) for rank, i in enumerate(order)]
     adjusted = np.empty(len(p_values))
@@ -166,7 +166,7 @@ class Draws:
         *,
         beginning: int = 0,
     ) -> None:
-        """Enumerate the exact distribution; keep answers short, as every draw costs a prefill."""
+        """Enumerate the exact distribution (of short answers, as every draw costs a prefill)."""
         lengths = [*([beginning] if beginning else []), sampling.max_new_tokens]
         self._tallies: list[tuple[int, Distribution, Counter[Outcomes]]] = []
         for length in lengths:
@@ -179,7 +179,7 @@ class Draws:
     def draw(
         self, first_seed: int, batch_size: int, on_draw: Callable[[], None] = lambda: None
     ) -> None:
-        """Draw and count answers for seeds from `first_seed` on; raise an answer's exception."""
+        """Draw and count answers for seeds from `first_seed` on, raising an answer's exception."""
 
         def count(_index: int, outcome: Outcome) -> None:
             if not isinstance(outcome, Generation):

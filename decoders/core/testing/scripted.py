@@ -20,10 +20,11 @@ from decoders.core.types import Acceptance, CallResult, Sampling
 
 @dataclass(frozen=True)
 class Scripted:
-    """Reads out calls; accepts draft i (from 0) with ``chances[i]`` if all before it are accepted.
+    """Reads out calls by given chances.
 
-    The last chance applies to all further drafts. Uniforms of the stream ``accept`` decide, so that
-    the same seed gives the same verdicts. A tree must be a chain (`eagle` of width 1).
+    It accepts draft i (from 0) with ``chances[i]`` if all before it are accepted. The last chance
+    applies to all further drafts. Uniforms of the stream ``accept`` decide, so that the same seed
+    gives the same verdicts. A tree must be a chain (`eagle` of width 1).
     """
 
     chances: Sequence[float]

@@ -105,7 +105,7 @@ class TableModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """See `Model.library_module`; its first layer alone acts as its draft model."""
+        """Return `Model.library_module`, whose first layer alone acts as its draft model."""
         if self._library is None:
             from decoders.core.testing.table_module import TableModule
 
@@ -140,7 +140,7 @@ class TableModel(Model):
 
     @torch.inference_mode()
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        """See `Model.forward`; results are inference tensors, as those of every real model."""
+        """Return logits (see `Model.forward`) as inference tensors, like every real model."""
         self.num_forwards += 1
         rows = [row for call in calls for row in self._run(call)]
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
@@ -200,7 +200,7 @@ class TableModel(Model):
         return torch.stack(logits), self._hidden(contexts)
 
     def errs(self, context: Sequence[int], kind: str, error: float) -> bool:
-        """Tell whether student `kind` errs after a context; it does in a share `error` of all."""
+        """Tell whether student `kind` errs after a context, which it does in a share `error`."""
         seen = list(context[-self._order :]) if self._order else []
         return self._chance(repr((self._seed, seen, kind))) < error
 
@@ -228,7 +228,7 @@ class TableModel(Model):
         return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
     def picked(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
-        """Pick the token after a context by u at temperature and top-p; without u the likeliest."""
+        """Pick the token after a context by u at temperature and top-p (the likeliest if no u)."""
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:
             distribution = self.logits(context).unsqueeze(0)
@@ -284,7 +284,7 @@ class TableSlots:
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """See `RunningSlots.propose`; each chance is the chance of a correct draft."""
+        """Propose as `RunningSlots.propose`, each with its chance of being right."""
         model, drafts = self._model, list[int]()
         context = [*(int(word) for word in states[-1].tolist() if word >= 0), tokens[-1]]
         for u in uniforms:

@@ -192,7 +192,7 @@ class ParallelJob(LayerJob):
             drafts = inside[..., 0]
             results.append((ranks[drafts], inside[drafts], greedy.expand_as(drafts)[drafts]))
         ranks, inside, greedy = (torch.cat(parts) for parts in zip(*results, strict=True))
-        reports = (HeldOut.of(ranks[its], inside[its], len(rows)) for its in (greedy, ~greedy))
+        reports = (HeldOut.of(ranks[kind], inside[kind], len(rows)) for kind in (greedy, ~greedy))
         return ByKind(*reports)
 
 

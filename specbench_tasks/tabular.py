@@ -52,13 +52,12 @@ class Reading:
 def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
     """Read every row as a conversation.
 
-    Ids are ``<stem>-<id column or running number>``. A ShareGPT conversation that has no valid
-    prompt (empty, or starting with an answer) is left out and noted, because the published files
-    have thousands.
+    A ShareGPT conversation that has no valid prompt (empty, or starting with an answer) is left out
+    and noted, because the published files have thousands.
 
     Args:
         table: numbered rows.
-        stem: prefix of the ids.
+        stem: prefix of the ids, ``<stem>-<id column or running number>``.
         columns: column names by key of `COLUMNS` (for family also a family's name).
 
     Raises:

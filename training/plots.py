@@ -44,7 +44,8 @@ def plot_exactness(log: Path, output: Path) -> None:
         xlabel="training tokens (millions)", ylabel="share on held-out prompts", ylim=(0, 1.02)
     )
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    _save(figure, output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=150)
 
 
 def _panel(size: tuple[float, float]) -> tuple[Any, Any]:
@@ -57,8 +58,3 @@ def _panel(size: tuple[float, float]) -> tuple[Any, Any]:
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
-
-
-def _save(figure: Any, output: Path) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)

@@ -141,10 +141,9 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Merge tables recursively.
+    """Merge tables recursively, where values of `over` win.
 
-    Values of `over` win over those of `under`. A table of another `kind` replaces the one under it,
-    because its options differ.
+    A table of another `kind` replaces the one under it, because its options differ.
     """
     both = {
         key: _laid_over(base, value)
@@ -182,8 +181,7 @@ def customised(
 ) -> dict[str, Any]:
     """Return tables with another model, data or number of steps.
 
-    None keeps the recipe's value. `data` is ``on-policy``, ``text=PATH`` or ``dataset=ID``; other
-    forms raise `ValueError`.
+    None keeps a value. `data` other than ``on-policy``, ``text=PATH`` or ``dataset=ID`` is wrong.
     """
     changed = dict(tables)
     if model is not None:

@@ -57,10 +57,9 @@ def keep_memory() -> None:
 
 
 def give_memory_back() -> None:
-    """Return the C library's unused memory to the system.
+    """Return the C library's unused memory to the system, to be called now and then.
 
-    An occasional call is enough. Blocks of changing sizes fragment the heap: a process of 4 GB held
-    12 GB after two hours.
+    Blocks of changing sizes fragment the heap: a process of 4 GB held 12 GB after two hours.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
@@ -68,9 +67,7 @@ def give_memory_back() -> None:
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call ``function(*arguments)`` in a group of `num_workers` processes.
-
-    One worker is this process.
+    """Call ``function(*arguments)`` in `num_workers` processes, or in this one if 1.
 
     Raises:
         ValueError: a worker raised it (the text is kept), or there are far too many workers.

@@ -75,12 +75,11 @@ class BlockRules(BlocksTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Shown tokens and targets of the slots of blocks.
+    """Shown tokens and targets of the slots of blocks, all ``[B, Q]``.
 
-    Every field is ``[B, Q]``. `shown` is the token at a slot's own position, or `MASKED`; `target`
-    is the token it predicts (0: none). `is_own` marks slots that show the student's predictions;
-    `learn` marks slots whose target is masked or `is_own`; `inside` marks targets in the answer,
-    its stop token included.
+    `shown` is the token at a slot's own position, or `MASKED`; `target` is the token it predicts
+    (0: none). `is_own` marks slots that show the student's predictions; `learn` marks slots whose
+    target is masked or `is_own`; `inside` marks targets in the answer, stop token included.
     """
 
     shown: Tensor

@@ -133,11 +133,10 @@ def word_ranks(logits: Tensor, indices: Tensor) -> Tensor:
 
 
 def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
-    """Return each head's target token at each index, int64 ``[B, T, H]``.
+    """Return each head's target at each index (`NONE`: not learnt), int64 ``[B, T, H]``.
 
-    It is `NONE` if not learnt. The target of head h is the token 2 + h positions later. An index
-    has targets only if the next token is in an answer, because states inside a prompt draft
-    nothing.
+    The target of head h is the token 2 + h positions later. An index has targets only if the
+    next token is in an answer, because states inside a prompt draft nothing.
     """
     mask = learnt(rows)
     tokens = F.pad(padded(rows).where(mask, NONE), (0, 2 + num_heads), value=NONE)

@@ -30,10 +30,9 @@ from training.workers import worker
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Token ids of one text.
+    """Token ids of one text, with `learn[t]` True if predicting ``ids[t]`` is trained.
 
-    `learn[t]` is True if predicting ``ids[t]`` is trained. `temperature` is the answer's sampling
-    temperature, set if windows are to be trained at it.
+    `temperature` is the answer's sampling temperature, set if windows are to be trained at it.
     """
 
     ids: list[int]
@@ -141,11 +140,10 @@ class PoolSource:
         key: Callable[[Row], int] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows with a learnt token, and count the others.
+        """Read all rows with a learnt token, count the others, and add `facts` to the facts.
 
-        `facts` are added to the facts. Rows with the same `key` (a number below 2**64; None:
-        `row_hash`) are on the same side; if held out, only one is used. Fewer than 8 keys, or no
-        rows per step, raise `ValueError`.
+        Rows with the same `key` (a number below 2**64; None: `row_hash`) are on the same side; if
+        held out, only one is used. Fewer than 8 keys, or no rows per step, raise `ValueError`.
         """
         if rows_per_step < 1:
             raise ValueError(f"rows_per_step is {rows_per_step}; it must be 1 or above")
@@ -156,7 +154,7 @@ class PoolSource:
         for row in rows:
             num_read += 1
             if any(row.learn[1:]):
-                packed = _pack(row)
+                packed = array("i", row.ids), bytes(row.learn), row.temperature
                 pool.append(((key or row_hash)(row), packed))
                 digest.update(packed[0].tobytes() + packed[1])
                 num_tokens += len(row.ids)
@@ -236,10 +234,6 @@ def _held_out_bound(hashes: list[int], name: str) -> int:
         )
     bound = max(2**64 // _HELD_OUT_SHARE, hashes[_MIN_HELD_OUT])
     return min(bound, hashes[len(hashes) // 2])
-
-
-def _pack(row: Row) -> _Packed:
-    return array("i", row.ids), bytes(row.learn), row.temperature
 
 
 def _unpack(packed: _Packed) -> Row:

@@ -171,12 +171,11 @@ def _texts(field: str, cell: Any) -> list[str]:
 
 
 def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
-    """Return one conversation as a row.
+    """Return one conversation as a row, with learnt answers.
 
-    The tokens of its answers are learnt. An answer starts after the ids that its rendered prompt
-    shares with the whole conversation (a template may render earlier turns differently, e.g.
-    without reasoning). It ends at the tokenizer's end token or, without one, at the end of the
-    conversation up to that answer.
+    An answer starts after the ids that its rendered prompt shares with the whole conversation (a
+    template may render earlier turns differently, e.g. without reasoning). It ends at the
+    tokenizer's end token or, without one, at the end of the conversation up to that answer.
     """
     ids = _rendered(messages, tokenizer, add_generation_prompt=False)
     answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

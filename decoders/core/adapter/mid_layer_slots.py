@@ -103,8 +103,7 @@ class LateSlotHooks:
     def begin(self, late: LateSlots | None, see: Callable[[bool], None] | None = None) -> None:
         """Announce late slots.
 
-        `see` prepares the cache for all rows (True) or token rows only. Without `see`, the slots
-        run through lower layers.
+        `see` prepares the cache for all rows. Without it, the slots run through lower layers.
         """
         self._late, self._see = late, see
         self._narrow, self._num_rows = False, 0

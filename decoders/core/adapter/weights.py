@@ -208,8 +208,7 @@ def _tail(first: int, num_rows: int, device: torch.device) -> _GatedRows:
 class Group:
     """Layers that share an input.
 
-    In a `plain` group, no layer has a delta. `base` are the module's own weights: one tensor for
-    all layers if the weights are joined.
+    A `plain` group has no delta. `base` are the module's weights, one tensor if they are joined.
     """
 
     members: Sequence[Layer]

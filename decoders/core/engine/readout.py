@@ -140,7 +140,7 @@ def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
     return _with_confidences(_draw(distribution, readouts), distribution, readouts)
 
 
-def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
+def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     distribution = torch.softmax(logits, dim=-1)
     return _with_confidences(highest(distribution)[1], distribution, readouts)
 
@@ -189,7 +189,7 @@ def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
     ]
 
 
-def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
+def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     parts = _split_rows(logits, readouts)
     return logits.new_empty(0), lambda _: [CallResult(logits=part) for part in parts]
 

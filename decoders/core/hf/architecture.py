@@ -90,8 +90,7 @@ class Architecture:
 def main_device(module: Any) -> torch.device:
     """Return the device of a module's inputs.
 
-    On several devices it is the first GPU, or else the CPU. Parts that are kept in CPU memory next
-    to GPUs compute on the first GPU.
+    On several devices it is the first GPU, which also runs parts kept in CPU memory, or the CPU.
     """
     devices = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
     if len(devices) < 2:

@@ -168,9 +168,8 @@ class HFModel(Model):
     def share_vocabulary(self, size: int) -> None:
         """Draft for a target of `size` ids and the same tokenizer.
 
-        Ids of only one of them are never drafted. Logits of ids that the target lacks are dropped,
-        those of ids that this model lacks are -inf. Text with such an id is fed as this model's
-        last id.
+        Ids of only one are never drafted: logits that the target lacks are dropped, those that this
+        model lacks are -inf. Text with such an id is fed as this model's last id.
         """
         self.vocab_size = size
 

@@ -33,8 +33,7 @@ _OUTPUTS = 16
 class QuantizedLinear(nn.Linear):
     """A linear layer with packed weights.
 
-    Its `weight` has only the shape, not the values. `scales` are ``[N]``, or scales and zeros
-    ``[K / GROUP, N, 2]``.
+    Its `weight` has only a shape. `scales` are ``[N]``, or scales and zeros ``[K / GROUP, N, 2]``.
     """
 
     packed: Tensor

@@ -20,11 +20,10 @@ from decoders.core.types import Acceptance, CallResult, Sampling
 
 @dataclass(frozen=True)
 class Scripted:
-    """Reads out calls by given chances.
+    """Reads out calls, accepting draft i (from 0) after accepted ones with ``chances[i]``.
 
-    It accepts draft i (from 0) with ``chances[i]`` if all before it are accepted. The last chance
-    applies to all further drafts. Uniforms of the stream ``accept`` decide, so that the same seed
-    gives the same verdicts. A tree must be a chain (`eagle` of width 1).
+    The last chance applies to all further drafts. Uniforms of the stream ``accept`` decide, so that
+    the same seed gives the same verdicts. A tree must be a chain (`eagle` of width 1).
     """
 
     chances: Sequence[float]

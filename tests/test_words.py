@@ -96,8 +96,7 @@ def bad_names(source: str, file: str = "") -> list[str]:
         if banned(name) and not is_allowed(name, file)
     ]
     for node in ast.walk(tree):
-        parts = words(node.name) if isinstance(node, ast.FunctionDef) else []
-        if len(parts) > 1 and "of" in (parts[0], parts[-1]):
+        if isinstance(node, ast.FunctionDef) and re.search(r"\w_of$|^_*of_", node.name):
             bad.append(f"{file}:{node.lineno} {node.name}")
     return bad
 

@@ -1,4 +1,4 @@
-"""One decoder per file; `decoders.core` has their shared parts.
+"""One decoder per file, on the parts that `decoders.core` shares.
 
 A decoder imports `decoders.core` and torch, but no other decoder. `transformers_generate` turns a
 decoder into a loop for ``model.generate(custom_generate=…)``.

@@ -41,7 +41,7 @@ class Autoregressive(Decoder):
     drafts = False
 
     def steps(self, request: Request) -> Steps:
-        """Run a prefill, then one new row per step; without a cache, a prefill in every step."""
+        """Run a prefill, then one new row per step, or a prefill in every step without a cache."""
         target, text = request.target, list(request.prompt_ids)
         result = yield target.call(text)
         while True:

@@ -26,14 +26,14 @@ from decoders.core.drafting.tree import DraftTree, draw_candidates, likeliest_ca
 from decoders.core.drafting.verification import Exact
 from decoders.core.masks import ROOT
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 from decoders.core.upload import upload
 
 
 @register("eagle")
 @dataclass(frozen=True, kw_only=True)
 class Eagle(DraftAndVerify):
-    """Draft a tree by a trained layer on the target's hidden states; verify it at once. Lossless.
+    """Draft a tree by a trained layer on the target's hidden states and verify it. Lossless.
 
     Args:
         nodes: most drafts of a tree.
@@ -55,14 +55,14 @@ class Eagle(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
-        self.demand(1 <= self.depth <= MOST_DRAFTS, "depth", f"1 to {MOST_DRAFTS}")
-        widest = MOST_DRAFTS // self.depth
-        self.demand(1 <= self.width <= widest, "width", f"1 to {widest} at depth {self.depth}")
+        self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
+        self.demand(1 <= self.depth <= MAX_DRAFTS, "depth", f"1 to {MAX_DRAFTS}")
+        limit = MAX_DRAFTS // self.depth
+        self.demand(1 <= self.width <= limit, "width", f"1 to {limit} at depth {self.depth}")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _Layer(self, request)
+        return _TreeDrafter(self, request)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ class _Frontier:
     states: Tensor
 
 
-class _Layer(StatesDrafter):
+class _TreeDrafter(StatesDrafter):
     """Drafts the trees of one answer."""
 
     branches = True
@@ -97,7 +97,7 @@ class _Layer(StatesDrafter):
         self._draws = not options.verification.by_picks(request.sampling)
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Make a tree after the last token; draw its drafts if rejection sampling verifies them."""
+        """Make a tree after the last token, and draw its drafts if rejection sampling is used."""
         options, tree = self._options, DraftTree(text.last)
         depth = min(options.depth, most)
         if depth < 1:  # the answer's last call

@@ -80,7 +80,7 @@ class Transformers(SelfDriven):
 
     @property
     def drafts(self) -> bool:
-        """False for the plain loop; a custom one may not report its drafts."""
+        """False for the plain loop, as a custom one may not report its drafts."""
         return self.kind != "generate"
 
     @property
@@ -107,7 +107,7 @@ class Transformers(SelfDriven):
         return (options["custom"],) if options.get("custom") else ()
 
     def check_models(self, target: Model, draft: Model | None) -> None:
-        """Load modules before timing starts; `ValueError` for an unusable exit layer or loop."""
+        """Load modules before timing starts, or raise `ValueError` for an unusable exit or loop."""
         for model in (target, draft):
             assert model is None or model.library_module is not None
         if self.kind == "assisted":
@@ -164,18 +164,18 @@ class Transformers(SelfDriven):
 
     def _exit(self, module: Any) -> int:
         config = module.config.get_text_config()
-        most = config.num_hidden_layers - 1
+        last = config.num_hidden_layers - 1
         layer = self.exit_layer or getattr(config, "exit_layer", 0)
         if not layer:
             raise ValueError(
                 f"{self.name}:kind=early-exit needs a model with a trained exit layer, but this "
                 "model's config.json names none (exit_layer); if it has one, give its number: "
-                f"exit_layer=1 to {most}"
+                f"exit_layer=1 to {last}"
             )
-        if layer > most:
+        if layer > last:
             raise ValueError(
-                f"{self.name}:exit_layer={layer}: the model has {most + 1} layers; the first 1 to "
-                f"{most} of them may draft"
+                f"{self.name}:exit_layer={layer}: the model has {last + 1} layers; the first 1 to "
+                f"{last} of them may draft"
             )
         return int(layer)
 

@@ -20,8 +20,8 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call
-from decoders.core.registry import build, code_of, parse_spec, register
-from decoders.core.types import MOST_DRAFTS, CallResult, DecoderSpec
+from decoders.core.registry import build, named_code, parse_spec, register
+from decoders.core.types import MAX_DRAFTS, CallResult, DecoderSpec
 
 _PART = "a decoder that drafts by itself: eagle, jacobi, lookup, medusa, spec or your own"
 _ONE_MODEL = "a decoder without a draft model, as `first` has one"
@@ -70,7 +70,7 @@ class Hybrid(DraftAndVerify):
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the paths of code that the parts name."""
         texts = [options[part] for part in ("first", "then") if part in options]
-        return tuple(path for text in texts for path in code_of(_spec(text)))
+        return tuple(path for text in texts for path in named_code(_spec(text)))
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -98,11 +98,11 @@ def _spec(text: str) -> DecoderSpec:
 
 
 class FirstMatch(Drafter):
-    """Takes the drafts of the first drafter that has at least `least` in a row."""
+    """Takes the drafts of the first drafter that has at least `min_run` in a row."""
 
-    def __init__(self, drafters: Mapping[str, Drafter], least: int = 1) -> None:
-        """Run named drafters in this order; the last one's drafts are taken in any case."""
-        self._drafters, self._least = drafters, least
+    def __init__(self, drafters: Mapping[str, Drafter], min_run: int = 1) -> None:
+        """Run named drafters in this order, with the last one's drafts as the fallback."""
+        self._drafters, self._min_run = drafters, min_run
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         self.branches |= any(drafter.branches for drafter in drafters.values())
 
@@ -111,7 +111,7 @@ class FirstMatch(Drafter):
         for name, drafter in self._drafters.items():
             tree = text.tree((yield from drafter.draft(text, most)), drafter)
             tree.sources = [name] * len(tree)
-            if tree.depth >= self._least:
+            if tree.depth >= self._min_run:
                 break
         return tree
 
@@ -122,16 +122,16 @@ class FirstMatch(Drafter):
 
 
 class Merge(FirstMatch):
-    """Merges the drafts of several drafters into one tree; shared rows count as the first's."""
+    """Merges the drafts of several drafters into one tree, with shared rows as the first's."""
 
     branches = True
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Run all drafters; drop drafts for which the cache has no room."""
+        """Run all drafters, dropping drafts for which the cache has no room."""
         merged, sources = DraftTree(text.last), [""]
         for name, drafter in self._drafters.items():
             tree, rows = text.tree((yield from drafter.draft(text, most)), drafter), [0]
-            for row in range(1, min(len(tree), MOST_DRAFTS + 2 - len(merged))):
+            for row in range(1, min(len(tree), MAX_DRAFTS + 2 - len(merged))):
                 rows.append(merged.draft(tree.tokens[row], rows[tree.parents[row]]))
                 sources += [name] * (len(merged) - len(sources))
         merged.sources = sources

@@ -90,7 +90,7 @@ class Refinement(Decoder):
         self.demand_read("revise", _REVISE_READS)
 
     def steps(self, request: Request) -> Steps:
-        """Refine block after block with up to T passes each; every pass feeds new final tokens."""
+        """Refine block after block with up to T passes each, all of which feed new final tokens."""
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]

@@ -89,7 +89,7 @@ class StridedDecoding(DraftAndVerify):
 
 
 class _Masks(Drafter):
-    """The specs of one answer; each was proposed by a mask of the previous call."""
+    """The specs of one answer, each proposed by a mask of the previous call."""
 
     judges_prompt = True
 
@@ -97,7 +97,7 @@ class _Masks(Drafter):
         assert request.adapter is not None
         self._options, self._target = options, request.target
         # with more slots than in training, an adapter would guess blindly
-        self._most_masks = min(options.stride - 1, request.adapter.num_slots)
+        self._max_masks = min(options.stride - 1, request.adapter.num_slots)
         by_picks = options.verification.by_picks(request.sampling)
         greedy = request.sampling.greedy
         # specs are drawn from the distributions that verification uses
@@ -108,13 +108,13 @@ class _Masks(Drafter):
         self._probs: dict[int, Tensor] = {}
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Return the specs after the accepted tokens; without specs, the round is cold."""
+        """Return the specs after the accepted tokens (a round without specs is cold)."""
         tree = DraftTree.chain(text.last, self._specs)
         tree.probs = self._probs
         return tree
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put masks after the last row; with ``branches=all``, wherever verification may stop."""
+        """Put masks after the last row, or with ``branches=all`` wherever verification may stop."""
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
         self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
@@ -138,7 +138,7 @@ class _Masks(Drafter):
 
     def _mask_counts(self, num_specs: int, left: int) -> list[int]:
         # with m accepted specs this call emits m + 1 tokens, and the next call adds one itself
-        counts = [max(0, min(self._most_masks, left - m - 2)) for m in range(num_specs + 1)]
+        counts = [max(0, min(self._max_masks, left - m - 2)) for m in range(num_specs + 1)]
         if self._options.branches == "end":
             counts[:-1] = [0] * num_specs
         return counts

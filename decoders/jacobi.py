@@ -21,7 +21,7 @@ from decoders.core.registry import register
 @register("jacobi")
 @dataclass(frozen=True, kw_only=True)
 class Jacobi(DraftAndVerify):
-    """Guess a window of tokens; replace it by the target's picks until both agree. Lossless.
+    """Guess a window of tokens and replace it by the target's picks until both agree. Lossless.
 
     Args:
         block: B, rows of a call: the last token and B - 1 guesses.
@@ -47,7 +47,7 @@ class _Window(Drafter):
         self._later: Sequence[int] = ()
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Slide the window; positions without a pick repeat the last guess."""
+        """Slide the window, repeating the last guess where there is no pick."""
         size = min(self._block - 1, most)
         return (*self._later, *[(text.last, *self._later)[-1]] * size)[:size]
 

@@ -19,7 +19,7 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
 
 @register("lookahead")
@@ -46,9 +46,9 @@ class Lookahead(DraftAndVerify):
         self.demand(self.window >= 1, "window", "1 or above")
         self.demand(self.n >= 2, "n", "2 or above")
         self.demand(self.candidates >= 1, "candidates", "1 or above")
-        most = MOST_DRAFTS // (self.n - 1) - self.candidates
-        allowed = f"at most {most} with n={self.n} and candidates={self.candidates}"
-        self.demand(self.window <= most, "window", allowed)
+        max_guesses = MAX_DRAFTS // (self.n - 1) - self.candidates
+        allowed = f"at most {max_guesses} with n={self.n} and candidates={self.candidates}"
+        self.demand(self.window <= max_guesses, "window", allowed)
 
     def drafter(self, request: Request) -> Drafter:
         """Begin with the prompt's own tokens as guesses, and without n-grams."""
@@ -62,12 +62,12 @@ class _Gatherer(Drafter):
 
     def __init__(self, options: Lookahead) -> None:
         self._options, self._levels = options, list[list[int]]()
-        self._pool, self._rows = _Pool(options.n, options.candidates), _Rows(0)
+        self._ngrams, self._rows = _Ngrams(options.n, options.candidates), _WindowTree(0)
 
     def propose(self, text: Text, most: int) -> DraftTree:
         """Verify the n-grams that begin with the last token, and extend the window."""
-        rows = self._rows = _Rows(text.last)
-        for ngram in self._pool.after(text.last):
+        rows = self._rows = _WindowTree(text.last)
+        for ngram in self._ngrams.after(text.last):
             rows.add(ngram[:most])
         verified = len(rows)
         last = rows.look_ahead(self._levels)
@@ -80,24 +80,24 @@ class _Gatherer(Drafter):
             prompt, window = text.tokens[: text.num_prompt], self._options.window
             self._levels = [(prompt * window)[-window:]]
             if self._options.from_prompt:
-                self._pool.gather(text.tokens)
+                self._ngrams.gather(text.tokens)
         elif verdict.tree is self._rows:
             self._move_on(verdict.result.picks[1 + self._rows.num_drafts :])
 
-    def _move_on(self, said: Sequence[int]) -> None:
+    def _move_on(self, picks: Sequence[int]) -> None:
         """Append the target's picks as the last level of all columns.
 
         Once there are N levels, each column is stored as an n-gram, and level 0 is dropped.
         """
-        self._levels.append(list(said))
+        self._levels.append(list(picks))
         if len(self._levels) == self._options.n:
             for column in zip(*self._levels, strict=True):
-                self._pool.add(column)
+                self._ngrams.add(column)
             self._levels.pop(0)
 
 
 @dataclass(slots=True)
-class _Pool:
+class _Ngrams:
     """The latest G continuations of N - 1 tokens for each first token, newest last."""
 
     n: int
@@ -105,12 +105,12 @@ class _Pool:
     _after: dict[int, dict[tuple[int, ...], None]] = field(default_factory=dict)
 
     def add(self, ngram: Sequence[int]) -> None:
-        known = self._after.setdefault(ngram[0], {})
+        continuations = self._after.setdefault(ngram[0], {})
         continuation = tuple(ngram[1:])
-        known.pop(continuation, None)
-        known[continuation] = None
-        if len(known) > self.candidates:
-            del known[next(iter(known))]
+        continuations.pop(continuation, None)
+        continuations[continuation] = None
+        if len(continuations) > self.candidates:
+            del continuations[next(iter(continuations))]
 
     def gather(self, text: Sequence[int]) -> None:
         for start in range(len(text) - self.n + 1):
@@ -120,11 +120,11 @@ class _Pool:
         return tuple(self._after.get(token, ()))
 
 
-class _Rows(DraftTree):
+class _WindowTree(DraftTree):
     """The rows of a call: a tree whose first row is the last token of the answer."""
 
     def look_ahead(self, levels: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Add the window's columns, level 0 as a chain; return the rows of the last level."""
+        """Add the window's columns, level 0 as a chain, and return the rows of the last level."""
         rows = [0]
         for token in levels[0]:
             rows.append(self.append(token, rows[-1]))

@@ -20,7 +20,7 @@ from decoders.core.drafting.drafter import Drafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
 
-_LONGEST = 16
+_MAX_N = 16
 """The largest n: the index holds n entries for every token of the text."""
 
 
@@ -40,13 +40,13 @@ class PromptLookup(DraftAndVerify):
     shortest: int = 1
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.n <= _LONGEST, "n", f"from 1 to {_LONGEST}")
+        self.demand(1 <= self.n <= _MAX_N, "n", f"from 1 to {_MAX_N}")
         self.demand(self.k >= 1, "k", "1 or above")
         self.demand(1 <= self.shortest <= self.n, "shortest", f"from 1 to n={self.n}")
 
     def drafter(self, request: Request) -> Drafter:
         """Look drafts up in prompt and answer."""
-        return _Index(self.n, k=self.k, shortest=self.shortest)
+        return _Index(self.n, k=self.k, min_match=self.shortest)
 
 
 class _Index(Drafter):
@@ -56,8 +56,8 @@ class _Index(Drafter):
     finds earlier occurrences only. A token costs n entries and a look-up at most n, at any length.
     """
 
-    def __init__(self, n: int, tokens: Sequence[int] = (), k: int = 0, shortest: int = 1) -> None:
-        self._n, self._k, self._shortest = n, k, shortest
+    def __init__(self, n: int, tokens: Sequence[int] = (), k: int = 0, min_match: int = 1) -> None:
+        self._n, self._k, self._min_match = n, k, min_match
         self._text: list[int] = []
         self._next: dict[tuple[int, ...], int] = {}
         self.append(tokens)
@@ -76,7 +76,7 @@ class _Index(Drafter):
 
     def continuation(self, most: int) -> tuple[int, ...]:
         """Return what followed the earlier occurrence of the longest known end of the text."""
-        for start in range(-min(self._n, len(self._text)), 1 - self._shortest):
+        for start in range(-min(self._n, len(self._text)), 1 - self._min_match):
             after = self._next.get(tuple(self._text[start:]))
             if after is not None:
                 return tuple(self._text[after : after + most])

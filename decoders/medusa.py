@@ -27,13 +27,13 @@ from decoders.core.drafting.tree import (
 )
 from decoders.core.drafting.verification import Exact
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
 
 @register("medusa")
 @dataclass(frozen=True, kw_only=True)
 class Medusa(DraftAndVerify):
-    """Draft a tree by trained heads on the target's hidden state; verify it at once. Lossless.
+    """Draft a tree by trained heads on the target's hidden state and verify it. Lossless.
 
     Args:
         nodes: most drafts of a tree.
@@ -55,7 +55,7 @@ class Medusa(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.nodes <= MOST_DRAFTS, "nodes", f"1 to {MOST_DRAFTS}")
+        self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
         self.demand(self.width >= 1, "width", "1 or above")
         self.demand(self.heads >= 0, "heads", "0 (all heads) or above")
 
@@ -78,7 +78,7 @@ class _Heads(Drafter):
         self._state: Tensor | None = None
 
     def propose(self, text: Text, most: int) -> DraftTree:
-        """Make a tree after the last token; draw the drafts if they are verified by rejection."""
+        """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
         options, sampling = self._options, self._request.sampling
         assert self._state is not None
         logits = self._request.target.propose(options.adapter, self._state)[0]

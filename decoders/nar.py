@@ -82,7 +82,7 @@ class NonAutoregressive(Decoder):
     def _answer_of_ar(
         self, request: Request
     ) -> Generator[Call | Emit, CallResult, tuple[int, int | None]]:
-        """Return length and stop token of AR's answer; leave the prompt less its last token fed."""
+        """Return length and stop token of AR's answer, leaving the prompt's last token unfed."""
         target, sampling = request.target, request.sampling
         result = yield target.call(request.prompt_ids)
         yield Emit()  # the next calls count as decoding, not as prefill

@@ -67,7 +67,7 @@ class ParallelTokenPrediction(DraftAndVerify):
         return _Quadratic(self, request) if self.mode == "pqd" else _Sequential(self, request)
 
 
-class _Slots(Drafter):
+class _SlotDrafter(Drafter):
     """Base of both modes: the prompt's call proposes, if slots may see the prompt's last token."""
 
     def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
@@ -89,14 +89,14 @@ class _Slots(Drafter):
         return {"slots": slots, "positions": positions}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Take the proposal of the prompt's call; learn acceptance from later calls."""
+        """Take the proposal of the prompt's call, and learn acceptance from later calls."""
         if verdict.is_prompt:
             self._proposer.take(verdict.result)
         else:
             self._proposer.observe(verdict.tree.num_drafts, verdict.accepted)
 
 
-class _Sequential(_Slots):
+class _Sequential(_SlotDrafter):
     """Proposes in a separate call, which may also give a token."""
 
     _is_made = False
@@ -106,9 +106,9 @@ class _Sequential(_Slots):
         first: tuple[int, ...] = ()
         if not self._is_made:
             tokens = () if self._proposer.standalone else (text.last,)
-            carried, result = self._one_branch(text, len(tokens)), CallResult()
-            if tokens or carried["slots"] is not None:
-                result = yield self._target.call(tokens, **carried)
+            slots_call, result = self._one_branch(text, len(tokens)), CallResult()
+            if tokens or slots_call["slots"] is not None:
+                result = yield self._target.call(tokens, **slots_call)
             first = result.picks
             text.tokens += first
             self._proposer.take(result)
@@ -123,7 +123,7 @@ class _Sequential(_Slots):
         self._is_made = verdict.is_prompt and not self._proposer.standalone
 
 
-class _Quadratic(_Slots):
+class _Quadratic(_SlotDrafter):
     """Proposes in the verifying call, after all n + 1 rows where verification may stop."""
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
@@ -131,7 +131,7 @@ class _Quadratic(_Slots):
         return self._proposer.drafts
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Put a branch of slots after every row; likelier branches are longer."""
+        """Put a branch of slots after every row, longer after likelier rows."""
         if not text.output:
             return super().carry(text, tree)
         proposer, tokens = self._proposer, tree.tokens
@@ -161,7 +161,7 @@ class _Quadratic(_Slots):
             branch_chances(proposer.chances[:num_drafts]),
             proposer.survival,
             budget=min(options.budget, self._target.room - 1 - num_drafts),
-            longest=proposer.longest,
+            max_size=proposer.max_size,
             num_unused_slots=proposer.num_unused_slots,
             row_cost=options.row_cost,
         )

@@ -50,10 +50,10 @@ class ParallelSpeculative(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft with slots of the draft model."""
-        return _Slots(self, request)
+        return _ChainDrafter(self, request)
 
 
-class _Slots(Drafter):
+class _ChainDrafter(Drafter):
     """Proposals, each made by one draft model call that also feeds the model the new text."""
 
     def __init__(self, options: ParallelSpeculative, request: Request) -> None:
@@ -67,7 +67,7 @@ class _Slots(Drafter):
         self._guesses = request.adapter.variant == "c-ptp"
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Sequence[int]]:
-        """Propose in one call; return as many tokens as pay."""
+        """Propose in one call and return as many tokens as pay."""
         proposer, row_cost, result = self._proposer, self._options.row_cost, CallResult()
         room = most - int(self._guesses)
         slots = proposer.one_branch(room, text.last, text.output, row_cost)

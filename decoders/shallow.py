@@ -18,7 +18,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.registry import register
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
 
 @register("shallow")
@@ -41,15 +41,15 @@ class Shallow(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(0 <= self.slots <= MOST_DRAFTS, "slots", f"0 (all slots) to {MOST_DRAFTS}")
+        self.demand(0 <= self.slots <= MAX_DRAFTS, "slots", f"0 (all slots) to {MAX_DRAFTS}")
         self.demand(0 <= self.stop < 1, "stop", "0 or above, below 1")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _Slots(self, request)
+        return _ExitDrafter(self, request)
 
 
-class _Slots(StatesDrafter):
+class _ExitDrafter(StatesDrafter):
     """The drafts of one answer."""
 
     def __init__(self, options: Shallow, request: Request) -> None:
@@ -60,7 +60,7 @@ class _Slots(StatesDrafter):
         self._slots = min(options.slots or trained, trained)
 
     def propose(self, text: Text, most: int) -> list[int]:
-        """Run all slots; return the drafts up to the first that is unlikely to be reached."""
+        """Run all slots and return the drafts up to the first that is unlikely to be reached."""
         request = self._request
         if most < 1:  # the answer's last call
             return []

@@ -1,4 +1,4 @@
-"""Draft-model speculative decoding (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023).
+"""Draft-model speculative decoding (Leviathan et al. 2023, arXiv 2211.17192, and Chen et al. 2023).
 
 A step: the draft model proposes up to K tokens one by one; one target call over the last committed
 token and the drafts verifies all of them; the accepted drafts are emitted, then one token of the

@@ -12,26 +12,26 @@ from specbench_tasks.child import Ended, answer_questions, ask
 
 _CPU_S = 3
 """Most seconds of a processor for one comparison."""
-_LONGEST = 1_000
+_MAX_CHARACTERS = 1_000
 """Most characters of an expression."""
 
 
-def equal(said: str, gold: str) -> bool:
-    """Return whether two LaTeX expressions are equal; unreadable or too hard ones are not."""
-    return _answered(said, gold)
+def equal(answer: str, gold: str) -> bool:
+    """Return whether two LaTeX expressions are readable, simple enough and equal."""
+    return _ask(answer, gold)
 
 
 def readable(expression: str) -> bool:
     """Return whether LaTeX can be read, and equals itself within the limits."""
-    return _answered(expression, expression)
+    return _ask(expression, expression)
 
 
 @lru_cache(maxsize=4096)
-def _answered(said: str, gold: str) -> bool:
-    if max(len(said), len(gold)) > _LONGEST:
+def _ask(answer: str, gold: str) -> bool:
+    if max(len(answer), len(gold)) > _MAX_CHARACTERS:
         return False
     try:
-        return bool(ask("specbench_tasks.algebra", _CPU_S, said, gold))
+        return bool(ask("specbench_tasks.algebra", _CPU_S, answer, gold))
     except Ended:
         return False
 
@@ -47,7 +47,7 @@ def serve() -> None:
 
     def same(*pair: str) -> bool:
         try:
-            said, gold = (
+            answer, gold = (
                 math_verify.parse(
                     "\\boxed{" + text + "}",
                     extraction_config=latex,
@@ -56,8 +56,8 @@ def serve() -> None:
                 )
                 for text in pair
             )
-            found = said and gold and math_verify.verify(gold, said, timeout_seconds=None)
-            return bool(found)
+            is_equal = answer and gold and math_verify.verify(gold, answer, timeout_seconds=None)
+            return bool(is_equal)
         except Exception:  # SymPy raises anything at all
             return False
 

@@ -84,7 +84,7 @@ class Child:
 
 
 def ask(module: str, cpu_s: int, *question: Any) -> Any:
-    """Ask this process's child of a module (raises as `Child.ask`); a fork starts its own."""
+    """Ask this process's child of a module (raises as `Child.ask`), one child per fork."""
     return _child(module, os.getpid()).ask(cpu_s, *question)
 
 
@@ -101,7 +101,7 @@ def answer_questions(answer: Callable[..., Any]) -> None:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    _, limit_s = resource.getrlimit(resource.RLIMIT_CPU)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     answers.write(f"{_READY}\n")
@@ -113,7 +113,7 @@ def answer_questions(answer: Callable[..., Any]) -> None:
         cpu_s, *question = json.loads(line)
         used = resource.getrusage(resource.RUSAGE_SELF)
         until = int(used.ru_utime + used.ru_stime) + 1 + cpu_s
-        resource.setrlimit(resource.RLIMIT_CPU, (until, most))
+        resource.setrlimit(resource.RLIMIT_CPU, (until, limit_s))
         signal.alarm(_WALL_S)
         answers.write(json.dumps(answer(*question)) + "\n")
         answers.flush()

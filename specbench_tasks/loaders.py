@@ -38,7 +38,7 @@ __all__ = [
 
 _PREFERRED_SPLITS = ("test", "validation", "train")
 _HUB_TIMEOUT_S = 5.0
-_MOST_FILES = 2_000
+_MAX_FILES = 2_000
 """Most files and folders in a dataset's folder; in a larger tree `datasets` searches for hours."""
 
 
@@ -97,7 +97,7 @@ def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:
 def open_dataset(
     dataset: str, config: str | None, split: str | None
 ) -> tuple[str, Iterable[tuple[int, Row]]]:
-    """Open one split of a dataset; return its name for errors, and its numbered rows.
+    """Open one split of a dataset and return its name for errors, and its numbered rows.
 
     Args:
         dataset: a hub id, a folder, or a data file (whose only split is train).
@@ -111,19 +111,19 @@ def open_dataset(
     path = Path(dataset).expanduser()
     if exists(path) and not path.is_dir():
         table = read_table(path)
-        return table.where, _split_of({"train": table.rows}, dataset, split)
-    return f"{dataset}, row", enumerate(_split_of(_opened(dataset, path, config), dataset, split))
+        return table.where, _pick_split({"train": table.rows}, dataset, split)
+    return f"{dataset}, row", enumerate(_pick_split(_open(dataset, path, config), dataset, split))
 
 
-def _opened(dataset: str, path: Path, config: str | None) -> Any:
+def _open(dataset: str, path: Path, config: str | None) -> Any:
     import datasets  # takes 1.3 s, so only to load a dataset
 
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             return datasets.load_from_disk(str(path))
         if path.is_dir():
-            if len([*itertools.islice(path.rglob("*"), _MOST_FILES + 1)]) > _MOST_FILES:
-                line = f"it holds more than {_MOST_FILES:,} files"
+            if len([*itertools.islice(path.rglob("*"), _MAX_FILES + 1)]) > _MAX_FILES:
+                line = f"it holds more than {_MAX_FILES:,} files"
                 raise ValueError(f"{line}; give a file in it, or the folder of one dataset")
             return datasets.load_dataset(str(path), config)
         with _offline_where_unreachable():
@@ -138,14 +138,14 @@ def _opened(dataset: str, path: Path, config: str | None) -> Any:
         raise ValueError(f"cannot open the dataset {dataset!r}: {reason}") from error
 
 
-def _split_of(opened: Any, dataset: str, split: str | None) -> Any:
-    if not isinstance(opened, Mapping):  # a single table, saved by save_to_disk
-        return opened
-    names = list(opened)
-    wanted = split or next((name for name in _PREFERRED_SPLITS if name in opened), names[0])
-    if wanted not in opened:
-        raise ValueError(f"{dataset!r} has no split {wanted!r}; it has {', '.join(names)}")
-    return opened[wanted]
+def _pick_split(data: Any, dataset: str, split: str | None) -> Any:
+    if not isinstance(data, Mapping):  # a single table, saved by save_to_disk
+        return data
+    names = list(data)
+    choice = split or next((name for name in _PREFERRED_SPLITS if name in data), names[0])
+    if choice not in data:
+        raise ValueError(f"{dataset!r} has no split {choice!r}; it has {', '.join(names)}")
+    return data[choice]
 
 
 @contextlib.contextmanager
@@ -166,15 +166,15 @@ def _offline_where_unreachable() -> Iterator[None]:
 
 
 def hub_answers() -> bool:
-    """Ask the Hugging Face hub for its first page's head; False offline or without an answer."""
+    """Ask the Hugging Face hub for its first page's head (False offline or without answer)."""
     from huggingface_hub import constants
 
     stated = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
     if stated or constants.HF_HUB_OFFLINE:
         return False
     try:
-        asked = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
-        urllib.request.urlopen(asked, timeout=_HUB_TIMEOUT_S).close()
+        request = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
+        urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S).close()
     except urllib.error.HTTPError as error:  # the hub answered
         error.close()
     except (OSError, ValueError) as error:

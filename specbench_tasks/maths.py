@@ -45,30 +45,30 @@ _TAIL = re.compile(r"(?:[=:]|\b(?:is|are|get|answer|equals)\b)")
 
 def same(text: str, gold: str) -> bool:
     """Return whether the answer in `text` is the gold answer."""
-    wanted = _gold(gold)
-    said = boxed(text)
-    if (number := one_number(wanted)) is not None:
-        return _is_number(text, said, number, wanted)
-    if said is None:
-        said = _formula_at_end(text)
-    if said is None:
-        return _ends_with(text, wanted)
-    if _key(said) == _key(wanted):
+    expected = _gold(gold)
+    answer = boxed(text)
+    if (number := one_number(expected)) is not None:
+        return _is_number(text, answer, number, expected)
+    if answer is None:
+        answer = _formula_at_end(text)
+    if answer is None:
+        return _ends_with(text, expected)
+    if _key(answer) == _key(expected):
         return True
-    return not _is_words(wanted) and equal(_simple(said), _simple(wanted))
+    return not _is_words(expected) and equal(_simple(answer), _simple(expected))
 
 
 def unreadable(gold: str) -> bool:
     """Return whether no answer can be compared with a gold answer."""
-    wanted = _gold(gold)
-    if one_number(wanted) is not None or _is_words(wanted):
+    expected = _gold(gold)
+    if one_number(expected) is not None or _is_words(expected):
         return False
-    return bool(_SENTENCE.search(_without_latex(wanted))) or not readable(_simple(wanted))
+    return bool(_SENTENCE.search(_without_latex(expected))) or not readable(_simple(expected))
 
 
 def boxed(text: str) -> str | None:
     r"""Return what the last ``\boxed{…}`` of a text holds, None without one that is closed."""
-    for start in reversed([found.end() for found in _BOXED.finditer(text)]):
+    for start in reversed([match.end() for match in _BOXED.finditer(text)]):
         depth = 1
         for end, sign in enumerate(text[start:], start):
             depth += (sign == "{") - (sign == "}")
@@ -78,51 +78,51 @@ def boxed(text: str) -> str | None:
 
 
 def one_number(text: str) -> float | None:
-    """Return the number that is all of a text but words, a currency or a unit; else None."""
+    """Return the number that is all of a text but words, a currency or a unit, or None."""
     text = plain(_without_latex(text)).strip().removeprefix("####")
-    found = numbers(text)
-    if len(found) != 1:
+    matches = numbers(text)
+    if len(matches) != 1:
         return None
-    before, after = text[: found[0].start()], text[found[0].end() :]
+    before, after = text[: matches[0].start()], text[matches[0].end() :]
     if re.match(r"[A-Za-z](?![A-Za-z])", after):  # 3x is no number of x
         return None
-    return None if _OPERATOR.search(before + " " + after) else value(found[0])
+    return None if _OPERATOR.search(before + " " + after) else value(matches[0])
 
 
-def _is_number(text: str, said: str | None, number: float, wanted: str) -> bool:
-    if said is None:
-        said = _formula_at_end(text)
-    if said is None:
+def _is_number(text: str, answer: str | None, number: float, expected: str) -> bool:
+    if answer is None:
+        answer = _formula_at_end(text)
+    if answer is None:
         return final_number(_without_latex(text)) == number
-    got = one_number(said.rpartition("=")[2])
-    return equal(_simple(said), _simple(wanted)) if got is None else got == number
+    result = one_number(answer.rpartition("=")[2])
+    return equal(_simple(answer), _simple(expected)) if result is None else result == number
 
 
 def _formula_at_end(text: str) -> str | None:
     """Return the last formula in LaTeX if no number or long text follows it."""
-    found = [None, *_SPAN.finditer(text)][-1]
-    if found is None or numbers(plain(rest := text[found.end() :])) or "." in rest.strip(" .\n*"):
+    match = [None, *_SPAN.finditer(text)][-1]
+    if match is None or numbers(plain(rest := text[match.end() :])) or "." in rest.strip(" .\n*"):
         return None
-    inside = next(group for group in found.groups() if group is not None)
-    if found[4] is not None and not re.search(r"[\\^_{=]|^.$|^\S+ [-+*/] \S+$", inside.strip()):
+    inside = next(group for group in match.groups() if group is not None)
+    if match[4] is not None and not re.search(r"[\\^_{=]|^.$|^\S+ [-+*/] \S+$", inside.strip()):
         return None  # $5 and 6$, say
     return inside.strip()
 
 
-def _ends_with(text: str, wanted: str) -> bool:
+def _ends_with(text: str, expected: str) -> bool:
     """Return whether a text without formulas ends with an answer."""
     end = text.strip().splitlines()[-1:] or [""]
-    line, key = end[0].rstrip(" .!*$"), _key(wanted)
+    line, key = end[0].rstrip(" .!*$"), _key(expected)
     for start in range(len(line)):
         if _key(line[start:]) == key and _LEAD.search(line[:start]):
             return True
-    said = _TAIL.split(line)[-1].strip(" $*")
-    return not _is_words(wanted) and bool(said) and equal(_simple(said), _simple(wanted))
+    answer = _TAIL.split(line)[-1].strip(" $*")
+    return not _is_words(expected) and bool(answer) and equal(_simple(answer), _simple(expected))
 
 
 def _gold(text: str) -> str:
-    found = boxed(text)
-    return (text if found is None else found).strip().strip("$").rstrip(".").strip()
+    answer = boxed(text)
+    return (text if answer is None else answer).strip().strip("$").rstrip(".").strip()
 
 
 def _is_words(text: str) -> bool:
@@ -150,7 +150,7 @@ def _without_latex(text: str) -> str:
     return _FRACTION.sub(_fraction, text)
 
 
-def _fraction(found: re.Match[str]) -> str:
-    before, sign, *parts = found.groups()
+def _fraction(match: re.Match[str]) -> str:
+    before, sign, *parts = match.groups()
     over, under = (part for part in parts if part is not None)
     return f"{before}{' ' * bool(before)}{sign or ''}{over}/{under}"

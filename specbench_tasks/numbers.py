@@ -38,8 +38,8 @@ def plain(text: str) -> str:
     return _VULGAR.sub(_written, text).translate(_SIGNS)
 
 
-def _written(found: re.Match[str]) -> str:
-    before, sign = found.groups()
+def _written(match: re.Match[str]) -> str:
+    before, sign = match.groups()
     return before + " " * bool(before) + unicodedata.normalize("NFKC", sign)
 
 
@@ -58,16 +58,16 @@ def final_number(text: str) -> float | None:
     return None if last is None else value(last)
 
 
-def value(found: re.Match[str]) -> float:
+def value(match: re.Match[str]) -> float:
     """Return the number that was found."""
-    if found["over"]:
-        over, under = float(found["over"]), float(found["under"])
-        size = (float(found["whole"] or 0) * under + over) / under
-    elif found["decimal"]:
-        size = float(found["decimal"].replace(",", ""))
+    if match["over"]:
+        over, under = float(match["over"]), float(match["under"])
+        size = (float(match["whole"] or 0) * under + over) / under
+    elif match["decimal"]:
+        size = float(match["decimal"].replace(",", ""))
     else:  # grouped by blanks or points, or with a decimal comma
-        digits = found["blanks"] or found["comma"] or found["points"].replace(".", "")
-        if found["comma"]:
+        digits = match["blanks"] or match["comma"] or match["points"].replace(".", "")
+        if match["comma"]:
             digits = digits.replace(".", "")
         size = float(digits.replace(" ", "").replace(",", "."))
-    return -size if found["sign"] else size
+    return -size if match["sign"] else size

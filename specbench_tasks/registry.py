@@ -38,7 +38,7 @@ _DEFAULT_ZOO_LIMIT = 24
 _SOURCES = ("zoo", "specbench", "jsonl", "hf")
 _NAMED = (*FAMILIES, *LISTS)
 """Embedded families that may be named."""
-_KNOWN = (*_SOURCES, *_NAMED)
+_NAMES = (*_SOURCES, *_NAMED)
 _SPELLED = ("zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID")
 
 
@@ -59,7 +59,7 @@ class TaskSet:
 
 
 class _TaskInfo(NamedTuple):
-    """One line of ``bench ls tasks``; `num_conversations` is None if it depends on the data."""
+    """One line of ``bench ls tasks``, without `num_conversations` if it depends on the data."""
 
     name: str
     families: tuple[str, ...]
@@ -114,10 +114,10 @@ def load_tasks(
     if limit is None:
         limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
     chosen = [c for pool in by_family.values() for c in held_out(pool, quality_limit, seed)]
-    quality, refused = readable(chosen)
-    if refused:
-        num = f"{len(refused)} of {len(chosen)} conversations chosen for quality"
-        notes += (f"{num} cannot be scored and are left out of it: {refused[0]}",)
+    quality, reasons = readable(chosen)
+    if reasons:
+        num = f"{len(reasons)} of {len(chosen)} conversations chosen for quality"
+        notes += (f"{num} cannot be scored and are left out of it: {reasons[0]}",)
     return TaskSet(
         name=name,
         timing=tuple(spread(by_family, limit, seed)),
@@ -141,15 +141,15 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
 
 
 def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
-    if path := _path_of(spec):
-        return f"file:{path.name}", _of_path(path, columns)
+    if path := _as_path(spec):
+        return f"file:{path.name}", _load_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
         _check_name(name)
     if names and all(name in _NAMED for name in names):
         chosen = [family for family in _NAMED if family in names]
         name = "zoo" if tuple(chosen) == FAMILIES else f"zoo:{','.join(chosen)}"
-        return name, _of_zoo(chosen)
+        return name, _load_zoo(chosen)
     if len(names) != 1:
         raise ValueError(
             f"--tasks got {spec!r}; give one source ({', '.join(_SPELLED)}), or names of zoo "
@@ -163,36 +163,36 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
         return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
     if source == "specbench":
         return "specbench", load_specbench(path if value else None)
-    return "zoo", _of_zoo(FAMILIES)
+    return "zoo", _load_zoo(FAMILIES)
 
 
-def _path_of(spec: str) -> Path | None:
-    """Return `spec` as a path; None if it holds names, or a source with its value."""
+def _as_path(spec: str) -> Path | None:
+    """Return `spec` as a path, or None if it holds names, or a source with its value."""
     text = spec.strip()
     path = Path(text).expanduser()
-    if not text or all(name.partition("=")[0].strip() in _KNOWN for name in text.split(",")):
+    if not text or all(name.partition("=")[0].strip() in _NAMES for name in text.split(",")):
         return None
     looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
     return path if looks or exists(path) else None
 
 
-def _of_path(path: Path, columns: Mapping[str, str]) -> Reading:
+def _load_path(path: Path, columns: Mapping[str, str]) -> Reading:
     questions = path / "question.jsonl"
     if path.is_dir() and not questions.is_file():
         return load_hf(str(path), columns)
     return load_file(questions if path.is_dir() else path, columns)
 
 
-def _of_zoo(families: Sequence[str]) -> Reading:
+def _load_zoo(families: Sequence[str]) -> Reading:
     chosen = [c for family in families for c in zoo_conversations(family)]
     return Reading(conversations=chosen, notes=())
 
 
 def _check_name(name: str) -> None:
     source, equals, value = name.partition("=")
-    if source not in _KNOWN:
-        known = ", ".join((*_SPELLED, *_NAMED))
-        raise ValueError(f"unknown task {source!r}; {nearest(source, _KNOWN)}available: {known}")
+    if source not in _NAMES:
+        valid = ", ".join((*_SPELLED, *_NAMED))
+        raise ValueError(f"unknown task {source!r}; {nearest(source, _NAMES)}available: {valid}")
     if source in ("jsonl", "hf") and not value:
         raise ValueError(
             f"task {name!r} needs a value: {'jsonl=PATH' if source == 'jsonl' else 'hf=ID'}"
@@ -208,7 +208,7 @@ def tuning_split(conversation: Conversation) -> str:
 
 
 def scorable(conversation: Conversation) -> bool:
-    """Return whether any turn has what its family's scorer needs; ``other`` has no scorer."""
+    """Return whether any turn has what its family's scorer needs (``other`` has none)."""
     return conversation.family != OTHER and any(
         reference is not None
         and (reference.constraints if conversation.family == "mt_bench" else reference.answers)
@@ -225,16 +225,16 @@ def spread(
     return list(itertools.islice(rounds, limit))
 
 
-def held_out(pool: Sequence[Conversation], wanted: int, seed: int) -> list[Conversation]:
-    """Choose scorable conversations of one family with about `wanted` turns in all."""
-    taken: list[Conversation] = []
+def held_out(pool: Sequence[Conversation], budget: int, seed: int) -> list[Conversation]:
+    """Choose scorable conversations of one family with about `budget` turns in all."""
+    selection: list[Conversation] = []
     num_turns = 0
     for conversation in _shuffled([c for c in pool if scorable(c)], seed, "quality"):
-        if wanted == 0 or (taken and num_turns + len(conversation.turns) > wanted):
+        if budget == 0 or (selection and num_turns + len(conversation.turns) > budget):
             break
-        taken.append(conversation)
+        selection.append(conversation)
         num_turns += len(conversation.turns)
-    return taken
+    return selection
 
 
 def readable(conversations: Sequence[Conversation]) -> tuple[list[Conversation], list[str]]:
@@ -245,17 +245,17 @@ def readable(conversations: Sequence[Conversation]) -> tuple[list[Conversation],
     """
     from specbench_tasks.scorers import unreadable
 
-    kept, refused = [], []
+    kept, reasons = [], []
     for one in conversations:
         golds = [gold and unreadable(one.family, gold) for gold in one.references]
         if text := next(filter(None, golds), None):
             reason = f"the reference {short(text)} of {one.id} is nothing that the scorer of"
-            refused.append(f"{reason} {one.family} can compare (docs/adding-a-task.md)")
+            reasons.append(f"{reason} {one.family} can compare (docs/adding-a-task.md)")
             pairs = zip(one.references, golds, strict=True)
             one = replace(one, references=tuple(None if bad else gold for gold, bad in pairs))
         if scorable(one):
             kept.append(one)
-    return kept, refused
+    return kept, reasons
 
 
 def _shuffled(pool: Sequence[Conversation], seed: int, use: str) -> list[Conversation]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from specbench_tasks import maths
-from specbench_tasks.generators.lists import items_of
+from specbench_tasks.generators.lists import split_items
 from specbench_tasks.task import Constraint, GoldAnswer
-from specbench_tasks.words import RougeWords, answer_of, normalized_words, spaced
+from specbench_tasks.words import RougeWords, extract_answer, normalized_words, spaced
 
 PRIMARY: dict[str, str] = {
     "mt_bench": "constraints_met",
@@ -29,41 +29,41 @@ PRIMARY: dict[str, str] = {
 
 def contains_words(text: str, answer: str) -> bool:
     """Return whether the normalised `answer` occurs in the normalised `text` as whole words."""
-    words, wanted = normalized_words(text), normalized_words(answer)
-    spans = (words[i : i + len(wanted)] for i in range(len(words) - len(wanted) + 1))
-    return bool(wanted) and any(span == wanted for span in spans)
+    words, expected = normalized_words(text), normalized_words(answer)
+    spans = (words[i : i + len(expected)] for i in range(len(words) - len(expected) + 1))
+    return bool(expected) and any(span == expected for span in spans)
 
 
 def token_f1(text: str, answer: str) -> float:
     """Return the harmonic mean of normalised words' precision and recall (SQuAD's F1)."""
-    words, wanted = normalized_words(text), normalized_words(answer)
-    shared = sum((Counter(words) & Counter(wanted)).values())
-    return 2 * shared / (len(words) + len(wanted)) if shared else 0.0
+    words, expected = normalized_words(text), normalized_words(answer)
+    shared = sum((Counter(words) & Counter(expected)).values())
+    return 2 * shared / (len(words) + len(expected)) if shared else 0.0
 
 
 def constraint_met(text: str, constraint: Constraint) -> bool:
-    """Return whether an answer meets one demand, ignoring case; contained words match as a whole.
+    """Return whether an answer meets one demand, ignoring case and matching whole words.
 
     Raises:
         ValueError: unknown kind.
     """
     text, value, kind = text.strip(), constraint.value, constraint.kind
-    wanted = str(value).lower()
+    expected = str(value).lower()
     match kind:
         case "contains":
-            return contains_words(text, wanted)
+            return contains_words(text, expected)
         case "excludes":
-            return not contains_words(text, wanted)
+            return not contains_words(text, expected)
         case "starts_with":
-            return text.lower().startswith(wanted)
+            return text.lower().startswith(expected)
         case "ends_with":
-            return text.rstrip(string.punctuation + " ").lower().endswith(wanted)
+            return text.rstrip(string.punctuation + " ").lower().endswith(expected)
         case "num_sentences":
             return len(re.findall(r"[^.!?]*\w[^.!?]*[.!?]+", text)) == int(value)
         case "max_words":
             return len(text.split()) <= int(value)
-    known = "contains, excludes, starts_with, ends_with, num_sentences, max_words"
-    raise ValueError(f"unknown constraint kind {kind!r}; use one of {known}")
+    fields = "contains, excludes, starts_with, ends_with, num_sentences, max_words"
+    raise ValueError(f"unknown constraint kind {kind!r}; use one of {fields}")
 
 
 def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
@@ -73,14 +73,14 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
         ValueError: unknown family, or a reference that lacks what the family's scorer needs.
     """
     _check_family(family)
-    needed = "constraints" if family == "mt_bench" else "answers"
-    if not getattr(reference, needed):
-        raise ValueError(f"a {family} reference needs {needed}; got {reference!r}")
-    return _SCORERS[family](answer_of(output), reference)
+    field = "constraints" if family == "mt_bench" else "answers"
+    if not getattr(reference, field):
+        raise ValueError(f"a {family} reference needs {field}; got {reference!r}")
+    return _SCORERS[family](extract_answer(output), reference)
 
 
 def unreadable(family: str, reference: GoldAnswer) -> str | None:
-    """Return a gold answer if no answer could ever be right; None if one gold answer can be."""
+    """Return a gold answer if no answer could ever be right, or None if one gold answer can be."""
     if family not in PRIMARY or not reference.answers:
         return None
     useless = [gold for gold in reference.answers if not _can_be_met(family, gold)]
@@ -113,18 +113,18 @@ def corpus_scores(
             "output, and at least one"
         )
     if family == "translation":
-        return _corpus_translation([answer_of(text) for text in outputs], references)
+        return _corpus_translation([extract_answer(text) for text in outputs], references)
     rows = [score(family, *pair) for pair in zip(outputs, references, strict=True)]
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
 def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
-    """Return BLEU / 100 of a corpus of texts with their gold answers; counts are cached."""
+    """Return BLEU / 100 of a corpus of texts with their gold answers, with cached counts."""
     from sacrebleu.metrics.bleu import BLEU
 
     sums = list(map(sum, zip(*(_bleu_counts(*pair) for pair in pairs), strict=True)))
-    found = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp")
-    return min(1.0, float(found.score) / 100)
+    result = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp")
+    return min(1.0, float(result.score) / 100)
 
 
 @lru_cache(maxsize=4096)
@@ -132,8 +132,8 @@ def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
     """Return n-gram counts by length (matching, then all), and the lengths of text and gold."""
     import sacrebleu
 
-    found = sacrebleu.sentence_bleu(spaced(answer_of(output)), [*map(spaced, answers)])
-    return (*found.counts, *found.totals, found.sys_len, found.ref_len)
+    result = sacrebleu.sentence_bleu(spaced(extract_answer(output)), [*map(spaced, answers)])
+    return (*result.counts, *result.totals, result.sys_len, result.ref_len)
 
 
 def _check_family(family: str) -> None:
@@ -169,13 +169,13 @@ def _summary(output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def _list(output: str, reference: GoldAnswer) -> dict[str, float]:
-    got = items_of(output)
-    return {"right_list": float(any(got == items_of(gold) for gold in reference.answers))}
+    items = split_items(output)
+    return {"right_list": float(any(items == split_items(gold) for gold in reference.answers))}
 
 
 def _reordered(output: str, reference: GoldAnswer) -> dict[str, float]:
-    got, given = items_of(output), items_of(reference.answers[0])
-    return {"right_list": float(got != given and sorted(got) == sorted(given))}
+    items, gold = split_items(output), split_items(reference.answers[0])
+    return {"right_list": float(items != gold and sorted(items) == sorted(gold))}
 
 
 def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:

@@ -32,7 +32,7 @@ _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "develope
 _CALLS = ("tool_calls", "function_call")
 
 
-def messages_of(field: str, cell: Any) -> list[Message]:
+def read_messages(field: str, cell: Any) -> list[Message]:
     """Return the messages of a cell, as ``{"role", "content"}`` with text content.
 
     Messages are in OpenAI's form or in ShareGPT's (``{"from": "human", "value": …}``). Content is
@@ -80,7 +80,7 @@ def _text(name: str, content: Any) -> str:
 
 
 def _part(part: Any) -> str | None:
-    """Return the text of a part of a content; None if it is not text (an image, say)."""
+    """Return the text of a part of a content, or None if it is not text (an image, say)."""
     if not isinstance(part, Mapping) or "text" not in str(part.get("type", "text")):
         return None
     text = part.get("text")
@@ -110,7 +110,7 @@ _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RowPrompt:
     """A row's user turns, its answers to them (None if missing), and the fields they come from."""
 
     shape: str
@@ -120,8 +120,8 @@ class Asked:
     fields: frozenset[str]
 
 
-def asked_of(row: Row, named: str | None) -> Asked:
-    """Read the prompt of a row; `named` is the prompt's field if the user has named it.
+def read_prompt(row: Row, named: str | None) -> RowPrompt:
+    """Read the prompt of a row, from the field `named` if the user has named it.
 
     Raises:
         ValueError: no field for the prompt or several, a cell of a wrong type, an empty turn, or a
@@ -144,7 +144,7 @@ def asked_of(row: Row, named: str | None) -> Asked:
                 "the prompt is a placeholder of SPEED-Bench, not its text: fill the file in with "
                 "prepare_data.py of NVIDIA/Model-Optimizer's examples/specdec_bench"
             )
-    return Asked(
+    return RowPrompt(
         shape=_shape(row, field, named),
         turns=tuple(turns),
         replies=tuple(replies),
@@ -170,13 +170,13 @@ def _field(row: Row) -> str:
             f"{' and '.join(there)} could each be the prompt; name one in the config file, in "
             f"[columns]: prompt = '{there[0]}'"
         )
-    given = there or [name for name in PROMPTS if name in row]
-    if not given:
+    fields = there or [name for name in PROMPTS if name in row]
+    if not fields:
         raise ValueError(
             f"none of {', '.join(PROMPTS)} in it; it has {', '.join(row) or 'nothing'}. Name the "
             "prompt's field in the config file, in [columns]: prompt = '…'"
         )
-    return given[0]
+    return fields[0]
 
 
 def _shape(row: Row, field: str, named: str | None) -> str:
@@ -191,15 +191,15 @@ def _shape(row: Row, field: str, named: str | None) -> str:
     answer = row.get("answer")
     if field == "question" and isinstance(answer, str) and gsm8k_answer(answer) != answer:
         return "GSM8K"
-    known = {"conversations": SHAREGPT, "messages": "OpenAI messages", "instruction": "Alpaca"}
-    return known.get(field, f"prompts in {field!r}")
+    names = {"conversations": SHAREGPT, "messages": "OpenAI messages", "instruction": "Alpaca"}
+    return names.get(field, f"prompts in {field!r}")
 
 
 def _turns(field: str, cell: Any) -> Turns:
     if isinstance(cell, str) and field not in _LISTS[1:]:
         return None, [cell], [None]
     if field in _LISTS[1:] or _all(cell, Mapping):
-        return _talk(field, messages_of(field, cell))
+        return _talk(field, read_messages(field, cell))
     if _all(cell, str):
         return None, list(cell), [None] * len(cell)
     raise ValueError(
@@ -214,7 +214,7 @@ def _all(cell: Any, kind: type) -> bool:
 
 
 def _talk(field: str, messages: Sequence[Message]) -> Turns:
-    """Sort messages by speaker; join successive messages of one speaker, except of users."""
+    """Sort messages by speaker, joining successive messages of one speaker, except of users."""
     system: list[str] = []
     turns: list[str] = []
     replies: list[str | None] = []

@@ -91,20 +91,20 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
     for file in sorted(folder.glob("qa_references*.json")):
         try:
             entries = json.loads(file.read_text(encoding="utf-8"))
-            given = {str(number): list(entry["answer"]) for number, entry in entries.items()}
-            if not all(isinstance(text, str) for texts in given.values() for text in texts):
+            by_number = {str(number): list(entry["answer"]) for number, entry in entries.items()}
+            if not all(isinstance(text, str) for texts in by_number.values() for text in texts):
                 raise TypeError("an answer is not text")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{file} gives no gold answers ({error}); it must be JSON such as "
                 '{"321": {"answer": ["…", "…"]}}, or be in another folder'
             ) from error
-        answers |= given
+        answers |= by_number
     return answers
 
 
 def existing(path: Path) -> Path:
-    """Return the file of questions at a path or in a folder; ``ValueError`` if it is missing."""
+    """Return the file of questions at a path or in a folder, or raise ``ValueError``."""
     file = path / "question.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(
@@ -115,7 +115,7 @@ def existing(path: Path) -> Path:
 
 
 def cached_questions() -> Path:
-    """Return the pinned ``question.jsonl`` from the user's cache; download it if missing.
+    """Return the pinned ``question.jsonl`` from the user's cache, downloading it if missing.
 
     Raises:
         DataUnavailable: no network, or the download is not the pinned file (nothing is kept).

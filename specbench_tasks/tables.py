@@ -23,14 +23,14 @@ _KINDS = "JSONL, a JSON list, CSV (.csv), TSV (.tsv) or Parquet"
 
 
 class Table(NamedTuple):
-    """Numbered rows; `where` precedes a row's number in errors, for example ``"x.csv, line"``."""
+    """Numbered rows, whose errors begin with `where` and a number, as in ``"x.csv, line 3"``."""
 
     where: str
     rows: Sequence[tuple[int, Row]]
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists; False for text that is too long for a path."""
+    """Return whether a path exists, or False for text that is too long for a path."""
     try:
         return path.exists()
     except OSError:
@@ -38,14 +38,14 @@ def exists(path: Path) -> bool:
 
 
 def read_table(path: Path) -> Table:
-    """Read the rows of a file of any of the kinds above; skip blank lines.
+    """Read the rows of a file of any of the kinds above, skipping blank lines.
 
     Raises:
         ValueError: no such file, a folder or a pipe, another kind of file, a row that cannot be
             read or is not an object, invalid text, or no rows.
     """
     try:
-        data = _bytes_of(path)
+        data = _read_bytes(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     if data.startswith(b"PAR1") or path.suffix == ".parquet":
@@ -57,7 +57,7 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def _bytes_of(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a file in it ({_KINDS})")
     if not path.exists():
@@ -117,7 +117,7 @@ def _check(row: object, where: str) -> None:
 
 
 def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
-    """Yield rows with the number of their first line; the first row names the columns."""
+    """Yield rows with the number of their first line, the first naming the columns."""
     csv.field_size_limit(sys.maxsize)  # a passage to be summarised may be longer than 128 KiB
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     header: list[str] = []

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, Asked, asked_of, gsm8k_answer, short
+from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, RowPrompt, gsm8k_answer, read_prompt, short
 from specbench_tasks.specbench import FAMILY_OF, MT_BENCH, detokenised
 from specbench_tasks.tables import Row, Table
 from specbench_tasks.task import FAMILIES, OTHER, Conversation, GoldAnswer
@@ -50,14 +50,14 @@ class Reading:
 
 
 def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
-    """Read every row as a conversation; ids are ``<stem>-<id column or running number>``.
+    """Read every row as a conversation.
 
     A ShareGPT conversation that has no valid prompt (empty, or starting with an answer) is left out
     and noted, because the published files have thousands.
 
     Args:
         table: numbered rows.
-        stem: prefix of the ids.
+        stem: prefix of the ids, ``<stem>-<id column or running number>``.
         columns: column names by key of `COLUMNS` (for family also a family's name).
 
     Raises:
@@ -65,29 +65,29 @@ def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Readin
             a wrong type, an empty prompt, or a duplicate id. The message says what was found.
     """
     _check_columns(table, columns)
-    made: dict[str, Conversation] = {}
-    asked: list[Asked] = []
+    by_id: dict[str, Conversation] = {}
+    prompts: list[RowPrompt] = []
     left_out: list[str] = []
     unread: dict[str, None] = {}
     for index, (number, row) in enumerate(table.rows):
         try:
-            found = asked_of(row, columns.get("prompt"))
-            conversation = _conversation(found, row, stem, index, columns)
-            if conversation.id in made:
+            prompt = read_prompt(row, columns.get("prompt"))
+            conversation = _conversation(prompt, row, stem, index, columns)
+            if conversation.id in by_id:
                 raise ValueError(f"the id {conversation.id!r} occurs twice; ids must be unique")
         except ValueError as error:
             if "conversations" in row and "prompt" not in columns:
                 left_out.append(f"{table.where} {number}: {error}")
                 continue
             raise ValueError(f"{table.where} {number}: {error}") from error
-        made[conversation.id] = conversation
-        asked.append(found)
-        unread |= dict.fromkeys(_unread(row, found, columns))
-    if not made:
+        by_id[conversation.id] = conversation
+        prompts.append(prompt)
+        unread |= dict.fromkeys(_unread(row, prompt, columns))
+    if not by_id:
         raise ValueError(left_out[0] if left_out else f"{_name(table)} holds no rows")
     return Reading(
-        conversations=list(made.values()),
-        notes=tuple(_notes(_name(table), list(made.values()), asked, left_out, list(unread))),
+        conversations=list(by_id.values()),
+        notes=tuple(_notes(_name(table), list(by_id.values()), prompts, left_out, list(unread))),
     )
 
 
@@ -97,34 +97,34 @@ def _name(table: Table) -> str:
 
 def _notes(
     table: str,
-    made: Sequence[Conversation],
-    asked: Sequence[Asked],
+    conversations: Sequence[Conversation],
+    prompts: Sequence[RowPrompt],
     left_out: Sequence[str],
     unread: Sequence[str],
 ) -> list[str]:
-    shapes = Counter(one.shape for one in asked)
-    families = Counter(conversation.family for conversation in made)
+    shapes = Counter(one.shape for one in prompts)
+    families = Counter(conversation.family for conversation in conversations)
     if families.keys() == {"mt_bench"} and SPEC in shapes:
         shapes = Counter({"MT-bench": shapes.pop(SPEC), **shapes})
     text = ", ".join(f"{name} ({num})" if len(shapes) > 1 else name for name, num in shapes.items())
     per_family = ", ".join(f"{family} {num}" for family, num in families.items())
-    lines = [f"{table} is read as {text}: {_counted(len(made))} ({per_family})"]
-    num = sum(any(reply is not None for reply in one.replies[:-1]) for one in asked)
+    lines = [f"{table} is read as {text}: {_count(len(conversations))} ({per_family})"]
+    num = sum(any(reply is not None for reply in one.replies[:-1]) for one in prompts)
     if num:
-        lines.append(f"answers given in {_counted(num)} are the history of later turns")
+        lines.append(f"answers given in {_count(num)} are the history of later turns")
     if left_out:
-        lines.append(f"{_counted(len(left_out))} left out, e.g. {left_out[0]}")
+        lines.append(f"{_count(len(left_out))} left out, e.g. {left_out[0]}")
     if unread:
         lines.append(f"fields that are not read: {', '.join(unread)}")
     return lines
 
 
-def _counted(num: int) -> str:
+def _count(num: int) -> str:
     return f"{num} conversation{'s' * (num != 1)}"
 
 
-def _unread(row: Row, found: Asked, columns: Mapping[str, str]) -> list[str]:
-    read = found.fields | {
+def _unread(row: Row, prompt: RowPrompt, columns: Mapping[str, str]) -> list[str]:
+    read = prompt.fields | {
         columns.get(key) or _usual(row, key) for key in COLUMNS if key != "prompt"
     }
     return [
@@ -148,20 +148,20 @@ def _check_columns(table: Table, columns: Mapping[str, str]) -> None:
 
 
 def _conversation(
-    asked: Asked, row: Row, stem: str, index: int, columns: Mapping[str, str]
+    prompt: RowPrompt, row: Row, stem: str, index: int, columns: Mapping[str, str]
 ) -> Conversation:
-    given = _cell(row, "reference", columns)
-    if given is None and any(asked.replies):
-        given = asked.replies
-    family = _family(row, columns, given, asked.shape)
+    answer = _cell(row, "reference", columns)
+    if answer is None and any(prompt.replies):
+        answer = prompt.replies
+    family = _family(row, columns, answer, prompt.shape)
     number = _cell(row, "id", columns)
-    system = [_cell(row, "system", columns), asked.system]
+    system = [_cell(row, "system", columns), prompt.system]
     return Conversation(
         id=f"{stem}-{index:05d}" if number is None else f"{stem}-{number}",
         family=family,
-        turns=asked.turns,
-        references=_references(given, len(asked.turns), family, asked.shape),
-        replies=asked.replies,
+        turns=prompt.turns,
+        references=_references(answer, len(prompt.turns), family, prompt.shape),
+        replies=prompt.replies,
         system="\n".join(str(text) for text in system if text is not None) or None,
     )
 
@@ -172,7 +172,7 @@ def _cell(row: Row, key: str, columns: Mapping[str, str]) -> Any:
 
 
 def _usual(row: Row, key: str) -> str:
-    """Return the first usual column for `key` with a value in the row; empty if none has one."""
+    """Return the first usual column for `key` with a value in the row, or empty if none has one."""
     return next((name for name in COLUMNS[key] if row.get(name) is not None), "")
 
 

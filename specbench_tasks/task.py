@@ -60,5 +60,5 @@ class Conversation:
             )
 
     def reply(self, turn: int) -> str | None:
-        """Return the data's answer to a turn, counted from 1; None if it has none."""
+        """Return the data's answer to a turn, counted from 1, or None if it has none."""
         return self.replies[turn - 1] if turn <= len(self.replies) else None

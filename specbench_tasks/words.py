@@ -32,13 +32,13 @@ _ROUGE_WORD = regex.compile(
 _ARTICLES = re.compile(r"\b(?:an?|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSED = re.compile(r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
-_OPENED = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
+_OPENING = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
 
 
-def answer_of(output: str) -> str:
+def extract_answer(output: str) -> str:
     """Return what follows the last closing think tag, without thoughts that were not closed."""
-    said = _CLOSED.split(output)[-1]
-    return _OPENED.split(said)[0].strip()
+    answer = _CLOSED.split(output)[-1]
+    return _OPENING.split(answer)[0].strip()
 
 
 def spaced(text: str) -> str:

@@ -31,28 +31,28 @@ from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob, LeanStudent
 from training.adapter.recipe import AdapterRecipe, AdapterTable
 from training.adapter.rehearsal import rehearse
-from training.adapter.student import Student, longest_row
+from training.adapter.student import Student, max_row_length
 from training.adapter.windows import WindowSampling
 from training.heads.job import HeadsJob, HiddenJob
 from training.heads.layer_job import LayerJob
 from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import HeadsRecipe, HeadsTable
 from training.judged import Best
-from training.loop import fingerprint_of
+from training.loop import fingerprint
 from training.reporter import Reporter, TrainingProgress
 from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
 from training.text.completions import Teacher
-from training.text.sources import Source, source_of
+from training.text.sources import Source, build_source
 
 _UNIFORM_SCALE = 0.1
 """Factor on the fresh embedding of u in an adapter that begins from one with masks."""
-_OF_STATES: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
+_HEAD_KINDS: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
     "layer": (DraftLayer, LayerJob, {"unroll": "num_slots", "words": "num_words"}),
     "drafter": (ParallelLayers, ParallelJob, {}),
     "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
 }
 """By recipe table: adapter class, job class, and keys that `AdapterConfig` names differently."""
-_Made = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
+_Job = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
 """A fresh adapter, and a function that makes its job from a source."""
 
 
@@ -63,23 +63,23 @@ def train_adapter(
     kind: str | None = None,
     **options: Unpack[TrainingOptions],
 ) -> TrainingProgress:
-    """Train the adapter of a recipe such as ``training/recipes/ptp.toml``; see `train_recipe`.
+    """Train the adapter of a recipe such as ``training/recipes/ptp.toml`` (see `train_recipe`).
 
     A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
     """
     recipe = AdapterRecipe.of(tables)
     variant = recipe.adapter.variant
-    own = variant if variant in MASKED_VARIANTS else "ptp"
-    if kind not in (None, own):
-        verb = "ptp" if own == "ptp" else f"idlm --objective {own}"
-        raise ValueError(f"the recipe trains {own}; use `bench train {verb}`")
+    expected = variant if variant in MASKED_VARIANTS else "ptp"
+    if kind not in (None, expected):
+        verb = "ptp" if expected == "ptp" else f"idlm --objective {expected}"
+        raise ValueError(f"the recipe trains {expected}; use `bench train {verb}`")
     return train_recipe("adapter", recipe, build_job, output, options)
 
 
 def train_heads(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
-    """Train the heads of a recipe such as ``training/recipes/medusa.toml``; see `train_recipe`."""
+    """Train the heads of a recipe such as ``training/recipes/medusa.toml`` (see `train_recipe`)."""
     return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
 
 
@@ -96,26 +96,26 @@ def build_job(
         ValueError: the model cannot be loaded or trained on, or the data are impossible.
     """
 
-    def opened(path: str) -> Any:
+    def open_model(path: str) -> Any:
         dtype = getattr(torch, recipe.model.dtype)
         return open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
 
     leave_out_cudnn(device)
     path = taught_by = located(recipe.model.path, locate)
-    model, state = HFModel(opened(path), grouped=False), output / ".training"
+    model, state = HFModel(open_model(path), grouped=False), output / ".training"
     base = {"architecture": type(model.module).__name__, "weights_sha256": weights_sha256(path)}
     if isinstance(recipe, HeadsRecipe):
         room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")
-        adapter, make = _of_states(recipe, model, reporter)
+        adapter, make = _begin_heads(recipe, model, reporter)
     else:
-        room, teacher = longest_row(model.architecture), None
+        room, teacher = max_row_length(model.architecture), None
         if recipe.model.teacher is not None:
             taught_by = located(recipe.model.teacher, locate)
-            teacher, base["teacher_sha256"] = opened(taught_by), weights_sha256(taught_by)
+            teacher, base["teacher_sha256"] = open_model(taught_by), weights_sha256(taught_by)
         tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
-        adapter, make = _of_slots(recipe, model, tokenizer, teacher, reporter)
+        adapter, make = _begin_slots(recipe, model, tokenizer, teacher, reporter)
     rehearse(model, adapter, make)
-    source = source_of(
+    source = build_source(
         recipe.data,
         tokenizer=tokenizer,
         max_length=room,
@@ -125,19 +125,19 @@ def build_job(
     )
     job = make(source)
     job.base = base
-    job.fingerprint = fingerprint_of(recipe.decisive(), base["weights_sha256"], source.facts)
+    job.fingerprint = fingerprint(recipe.decisive(), base["weights_sha256"], source.facts)
     if recipe.run.choose == "best":
         job.best = Best(state / BEST)
     return job
 
 
-def _of_slots(
+def _begin_slots(
     recipe: AdapterRecipe, model: HFModel, tokenizer: Any, teacher: Any, reporter: Reporter
-) -> _Made:
+) -> _Job:
     module, run, blocks = model.module, recipe.run, None
     adapter = _fresh_slots(recipe.adapter, recipe.sampling, module).to(module.device)
     if recipe.adapter.variant == "refine":
-        room, table = longest_row(model.architecture), recipe.blocks or BlocksTable()
+        room, table = max_row_length(model.architecture), recipe.blocks or BlocksTable()
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **table.model_dump())
 
     @functools.cache
@@ -153,7 +153,7 @@ def _of_slots(
     return adapter, make
 
 
-def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made:
+def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Job:
     module = model.module
     if not model.architecture.reads_hidden:
         raise ValueError(
@@ -161,8 +161,8 @@ def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made
             "cannot be trained for it"
         )
     num_words, width = module.get_output_embeddings().weight.shape
-    name = next((name for name in _OF_STATES if getattr(recipe, name) is not None), "heads")
-    kind, job, names = _OF_STATES[name]
+    name = next((name for name in _HEAD_KINDS if getattr(recipe, name) is not None), "heads")
+    kind, job, names = _HEAD_KINDS[name]
     table: Any = getattr(recipe, name) or HeadsTable()
     values = table.model_dump(exclude={"seed", "initial"}).items()
     sizes = {"num_slots": 1, "code": "constant"} | {names.get(k, k): v for k, v in values}
@@ -175,10 +175,10 @@ def _of_states(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Made
     config = AdapterConfig(variant=kind.variant, layers={}, width=width, **sizes)
     heads: Any = kind(config, table.seed)
     if initial := getattr(table, "initial", None):
-        given = kind.load(initial)
-        if replace(given.config, base={}, measured={}) != config:
+        weights = kind.load(initial)
+        if replace(weights.config, base={}, measured={}) != config:
             raise ValueError(f"layer.initial {initial} has other sizes than [layer]")
-        heads.load_state_dict(given.state_dict())
+        heads.load_state_dict(weights.state_dict())
     return heads.to(module.device), lambda source: job(module, heads, source, recipe.run, reporter)
 
 
@@ -207,22 +207,22 @@ def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     If only the new adapter embeds u, its embedding begins as the initial adapter's mask vector plus
     a small part that depends on u. Other layers, rank, width or `enter` raise `ValueError`.
     """
-    mine, given = adapter.config, initial.config
+    config, initial_config = adapter.config, initial.config
     for name in ("layers", "rank", "width", "enter"):
-        theirs, own = getattr(given, name), getattr(mine, name)
-        if own != theirs:
-            values = "" if name == "layers" else f": {theirs}, not {own}"
+        old, new = getattr(initial_config, name), getattr(config, name)
+        if new != old:
+            values = "" if name == "layers" else f": {old}, not {new}"
             raise ValueError(f"adapter.initial has another {name}{values}; it must be the same")
     state = adapter.state_dict()
     for name, value in initial.state_dict().items():
         if name.startswith("lora_b"):
-            value = value * (given.scale / mine.scale)
+            value = value * (initial_config.scale / config.scale)
         if name in state and state[name].shape == value.shape:
             state[name].copy_(value)
         elif name in ("numbers", "carried") and name in state:  # extra slots copy the last
             state[name].copy_(value[torch.arange(len(state[name])).clamp(max=len(value) - 1)])
     net = adapter.embedding.net
     last = net[-1] if isinstance(net, nn.Sequential) else net
-    if given.code == "constant" and isinstance(last, nn.Linear):
+    if initial_config.code == "constant" and isinstance(last, nn.Linear):
         last.weight.mul_(_UNIFORM_SCALE)
         last.bias.copy_(initial.embedding.blank)

@@ -45,7 +45,7 @@ Device = Annotated[
 
 
 @dataclass(frozen=True)
-class _OfAdapters:
+class _AdapterOptions:
     """The options of the verbs that train adapters."""
 
     recipe: Annotated[
@@ -72,7 +72,7 @@ class _OfAdapters:
     progress: Progressing = "auto"
 
 
-_TrainsAdapter = Configured.by(lambda: _OfAdapters)
+_TrainsAdapter = Configured.by(lambda: _AdapterOptions)
 _RECIPES = {
     "refine": ("idlm-refine.toml", "idlm-any-refine.toml"),
     "isd": ("idlm-isd.toml", "idlm-any.toml"),
@@ -124,7 +124,7 @@ def train_idlm(
     ],
     given: Given,
 ) -> None:
-    """Train an adapter of masked slots for a model (resumable); see docs/idlm.md."""
+    """Train an adapter of masked slots for a model (resumable, see docs/idlm.md)."""
     _train(objective, given)
 
 
@@ -166,7 +166,7 @@ def train_kind(
     settings: Sequence[str] | None = None,
     **options: Any,
 ) -> Path:
-    """Train an adapter of slots (ptp, refine, isd) or one of hidden states; return its folder.
+    """Train an adapter of slots (ptp, refine, isd) or of hidden states, and return its folder.
 
     `recipe` defaults to the zoo's recipe, or to the recipe for any model if `model` is given.
     `output` defaults to ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP), never to a folder that
@@ -176,8 +176,8 @@ def train_kind(
     from training import adapters
     from training.recipe import RECIPES, customised, read_recipe, with_settings
 
-    known = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
-    tables = read_recipe(recipe or RECIPES / known[model is not None])
+    files = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
+    tables = read_recipe(recipe or RECIPES / files[model is not None])
     tables = customised(tables, model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings or ())
     if output is None:
@@ -264,7 +264,7 @@ def import_peft(
     ],
     output: _NewFolder,
 ) -> None:
-    """Turn an adapter in PEFT's format into ours; `bench export --to peft` does the reverse."""
+    """Turn an adapter in PEFT's format into ours, the reverse of `bench export --to peft`."""
     from training.importers import peft
 
     with _usage():

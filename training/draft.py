@@ -24,10 +24,10 @@ from torch import Tensor
 
 from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, Top, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, taught_loss
 from training.forward import fresh_llama, hidden_states
 from training.judged import Best
-from training.loop import Piece, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import (
     Count,
     LoopTable,
@@ -42,10 +42,10 @@ from training.recipe import (
 from training.reporter import Reporter, TrainingProgress
 from training.run import BEST, Locate, TrainingOptions, open_checkpoint, train_recipe
 from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
-from training.text.sources import source_of
+from training.text.sources import build_source
 from training.workers import worker
 
-_MOST_DRAFTS = 4  # consecutive drafts that an evaluation counts
+_MAX_DRAFTS = 4  # consecutive drafts that an evaluation counts
 
 
 class DraftTable(RecipeTable):
@@ -64,7 +64,7 @@ class DraftTable(RecipeTable):
     stored: Literal["float16", "float8_e4m3fn"] = "float16"
 
 
-class _RunTable(LoopTable):
+class _DraftRunTable(LoopTable):
     """[run]: see `training.adapter.recipe.RunTable`.
 
     Attributes:
@@ -89,13 +89,13 @@ class DraftRecipe(Recipe):
     model: ModelTable
     draft: DraftTable = DraftTable()
     data: dict[str, Any]
-    run: _RunTable
+    run: _DraftRunTable
 
 
 def train_draft(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
-    """Train the draft of a recipe (``training/recipes/smollm2-draft.toml``); see `train_recipe`."""
+    """Train the draft of a recipe (``training/recipes/smollm2-draft.toml``, `train_recipe`)."""
     return train_recipe("draft", DraftRecipe.of(tables), DraftJob, output, options)
 
 
@@ -110,24 +110,24 @@ class DraftJob:
         reporter: Reporter,
         locate: Locate,
     ) -> None:
-        """Open the target and the data; raises the errors of `train_recipe`."""
+        """Open the target and the data, raising the errors of `train_recipe`."""
         self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
-        self._best, self._stood = Best(state / BEST), 0.0
+        self._best, self._mean_run = Best(state / BEST), 0.0
         dtype = getattr(torch, recipe.model.dtype)
         target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype).to(device)
         self._target, self._head = target.base_model, target.get_output_embeddings()
-        source = source_of(
+        source = build_source(
             recipe.data,
             tokenizer=open_checkpoint(folder, "AutoTokenizer"),
             max_length=target.config.max_position_embeddings,
             folder=state,
         )
         self.source = stored_completions(source, "a draft")
-        self.fingerprint = fingerprint_of(recipe.decisive(), self.taught_by, source.facts)
+        self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.facts)
         self.trained = fresh_draft(target, recipe.draft).to(device)
-        self.stored: torch.dtype = getattr(torch, recipe.draft.stored)
+        self.storage_dtype: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""
         self._kept = state / f"teacher-{(self.taught_by or 'unknown')[-12:]}{everywhere}"
         self._frequent = torch.tensor(self.source.frequent(recipe.run.head_words)).long()
@@ -141,10 +141,10 @@ class DraftJob:
     def _logits(self, row: Row) -> Tensor:
         ids = torch.tensor([row.ids]).to(self.device)
         hidden = self._target(input_ids=ids, use_cache=False).last_hidden_state
-        logits: Tensor = self._head(hidden[0, self._taught(row).to(self.device) - 1])
+        logits: Tensor = self._head(hidden[0, self._target_indices(row).to(self.device) - 1])
         return logits
 
-    def _taught(self, row: Row) -> Tensor:
+    def _target_indices(self, row: Row) -> Tensor:
         """Return indices of learnt tokens: the answer's, and the prompt's if it has a weight."""
         return torch.arange(1, len(row.ids)) if self.run.prompt_weight else _answer(row)
 
@@ -153,81 +153,81 @@ class DraftJob:
         run, words_of = self.run, self.trained.lm_head.weight
         rng = np.random.default_rng([run.seed, progress.step, worker()[0]])
         for group in worker_groups(self.source.rows(progress.step), run.max_tokens):
-            others = torch.from_numpy(rng.choice(len(words_of), run.negatives, replace=False))
-            words = torch.unique(torch.cat([self._frequent, others])).to(self.device)
-            head = ShortHead(words_of, words if run.head_words else words[:0])
+            sample = torch.from_numpy(rng.choice(len(words_of), run.negatives, replace=False))
+            words = torch.unique(torch.cat([self._frequent, sample])).to(self.device)
+            head = WordHead(words_of, words if run.head_words else words[:0])
             top = None
             if run.label_share < 1:  # labels alone need no teacher
-                known = (likeliest(row, self._kept, self._logits, run.teacher_top) for row in group)
-                ids, logits = zip(*known, strict=True)
+                pairs = (likeliest(row, self._kept, self._logits, run.teacher_top) for row in group)
+                ids, logits = zip(*pairs, strict=True)
                 top = torch.cat(ids).to(self.device), torch.cat(logits).to(self.device)
-            taught = [self._taught(row) for row in group]
-            states, target = self._states(group, taught)
-            weights = self._importance(group, taught)
+            targets = [self._target_indices(row) for row in group]
+            states, target = self._states(group, targets)
+            weights = self._importance(group, targets)
             loss = taught_loss(states, head.of, target, top, *weights, label_share=run.label_share)
             yield loss, len(target), sum(len(row.ids) for row in group)
 
-    def _states(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def _states(self, rows: Sequence[Row], targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the hidden states ``[M, D]`` that predict the taught tokens, and these tokens."""
         ids = padded(rows).to(self.device)
         hidden = hidden_states(self.trained, ids, torch.float32)
-        counts = torch.tensor([len(part) for part in taught])
+        counts = torch.tensor([len(part) for part in targets])
         line = torch.arange(len(rows)).repeat_interleave(counts).to(self.device)
-        index = torch.cat(list(taught)).to(self.device)
+        index = torch.cat(list(targets)).to(self.device)
         return hidden[line, index - 1], ids[line, index]
 
-    def _importance(self, rows: Sequence[Row], taught: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def _importance(self, rows: Sequence[Row], targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the temperatures ``[M]`` and weights ``[M]`` of the rows' taught tokens."""
         temperatures, weights = [], []
-        for row, part in zip(rows, taught, strict=True):
-            own = torch.tensor(row.learn)[part]
+        for row, part in zip(rows, targets, strict=True):
+            learn = torch.tensor(row.learn)[part]
             of_answer = row.temperature or GREEDY_TEMPERATURE
-            temperatures.append(torch.where(own, of_answer, 1.0))
-            weights.append(torch.where(own, 1.0, self.run.prompt_weight))
+            temperatures.append(torch.where(learn, of_answer, 1.0))
+            weights.append(torch.where(learn, 1.0, self.run.prompt_weight))
         return torch.cat(temperatures).to(self.device), torch.cat(weights).to(self.device)
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
         """Report the loss and the accepted drafts on held-out greedy text of the target."""
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0.0)
-        stood, loss = [], 0.0
+        runs, loss = [], 0.0
         for row in rows:
             states, target = self._states([row], [_answer(row)])
             logits = self.trained.lm_head(states)
             loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
-            stood += leading_runs((logits.argmax(-1) == target).tolist())
-        count = max(1, len(stood))
-        self._stood = sum(stood) / count
-        held = {
-            "agreement": round(sum(run > 0 for run in stood) / count, 4),
-            "drafts_that_stand": round(self._stood, 4),
-            "of_drafts": _MOST_DRAFTS,
+            runs += leading_runs((logits.argmax(-1) == target).tolist())
+        count = max(1, len(runs))
+        self._mean_run = sum(runs) / count
+        test = {
+            "agreement": round(sum(run > 0 for run in runs) / count, 4),
+            "drafts_that_stand": round(self._mean_run, 4),
+            "of_drafts": _MAX_DRAFTS,
             "loss": round(loss / count, 4),
             "rows": len(rows),
         }
-        record = {"held_out": held, "parameters": sum(p.numel() for p in self.trained.parameters())}
-        line = f"{held['drafts_that_stand']:.2f} of {_MOST_DRAFTS} drafts accepted, "
-        line += f"agreement {held['agreement']:.3f}, loss {held['loss']:.3f}"
+        record = {"held_out": test, "parameters": sum(p.numel() for p in self.trained.parameters())}
+        line = f"{test['drafts_that_stand']:.2f} of {_MAX_DRAFTS} drafts accepted, "
+        line += f"agreement {test['agreement']:.3f}, loss {test['loss']:.3f}"
         self.reporter.evaluation(progress, line, record)
-        self._best.offer(progress.step, self._stood, self.trained)
+        self._best.offer(progress.step, self._mean_run, self.trained)
 
     def export(self, output: Path) -> None:
         """Write the model with the most accepted drafts, and its target's hash."""
         output.mkdir(parents=True, exist_ok=True)
         fresh = type(self.trained)(self.trained.config)
-        best = self._best.better_than(self._stood)
+        best = self._best.better_than(self._mean_run)
         fresh.load_state_dict(self.trained.state_dict() if best is None else best)
         fresh.to(torch.float16).save_pretrained(output)
-        store_matrices(output / "model.safetensors", self.stored)
+        store_matrices(output / "model.safetensors", self.storage_dtype)
         facts = {"target_weights_sha256": self.taught_by}
         (output / "draft.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
 
 
 def store_matrices(file: Path, dtype: torch.dtype) -> None:
-    """Rewrite a checkpoint's matrices in another dtype; leave its vectors unchanged."""
+    """Rewrite a checkpoint's matrices in another dtype, leaving its vectors unchanged."""
     weights = load_file(file)
-    stored = {name: each.to(dtype) if each.dim() == 2 else each for name, each in weights.items()}
-    save_file(stored, file, metadata={"format": "pt"})
+    result = {name: each.to(dtype) if each.dim() == 2 else each for name, each in weights.items()}
+    save_file(result, file, metadata={"format": "pt"})
 
 
 def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> Top:
@@ -250,9 +250,9 @@ def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: 
 
 
 def fresh_draft(target: Any, table: DraftTable) -> Any:
-    """Return a Llama of the recipe's sizes; its embeddings are the target's, projected.
+    """Return a Llama of the recipe's sizes.
 
-    If the draft in `table.initial` has other sizes, raise `ValueError`.
+    Its embeddings are the target's, projected. Other sizes in `table.initial` raise `ValueError`.
     """
     copied = ["vocab_size", "max_position_embeddings", "rope_parameters"]
     copied += ["bos_token_id", "eos_token_id", "pad_token_id"]
@@ -278,7 +278,7 @@ def leading_runs(right: Sequence[bool]) -> list[int]:
     runs, run = [], 0
     for hit in reversed(right):
         run = run + 1 if hit else 0
-        runs.append(min(run, _MOST_DRAFTS))
+        runs.append(min(run, _MAX_DRAFTS))
     return runs[::-1]
 
 

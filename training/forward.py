@@ -85,7 +85,7 @@ def fresh_llama(sizes: Any, **config: Any) -> Any:
     return llama
 
 
-def logits_of(head: Any, states: Tensor) -> Tensor:
+def head_logits(head: Any, states: Tensor) -> Tensor:
     """Return an output head's float32 logits ``[..., V]`` of hidden states ``[..., D]``."""
     logits: Tensor = head(states.to(head.weight.dtype))
     return logits.float()

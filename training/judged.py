@@ -42,10 +42,10 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Held-out figures. `score` selects the best weights; `summary` is shown in the terminal."""
+    """Held-out figures, with a `score` to select the best weights and a `summary` to print."""
 
     def measured(self) -> dict[str, Any]:
-        """Return the figures by name, as they are stored; leave out None except ``greedy_*``."""
+        """Return the figures by name, as they are stored, without None except ``greedy_*``."""
         fields = asdict(self).items()
         return {k: value for k, value in fields if value is not None or k.startswith("greedy_")}
 

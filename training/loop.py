@@ -48,7 +48,7 @@ class Job(Protocol):
         """Yield this worker's losses of step ``progress.step``, one by one."""
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Report the module's quality; an implementation may adapt ``progress.counts``."""
+        """Report the module's quality (an implementation may adapt ``progress.counts``)."""
 
     def export(self, folder: Path) -> None:
         """Write the trained module."""
@@ -58,7 +58,7 @@ class Loop:
     """Steps, evaluations and checkpoints of one job."""
 
     def __init__(self, job: Job, path: Path) -> None:
-        """Continue from the checkpoint at `path` if it exists; it must be of the same recipe."""
+        """Continue from the checkpoint at `path`, of the same recipe, if it exists."""
         self.job, self.run, self.path = job, job.run, path
         self.optimizers = job.optimizers()
         self.peaks = [[group["lr"] for group in each.param_groups] for each in self.optimizers]
@@ -68,13 +68,13 @@ class Loop:
             self._load()
 
     def train(self, deadline: float | None) -> bool:
-        """Train; return True at the end of the run, False once the monotonic deadline passes."""
+        """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
         saved = now = _agreed_time()
-        began = saved - self.progress.seconds
-        while self.progress.step < num_steps and self.run.share_of_time(now - began) < 1:
-            self._step(now - began)
+        start_s = saved - self.progress.seconds
+        while self.progress.step < num_steps and self.run.share_of_time(now - start_s) < 1:
+            self._step(now - start_s)
             # evaluate by steps, not by the clock, because an evaluation may adapt later steps
             if self.progress.step % self.run.eval_steps == 0:
                 self.job.evaluate(self.progress)
@@ -151,7 +151,7 @@ def read_state(path: Path) -> Any:
 def update(
     pieces: Iterable[Piece], trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[float, int]:
-    """Update once with the gradients of all workers; return the mean loss (nats) and tokens run."""
+    """Update once with all workers' gradients and return the mean loss (nats) and tokens run."""
     total = torch.zeros(3, dtype=torch.float64)
     for loss, num_targets, num_tokens in pieces:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -190,15 +190,15 @@ def muon_and_adamw(
     The peak learning rates are ``run.muon_lr`` and ``run.adamw_lr``.
     """
     moved = [p for p in matrices if p.ndim == 2]
-    known = {id(p) for p in moved}
-    others = [p for p in trained.parameters() if p.requires_grad and id(p) not in known]
+    matrix_ids = {id(p) for p in moved}
+    rest = [p for p in trained.parameters() if p.requires_grad and id(p) not in matrix_ids]
     return [
         torch.optim.Muon(moved, lr=run.muon_lr, momentum=0.95, weight_decay=weight_decay),
-        torch.optim.AdamW(others, lr=run.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(rest, lr=run.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
-def fingerprint_of(*parts: Any) -> str:
+def fingerprint(*parts: Any) -> str:
     """Return a hash of the settings that decide a run's steps."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

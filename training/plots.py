@@ -10,7 +10,7 @@ from specbench_tasks.task import FAMILIES
 
 
 def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
-    """Return a log's records that have `key`; a resumed run's records replace repeated steps."""
+    """Return a log's records that have `key`, the latest of steps that a resumed run repeated."""
     by_step: dict[int, dict[str, Any]] = {}
     for line in log.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -30,11 +30,11 @@ def plot_exactness(log: Path, output: Path) -> None:
     tokens = [record["tokens"] / 1e6 for record in records]
     figure, axes = _panel((8, 4.6))
     for family, color in zip(FAMILIES, COLORS, strict=True):
-        what = "constraints met" if family == "mt_bench" else "exact answers"
+        label = "constraints met" if family == "mt_bench" else "exact answers"
         rows = [record["scores"][family] for record in records]
         shares = [row.get("exact", row["score"]) for row in rows]
         style = {"color": color, "markersize": 4, "linewidth": 1.8}
-        axes.plot(tokens, shares, "o-", label=f"{family} ({what})", **style)
+        axes.plot(tokens, shares, "o-", label=f"{family} ({label})", **style)
     for record in records:
         if "note" in record:  # the measuring conditions changed here
             axes.axvline(record["tokens"] / 1e6, color="0.6", linewidth=1, linestyle=":")
@@ -44,7 +44,8 @@ def plot_exactness(log: Path, output: Path) -> None:
         xlabel="training tokens (millions)", ylabel="share on held-out prompts", ylim=(0, 1.02)
     )
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    _save(figure, output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=150)
 
 
 def _panel(size: tuple[float, float]) -> tuple[Any, Any]:
@@ -57,8 +58,3 @@ def _panel(size: tuple[float, float]) -> tuple[Any, Any]:
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
-
-
-def _save(figure: Any, output: Path) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)

@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]
-Stored = Literal["float32", "float16", "float8_e4m3fn"]
+StorageDType = Literal["float32", "float16", "float8_e4m3fn"]
 """Dtype of the weights on disk."""
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 FREE = {
@@ -41,7 +41,7 @@ FREE = {
 
 
 class RecipeTable(BaseModel):
-    """A table of a recipe; unknown keys are errors."""
+    """A table of a recipe, in which unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -71,11 +71,11 @@ class LoopTable(RecipeTable):
     checkpoint_minutes: float = Field(default=4.0, ge=0)
 
     def share_of_time(self, seconds: float) -> float:
-        """Return the share of `minutes` that has passed; 0 if `minutes` is 0."""
+        """Return the share of `minutes` that has passed, or 0 if `minutes` is 0."""
         return seconds / (60 * self.minutes) if self.minutes else 0.0
 
     def rate_scale(self, step: int, seconds: float = 0.0) -> float:
-        """Return the factor on every learning rate at a 0-based step; it falls to 0.02, not 0."""
+        """Return the factor on every learning rate at a 0-based step, which falls to 0.02."""
         warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
         start = self.num_steps * (1 - self.decay)
         reached = max(step, self.num_steps * self.share_of_time(seconds))
@@ -88,7 +88,7 @@ class Recipe(RecipeTable):
 
     @classmethod
     def of(cls, tables: Mapping[str, Any]) -> Self:
-        """Check tables; raise a one-line `ValueError` that names the first wrong key."""
+        """Check tables, or raise a one-line `ValueError` that names the first wrong key."""
         try:
             return cls.model_validate(tables)
         except ValidationError as error:
@@ -141,7 +141,7 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Merge tables recursively; values of `over` win over those of `under`.
+    """Merge tables recursively, where values of `over` win.
 
     A table of another `kind` replaces the one under it, because its options differ.
     """
@@ -155,7 +155,7 @@ def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Return tables with ``TABLE.KEY=VALUE`` settings applied; VALUE is TOML or plain text."""
+    """Return tables with settings ``TABLE.KEY=VALUE`` applied (VALUE: TOML or plain text)."""
     changed = dict(tables)
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -179,9 +179,9 @@ def customised(
     data: str | None = None,
     num_steps: int | None = None,
 ) -> dict[str, Any]:
-    """Return tables with another model, data or number of steps; None keeps the recipe's value.
+    """Return tables with another model, data or number of steps.
 
-    `data` is ``on-policy``, ``text=PATH`` or ``dataset=ID``; other forms raise `ValueError`.
+    None keeps a value. `data` other than ``on-policy``, ``text=PATH`` or ``dataset=ID`` is wrong.
     """
     changed = dict(tables)
     if model is not None:

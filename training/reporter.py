@@ -1,4 +1,4 @@
-"""How far a training run is: shown in one style, and logged."""
+"""Show a training run's progress in one style and log it."""
 
 from __future__ import annotations
 

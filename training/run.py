@@ -59,7 +59,7 @@ def train_jobs(
     options: TrainingOptions,
     after: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, TrainingProgress]:
-    """Train jobs of a recipe one after another; return the progress of each.
+    """Train jobs of a recipe one after another and return the progress of each.
 
     Checkpoint and log in ``output/.training`` are named after the job; every worker builds every
     job. When all jobs are done, the first worker calls `after` with the trained modules by name. An
@@ -67,7 +67,7 @@ def train_jobs(
     """
     state = output / ".training"
     state.mkdir(parents=True, exist_ok=True)
-    single = _device_of(options.get("device")).type != "cpu"
+    single = _choose_device(options.get("device")).type != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
     stop_after_s = options.get("stop_after_s")
     deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
@@ -91,7 +91,7 @@ def _train(
     for name, build in builds.items():
         log, unit = state / f"{name}.jsonl", "slots" if name == "adapter" else "tokens"
         with Reporter(progress, name, log if first else None, unit) as reporter:
-            device = _device_of(options.get("device"))
+            device = _choose_device(options.get("device"))
             job = build(recipe, output, device, reporter, options.get("locate", str))
             if not options.get("resume", True):  # after `build`: a bad recipe deletes nothing
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
@@ -112,8 +112,8 @@ def _keep_log(output: Path, trained: Iterable[str]) -> None:
             shutil.copyfile(log, output / "training_log.jsonl")
 
 
-def _device_of(name: str | None) -> torch.device:
-    """Return the named device; None means CUDA if there is a GPU, as in `bench run`."""
+def _choose_device(name: str | None) -> torch.device:
+    """Return the named device, by default CUDA if there is a GPU, as in `bench run`."""
     try:
         return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
@@ -121,7 +121,7 @@ def _device_of(name: str | None) -> torch.device:
 
 
 def located(name: str, locate: Locate) -> str:
-    """Return a model's folder or hub id; ``zoo`` is the zoo's target, ``zoo/NAME`` its model."""
+    """Return a model's folder or hub id (``zoo`` and ``zoo/NAME`` are the zoo's models)."""
     if name == "zoo" or name.startswith("zoo/"):
         return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
     return locate(name)

@@ -20,11 +20,11 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # options of mallopt in malloc.h
-_MOST_WORKERS = 64
+_MAX_WORKERS = 64
 
 
 def worker() -> tuple[int, int]:
-    """Return this process's rank and the number of workers; 0 and 1 outside a group."""
+    """Return this process's rank and the number of workers (0 and 1 outside a group)."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
@@ -57,7 +57,7 @@ def keep_memory() -> None:
 
 
 def give_memory_back() -> None:
-    """Return the C library's unused memory to the system; an occasional call is enough.
+    """Return the C library's unused memory to the system, to be called now and then.
 
     Blocks of changing sizes fragment the heap: a process of 4 GB held 12 GB after two hours.
     """
@@ -67,14 +67,14 @@ def give_memory_back() -> None:
 
 
 def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call ``function(*arguments)`` in a group of `num_workers` processes; if 1, in this process.
+    """Call ``function(*arguments)`` in `num_workers` processes, or in this one if 1.
 
     Raises:
         ValueError: a worker raised it (the text is kept), or there are far too many workers.
     """
-    most = max(_MOST_WORKERS, os.cpu_count() or 1)
-    if num_workers > most:
-        raise ValueError(f"workers is {num_workers}; at most {most} are started here")
+    max_workers = max(_MAX_WORKERS, os.cpu_count() or 1)
+    if num_workers > max_workers:
+        raise ValueError(f"workers is {num_workers}; at most {max_workers} are started here")
     if num_workers == 1:
         function(*arguments)
         return

@@ -68,10 +68,10 @@ class PeakMemory:
 
     def _own(self, decoder: Decoder) -> dict[int, Tensor]:
         """Return a decoder's own tensors on the target's device; no weights of loaded models."""
-        from decoders.core.own_weights import own_storages, storages_of
+        from decoders.core.own_weights import own_storages, weight_storages
 
         models = (self._loaded.target, self._loaded.draft)
-        shared = set[int]().union(*(storages_of(each) for each in models if each is not None))
+        shared = set[int]().union(*(weight_storages(each) for each in models if each is not None))
         device = self._loaded.target.device.type
         return {
             place: tensor

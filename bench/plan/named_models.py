@@ -171,7 +171,7 @@ def _converted(
     _existing(file)
     progress = progress or Progress()
     progress.start(f"checking {file.name}, MB", -(-file.stat().st_size // 10**6))
-    sha256 = gguf.sha256_of(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
+    sha256 = gguf.hash_file(file, lambda num_bytes: progress.step(num=round(num_bytes / 1e6)))
     if model is not None and sha256 != model.sha256:
         raise UnavailableError(
             f"{file.name} of {model.package} is not the expected file: its SHA-256 is "

@@ -17,7 +17,7 @@ from bench.plan.tokenise import PromptEncoder, longest_prompt
 from bench.records.prompts import SkippedTurn
 from bench.settings.config import RunConfig
 from bench.settings.protocol import vicuna
-from decoders.core.hf.loading import context_of, has_tokenizer, load_tokenizer
+from decoders.core.hf.loading import has_tokenizer, load_tokenizer, max_context
 from specbench_tasks.registry import TaskSet
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def read_models(sources: Mapping[str, str]) -> dict[str, Reading]:
         for role, source in sources.items():
             own = role == "target" or has_tokenizer(source)
             tokenizer = load_tokenizer(source) if own else None
-            readings[role] = Reading(tokenizer=tokenizer, context=context_of(source))
+            readings[role] = Reading(tokenizer=tokenizer, context=max_context(source))
     except ValueError as error:
         raise UnavailableError(str(error)) from error
     target, draft = readings.get("target"), readings.get("draft")

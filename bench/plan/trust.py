@@ -13,13 +13,13 @@ from pathlib import Path
 
 from bench.errors import UsageError
 from bench.settings.config import RunConfig
-from decoders.core.registry import code_of
+from decoders.core.registry import named_code
 
 
 def code_named(configs: Iterable[RunConfig]) -> list[str]:
     """Return the files and folders of code that decoders name, without importing them."""
     specs = [spec for config in configs for spec in config.specs]
-    return list(dict.fromkeys(path for spec in specs for path in code_of(spec)))
+    return list(dict.fromkeys(path for spec in specs for path in named_code(spec)))
 
 
 def check_code(

@@ -142,7 +142,7 @@ class StepColumns(_Holder):
             rejected=_bounded([step.rejected for step in steps]),
             decided=optional("decided"),
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
-            depth=column("longest") if any(s.depth is not None for s in steps) else (),
+            depth=column("max_accepted") if any(s.depth is not None for s in steps) else (),
             source=tuple(tuple(map(drafters.index, s.sources)) for s in steps if drafters),
         )
 

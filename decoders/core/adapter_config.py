@@ -163,13 +163,13 @@ class AdapterConfig:
 
     @classmethod
     def from_json(cls, text: str) -> AdapterConfig:
-        """Read text written by `to_json`; `ValueError` for another format or other fields."""
+        """Read text written by `to_json`, or raise `ValueError` for another format or fields."""
         values = json.loads(text)
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ValueError(f"it is not an adapter configuration of format {FORMAT}")
-        known = {f.name for f in dataclasses.fields(cls)}
-        if strange := sorted(set(values) - known):
-            raise ValueError(f"unknown field {strange[0]!r}; known are {', '.join(sorted(known))}")
+        fields = {f.name for f in dataclasses.fields(cls)}
+        if strange := sorted(set(values) - fields):
+            raise ValueError(f"unknown field {strange[0]!r}; known are {', '.join(sorted(fields))}")
         if missing := sorted({"layers", "width"} - set(values)):
             raise ValueError(f"field {missing[0]!r} is missing")
         if not isinstance(values["layers"], dict):

@@ -37,7 +37,7 @@ _PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5]
 
 
 def check_decoder(decoder: Decoder) -> None:
-    """Run every check that applies; `AssertionError` states what was expected and what came out."""
+    """Run every check that applies, or raise an `AssertionError` with expectation and result."""
     for check in checks_for(decoder):
         check(decoder)
 
@@ -94,7 +94,7 @@ def _all(decoder: Decoder, num_seeds: int = 3) -> Iterator[tuple[list[int], Samp
 
 
 def check_steps_concatenate(decoder: Decoder) -> None:
-    """Check that steps' tokens and counts add up to the answer; the first step runs the target.
+    """Check that steps' tokens and counts add up to the answer.
 
     Accepted <= depth <= drafted, and the target was fed all drafts. A step that verifies emits its
     leading tokens, accepted drafts, and at most one token after them. If given, `rejected` has all
@@ -105,7 +105,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
-            assert 0 <= step.accepted <= step.longest <= step.drafted, f"{where}: {step}"
+            assert 0 <= step.accepted <= step.max_accepted <= step.drafted, f"{where}: {step}"
             assert step.drafted < max(1, step.target_rows), f"{where}: not all verified: {step}"
             behind = len(step.tokens) - step.num_leading - step.accepted
             assert behind >= 0, f"{where}: accepted but not emitted: {step}"
@@ -113,10 +113,10 @@ def check_steps_concatenate(decoder: Decoder) -> None:
                 f"{where}: {behind} tokens are neither accepted drafts nor the one after them; "
                 f"count tokens before them in Emit.num_leading, or make two steps: {step}"
             )
-            fallen = step.drafted - step.accepted
+            misses = step.drafted - step.accepted
             count = len(step.rejected)
-            assert count in (0, fallen) or (step.longest < step.drafted and count < fallen), (
-                f"{where}: {fallen} drafts were rejected: {step}"
+            assert count in (0, misses) or (step.max_accepted < step.drafted and count < misses), (
+                f"{where}: {misses} drafts were rejected: {step}"
             )
             count = len(step.decided)
             assert count in (0, len(step.tokens)), f"{where}: passes of {count} tokens: {step}"
@@ -197,11 +197,11 @@ def _check_same(pairs: Iterable[_Pair]) -> None:
         steps, usual = pair.outcome.steps, pair.expected.steps
         if steps != usual:
             both = itertools.zip_longest(steps, usual)
-            number, (found, other) = next(
+            number, (step, other) = next(
                 each for each in enumerate(both) if each[1][0] != each[1][1]
             )
             line = f"{pair.where} gives the same tokens in other steps {pair.when}"
-            raise StepsDifferError(f"{line}; step {number}: {found}, not {other}")
+            raise StepsDifferError(f"{line}; step {number}: {step}, not {other}")
 
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
@@ -243,7 +243,7 @@ def check_batch_equals_alone(decoder: Decoder) -> None:
 
 
 def check_stays_in_the_cache(decoder: Decoder) -> None:
-    """Check that prompt and budget may just fill the context; one more token is refused."""
+    """Check that prompt and budget may fill the context exactly, and no token more."""
     prompt = [1, 2, 3, 4, 5]
     models = tables(decoder, max_length=len(prompt) + 16)
     sampling = Sampling(temperature=0.9, max_new_tokens=16)
@@ -285,13 +285,13 @@ def check_distribution(decoder: Decoder) -> None:
     check_draws(table_draws(decoder, NUM_DISTRIBUTION_DRAWS), str(decoder))
 
 
-def check_draws(draws: Draws, who: str) -> None:
+def check_draws(draws: Draws, name: str) -> None:
     """Draw answers and check that they, and their beginnings, follow the exact distribution."""
     draws.draw(0, _BATCH)
     worst = min(draws.fits, key=lambda fit: fit.p_value)
     p_value = min(1.0, worst.p_value * len(draws.fits))
     assert p_value > DISTRIBUTION_ALPHA, (
-        f"{who} does not follow the target's distribution: chi-square {worst.statistic:.1f} at "
+        f"{name} does not follow the target's distribution: chi-square {worst.statistic:.1f} at "
         f"{worst.dof} degrees of freedom over {worst.num_draws} draws, p = {p_value:.2g}"
     )
 
@@ -328,9 +328,9 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
             # the cut may fall among the last step's accepted drafts
             for step in answer.steps[:-1]:
                 # in a tree the accepted branch may be shorter than the longest branch
-                is_chain = step.longest == step.drafted
-                stood = step.accepted == step.drafted if is_chain else not step.rejected
-                assert stood, f"{decoder} rejected a perfect draft: {step}"
+                is_chain = step.max_accepted == step.drafted
+                all_accepted = step.accepted == step.drafted if is_chain else not step.rejected
+                assert all_accepted, f"{decoder} rejected a perfect draft: {step}"
 
 
 def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:

@@ -64,22 +64,22 @@ class Decoder:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the decoder needs: a draft model, or the adapter that option ``adapter`` names."""
+        """Needs of the decoder: a draft model, or the adapter that option ``adapter`` names."""
         return ()
 
     @property
     def parts(self) -> tuple[Decoder, ...]:
-        """The decoders whose adapters and models this decoder runs; usually only itself."""
+        """Decoders whose adapters and models this decoder runs, usually only itself."""
         return (self,)
 
     @property
     def adapter_name(self) -> str | None:
-        """The name of the decoder's adapter; None if it needs none."""
+        """The name of the decoder's adapter, or None if it needs none."""
         return str(vars(self)["adapter"]) if "adapter" in self.needs else None
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The variants of adapter that the decoder can run, the usual one first; empty: any."""
+        """Variants of adapter that the decoder can run, the usual one first (empty: any)."""
         return ()
 
     @property
@@ -108,8 +108,8 @@ class Decoder:
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
         """Raise `ValueError` about an option's value unless `holds`."""
-        what = f"option {option!r} of decoder {self.name!r}"
-        demand(holds, what, getattr(self, option), allowed)
+        subject = f"option {option!r} of decoder {self.name!r}"
+        demand(holds, subject, getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
         """Raise `ValueError` about an option that the chosen value of `option` does not read.
@@ -118,12 +118,12 @@ class Decoder:
         with its default value does not count as given.
         """
         chosen = getattr(self, option)
-        own = reads.get(chosen, ())
+        allowed = reads.get(chosen, ())
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             readers = [f"{option}={by}" for by, names in reads.items() if field.name in names]
-            if readers and field.name not in own and value != field.default:
-                instead = f", which reads {', '.join(own)}" if own else ""
+            if readers and field.name not in allowed and value != field.default:
+                instead = f", which reads {', '.join(allowed)}" if allowed else ""
                 raise ValueError(
                     f"option {field.name!r} of decoder {self.name!r} is {value}, but it belongs to "
                     f"{' or '.join(readers)}, not to {option}={chosen}{instead}"
@@ -136,7 +136,7 @@ class Decoder:
 
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the paths of code that `options`, as written in a spec, name; import none."""
+        """Return the paths of code that `options`, as written in a spec, name, importing none."""
         del options
         return ()
 
@@ -161,7 +161,7 @@ class Answer(Protocol):
 
     @property
     def ended(self) -> bool:
-        """True once the answer reached a stop id or its budget; later emits are dropped."""
+        """True once the answer reached a stop id or its budget, after which emits are dropped."""
 
     def ran(self, role: Role, num_rows: int) -> None:
         """Count a forward pass that begins: one model, `num_rows` rows of this sequence."""
@@ -170,7 +170,7 @@ class Answer(Protocol):
         """Mark the end of that forward pass."""
 
     def emit(self, emit: Emit) -> None:
-        """End a step, as a yielded `Emit` does; the step's time is the time of this call."""
+        """End a step at the time of this call, as a yielded `Emit` does."""
 
 
 class SelfDriven(Decoder):
@@ -186,7 +186,7 @@ class SelfDriven(Decoder):
         return False
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """Generate all answers; returning before EOS or the budget is a failure."""
+        """Generate all answers to EOS or the budget (an earlier return is a failure)."""
         raise NotImplementedError(f"{type(self).__name__} must define answer(answers)")
 
     def steps(self, request: Request) -> Steps:

@@ -45,7 +45,7 @@ def tree(parents: Sequence[int]) -> Tensor:
 
 
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
-    """Count the ancestors of each row of a `tree`; its position is the committed length + depth."""
+    """Count the ancestors of each row of a `tree`, so that its position is length + depth."""
     depths: list[int] = []
     for parent in parents:
         depths.append(0 if parent == ROOT else depths[parent] + 1)
@@ -72,8 +72,8 @@ def branches(sizes: Sequence[int], standalone: bool = False) -> Tensor:
 
     Source: Partial Quadratic Decoding of PTP (arXiv 2512.21323).
     """
-    stem, longest = len(sizes), max(sizes, default=0)
-    depth = 1 << max(longest - 1, 0).bit_length()  # rounded up, so that few templates exist
+    stem, max_size = len(sizes), max(sizes, default=0)
+    depth = 1 << max(max_size - 1, 0).bit_length()  # rounded up, so that few templates exist
     width = 1 << max(stem - 1, 0).bit_length()
     rows = list(range(stem))
     for m, size in enumerate(sizes):

@@ -41,7 +41,7 @@ class Model(ABC):
     device: torch.device
 
     def __init__(self) -> None:
-        """Begin without a cache row; `reserve` allocates rows."""
+        """Begin without a cache row, which `reserve` allocates."""
         self._open: list[Session] = []
         self._size = (0, 0)
 
@@ -53,7 +53,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def adapters(self) -> Mapping[str, AdapterConfig]:
-        """Attached adapters by name; a call with slots names one of them."""
+        """Attached adapters by the name that a call with slots gives."""
 
     @abstractmethod
     def adapter_bytes(self, name: str) -> int:
@@ -73,7 +73,7 @@ class Model(ABC):
         return num_rows <= self._size[0] and capacity <= self._size[1]
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """Allocate a cache of exactly this size (no-op if it exists); no session may be open."""
+        """Allocate a cache of exactly this size (no-op if it exists) while no session is open."""
         assert not self._open, f"{len(self._open)} sessions are open; close them first"
         self._size = num_rows, capacity
 
@@ -102,7 +102,7 @@ class Model(ABC):
 
     @abstractmethod
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        """Run calls of distinct sessions as one merged pass; return float32 logits ``[sum R, V]``.
+        """Run calls of distinct sessions as one pass and return float32 logits ``[sum R, V]``.
 
         The logits are ordered by call; within a call, read tokens come before read slots. Calls are
         committed, with the hidden states of those that set `hidden`.
@@ -137,12 +137,12 @@ class RunningLayer(Protocol):
     words: Sequence[int] | None
 
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text with states ``[N, D]``, drop drafts; return the last row's outputs."""
+        """Append text with states ``[N, D]``, drop drafts and return the last row's outputs."""
 
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append drafts after the text; return their logits ``[N, W]`` and states ``[N, D]``.
+        """Append drafts after the text and return their logits ``[N, W]`` and states ``[N, D]``.
 
         `states` ``[N, D]`` are the layer's own; `parents` are rows of drafts since the last `feed`,
         or -1 for the last row of text.
@@ -155,12 +155,12 @@ class RunningSlots(Protocol):
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """Append text with states ``[N, D]``; return a draft and its chance per uniform."""
+        """Append text with states ``[N, D]`` and return a draft and its chance per uniform."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """One forward pass that a decoder requests; made by `Session.call`, never by hand.
+    """One forward pass that a decoder requests by `Session.call`.
 
     Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
     `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
@@ -195,7 +195,7 @@ class Call:
             raise AttributeError(f"a Call has no {name!r}; {advice}", name=name, obj=self)
 
     def row_positions(self) -> tuple[int, ...]:
-        """Return the positions of all rows; by default the first slot has the last token's."""
+        """Return the positions of all rows, by default the last token's for the first slot."""
         if self.positions is not None:
             return self.positions
         start, num_tokens = self.session.length, len(self.tokens)
@@ -252,7 +252,7 @@ class Session:
         acceptance_rule: AcceptanceRule = EXACT,
         hidden: bool | Sequence[int] = False,
     ) -> Call:
-        """Describe a forward pass over `tokens` and `slots`; nothing runs until it is yielded.
+        """Describe a forward pass over `tokens` and `slots`, which runs once it is yielded.
 
         Args:
             tokens: ids of the token rows, appended to the cache in order; empty only with slots.
@@ -311,7 +311,7 @@ class Session:
         return self.model.propose(name, hidden)
 
     def drafter(self, name: str, num_rows: int) -> Any:
-        """Return this sequence's draft layer (`Model.drafter`); count a call of `num_rows` rows."""
+        """Return this sequence's draft layer (`Model.drafter`) and count one of its calls."""
         if name not in self._layers:
             self._layers[name] = self.model.drafter(name, self.capacity)
         self.draft_calls += 1
@@ -319,7 +319,7 @@ class Session:
         return self._layers[name]
 
     def committed(self, call: Call, hidden: Tensor | None = None) -> None:
-        """Commit the token rows of a call that ran; `hidden` are its hidden states."""
+        """Commit the token rows of a call that ran, with `hidden` hidden states."""
         self.hidden = hidden
         self.kept = ()  # from now on these entries may be overwritten
         self.base = self.length

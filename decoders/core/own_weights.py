@@ -22,31 +22,31 @@ def own_storages(decoder: Decoder) -> dict[int, Tensor]:
     Fields, attributes, class attributes, globals of the class's file, caches of its functions and
     `Decoder.own_weights` are searched, in containers, modules and objects of that file.
     """
-    found: dict[int, Tensor] = {}
+    storages: dict[int, Tensor] = {}
     for part in {id(each): each for each in (decoder, *decoder.parts)}.values():
         places: list[Any] = [vars(part), [*part.own_weights()]]
         for kind in type(part).__mro__:
             if not kind.__module__.startswith("decoders.core.") and kind is not object:
                 places += [{**vars(kind)}, {**vars(sys.modules[kind.__module__])}]
         for tensor in _tensors(places, type(part).__module__, set()):
-            found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-    return found
+            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+    return storages
 
 
-def storages_of(model: Model) -> set[int]:
+def weight_storages(model: Model) -> set[int]:
     """Return the addresses of the storages of a model's weights."""
     module = getattr(model, "module", None)
-    return {each.untyped_storage().data_ptr() for each in _of_module(module)}
+    return {each.untyped_storage().data_ptr() for each in _module_tensors(module)}
 
 
-def _of_module(module: Any) -> Iterator[Tensor]:
+def _module_tensors(module: Any) -> Iterator[Tensor]:
     if isinstance(module, nn.Module):
         yield from module.parameters()
         yield from module.buffers()
 
 
 def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
-    """Yield the tensors that a thing leads to; `file` is the module whose objects are searched."""
+    """Yield the tensors that a thing of module `file` leads to, through objects of that module."""
     if id(thing) in seen:
         return
     seen.add(id(thing))
@@ -54,16 +54,16 @@ def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(thing, Tensor):
         yield thing
     elif isinstance(thing, nn.Module):
-        yield from _of_module(thing)
+        yield from _module_tensors(thing)
     elif isinstance(thing, Model):
-        yield from _of_module(getattr(thing, "module", None))
+        yield from _module_tensors(getattr(thing, "module", None))
     elif isinstance(thing, Mapping):
         parts = [*thing.values()]
     elif isinstance(thing, _CONTAINERS):
         parts = [*thing]
     elif type(thing).__module__ == "functools":  # a cache of that file, or a partial function
-        own = getattr(thing, "__module__", None) in (file, "functools")
-        parts = gc.get_referents(thing) if own else ()
+        is_local = getattr(thing, "__module__", None) in (file, "functools")
+        parts = gc.get_referents(thing) if is_local else ()
     elif isinstance(thing, FunctionType):
         parts = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
     elif type(thing).__module__ == file and not isinstance(thing, type):

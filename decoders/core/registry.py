@@ -1,4 +1,4 @@
-"""Find a decoder's class by name: built-in file, entry point, or ``path.py:Class``; lazily."""
+"""Find a decoder's class lazily by name: built-in file, entry point, or ``path.py:Class``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from decoders.core.nearest import nearest
 from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
-_MOST = 1_000_000_000
+_MAX_INTEGER = 1_000_000_000
 """The largest number of an option; a larger number is a mistake and would never finish."""
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
 
 
 def register(name: str) -> Callable[[D], D]:
-    """Set a decoder's name; a file `name.py` must register `name`."""
+    """Set a decoder's name, which in a file `name.py` must be `name`."""
 
     def give_name(cls: D) -> D:
         cls.name = name
@@ -38,8 +38,8 @@ def register(name: str) -> Callable[[D], D]:
 
 def names() -> tuple[str, ...]:
     """Return the names of built-in decoders and of decoders in installed packages."""
-    own = built_in()
-    return (*own, *sorted(point.name for point in _plugins() if point.name not in own))
+    built_ins = built_in()
+    return (*built_ins, *sorted(point.name for point in _plugins() if point.name not in built_ins))
 
 
 def built_in() -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def built_in() -> tuple[str, ...]:
 
 
 def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
-    """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``; else `ValueError`."""
+    """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``, or raise `ValueError`."""
     return tuple(parse_spec(part) for part in text.split(",") if part.strip())
 
 
@@ -99,7 +99,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
 
 
 def build(spec: DecoderSpec) -> Decoder:
-    """Make the decoder of a spec; convert option texts to the types of the fields."""
+    """Make the decoder of a spec, converting option texts to the types of the fields."""
     cls = resolve(spec)
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
@@ -115,11 +115,11 @@ def build(spec: DecoderSpec) -> Decoder:
             )
         options[key] = _convert(text, kinds[key], f"option {key!r} of decoder {spec.name!r}")
     try:
-        made = cls(**options)
+        decoder = cls(**options)
     except TypeError as error:
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
-    _check_needs(made, spec.name)
-    return made
+    _check_needs(decoder, spec.name)
+    return decoder
 
 
 def _check_fields(cls: type[Decoder]) -> None:
@@ -127,26 +127,26 @@ def _check_fields(cls: type[Decoder]) -> None:
 
     A class that only inherits its fields needs no decorator of its own.
     """
-    own = inspect.get_annotations(cls)
-    meant = [name for name, kind in own.items() if "ClassVar" not in str(kind)]
-    inherited = {field.name for field in dataclasses.fields(cls)} - {*meant}
-    meant += [name for name in vars(cls) if name in inherited]
+    annotations = inspect.get_annotations(cls)
+    fields = [name for name, kind in annotations.items() if "ClassVar" not in str(kind)]
+    inherited = {field.name for field in dataclasses.fields(cls)} - {*fields}
+    fields += [name for name in vars(cls) if name in inherited]
     if "__dataclass_fields__" in vars(cls):
-        meant = [name for name in meant if name in inherited]
-    if meant:
+        fields = [name for name in fields if name in inherited]
+    if fields:
         raise ValueError(
-            f"class {cls.__name__}: {meant[0]!r} is no option, because the class lacks "
-            f"@dataclass(frozen=True, kw_only=True), or {meant[0]!r} lacks its type; write both"
+            f"class {cls.__name__}: {fields[0]!r} is no option, because the class lacks "
+            f"@dataclass(frozen=True, kw_only=True), or {fields[0]!r} lacks its type; write both"
         )
 
 
 def _check_needs(decoder: Decoder, name: str) -> None:
     """Refuse needs that the runner does not know: it would open nothing for them."""
     needs: object = decoder.needs
-    known = typing.get_args(Need)
-    if not isinstance(needs, tuple) or not set(needs) <= {*known}:
+    allowed = typing.get_args(Need)
+    if not isinstance(needs, tuple) or not set(needs) <= {*allowed}:
         raise ValueError(
-            f"decoder {name!r} needs {needs!r}; allowed: a tuple of {', '.join(known)}, "
+            f"decoder {name!r} needs {needs!r}; allowed: a tuple of {', '.join(allowed)}, "
             'such as needs = ("draft",)'
         )
     named = type(decoder).adapter_name is Decoder.adapter_name  # by the option `adapter`
@@ -157,8 +157,8 @@ def _check_needs(decoder: Decoder, name: str) -> None:
         )
 
 
-def code_of(spec: DecoderSpec) -> tuple[str, ...]:
-    """Return the paths of code that a spec names; import nothing but installed packages."""
+def named_code(spec: DecoderSpec) -> tuple[str, ...]:
+    """Return the paths of code that a spec names, importing nothing but installed packages."""
     path, is_file, _ = spec.name.rpartition(":")
     if is_file:
         return (path,)
@@ -168,25 +168,25 @@ def code_of(spec: DecoderSpec) -> tuple[str, ...]:
         return ()
 
 
-def _convert(text: str, kind: Any, what: str) -> Any:
+def _convert(text: str, kind: Any, subject: str) -> Any:
     if typing.get_origin(kind) is Literal:
         words = typing.get_args(kind)
         if text in words:
             return text
         allowed = ", ".join(map(str, words))
-        own = f"; {text!r} is a decoder of its own" if text in names() else ""
-        raise ValueError(f"{what} is {text!r}; {nearest(text, words)}allowed: {allowed}{own}")
+        note = f"; {text!r} is a decoder of its own" if text in names() else ""
+        raise ValueError(f"{subject} is {text!r}; {nearest(text, words)}allowed: {allowed}{note}")
     if kind is bool:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
-        raise ValueError(f"{what} is {text!r}; allowed: true, false")
+        raise ValueError(f"{subject} is {text!r}; allowed: true, false")
     if kind in (int, float):
         try:
             number = kind(text)
         except ValueError:
-            raise ValueError(f"{what} is {text!r}; it must be of type {kind.__name__}") from None
-        if not abs(number) <= _MOST:  # also refuses NaN
-            raise ValueError(f"{what} is {text!r}; it must be a number up to {_MOST:,}")
+            raise ValueError(f"{subject} is {text!r}; it must be of type {kind.__name__}") from None
+        if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
+            raise ValueError(f"{subject} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
         return number
     return text
 
@@ -196,7 +196,7 @@ def _plugins() -> tuple[EntryPoint, ...]:
 
 
 def _load_plugin(point: EntryPoint) -> ModuleType:
-    """Import an installed decoder; a broken package is a `ValueError` that names it."""
+    """Import an installed decoder, or raise a `ValueError` that names its package."""
     try:
         return importlib.import_module(point.module)
     except (Exception, SystemExit) as error:  # foreign code may raise anything
@@ -208,7 +208,7 @@ def _load_plugin(point: EntryPoint) -> ModuleType:
 
 
 def import_file(path: Path, name: str) -> ModuleType:
-    """Import a Python file under a name; pass on whatever it raises."""
+    """Import a Python file under a name, passing on whatever it raises."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -237,7 +237,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """Return the name of a file's module; if it is in a package, that package is imported."""
+    """Return the name of a file's module, after importing the package that contains it."""
     alone, outer = f"bench_decoder_{path.stem}", path.parent
     while (outer / "__init__.py").is_file():
         outer = outer.parent
@@ -246,10 +246,10 @@ def _module_name(path: Path) -> str:
         return alone
     sys.path.insert(0, str(outer))
     try:
-        found = importlib.import_module(package)
+        module = importlib.import_module(package)
     finally:
         sys.path.remove(str(outer))
-    return f"{package}.{path.stem}" if str(path.parent) in found.__path__ else alone
+    return f"{package}.{path.stem}" if str(path.parent) in module.__path__ else alone
 
 
 def _decoder_class(module: ModuleType, class_name: str, origin: str) -> type[Decoder]:

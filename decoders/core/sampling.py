@@ -29,7 +29,7 @@ Stream = Literal["draw", "accept", "recover"]
 _STREAMS: dict[Stream, int] = {"draw": 0, "accept": 1, "recover": 2}
 _BLOCK = 256  # uniforms generated at once
 _TOP = 64  # candidates that top-p tries before it sorts the whole vocabulary
-MOST_VALUES = 2**24  # most values processed at once: 128 MiB of float64
+MAX_VALUES = 2**24  # most values processed at once: 128 MiB of float64
 
 
 class Uniforms:
@@ -62,18 +62,18 @@ class Uniforms:
         return values[offset]
 
 
-def warp(logits: Tensor, sampling: Sampling, *, ask: bool = True) -> Tensor:
+def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
     """Warp logits ``[R, V]`` into float32 distributions ``[R, V]``, as `sampling` specifies.
 
     Distributions are one-hot at temperature 0. If a row of logits contains NaN or +infinity, its
-    distribution contains NaN, and `pick` returns V for the row. See `nucleus` for `ask`.
+    distribution contains NaN, and `pick` returns V for the row. See `nucleus` for `sync`.
     """
     if sampling.greedy:
         values, ids = highest(logits)
         certain = torch.where(values < torch.inf, 1.0, torch.nan).unsqueeze(-1)
         return torch.zeros_like(logits).scatter_(-1, ids.unsqueeze(-1), certain)
     probs = tempered(logits, sampling.temperature, sampling.top_k)
-    return nucleus(probs, sampling.top_p, ask=ask) if sampling.top_p < 1 else probs
+    return nucleus(probs, sampling.top_p, sync=sync) if sampling.top_p < 1 else probs
 
 
 def likeliest(logits: Tensor) -> Tensor:
@@ -105,19 +105,19 @@ def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
     return torch.softmax(logits, dim=-1)
 
 
-def nucleus(probs: Tensor, top_p: float | Tensor, *, ask: bool = True) -> Tensor:
+def nucleus(probs: Tensor, top_p: float | Tensor, *, sync: bool = True) -> Tensor:
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
     `top_p` is a number or ``[R, 1]``. A row sorts its top 64 tokens, or all tokens if the top 64
-    have less mass than `top_p`, so that no row depends on other rows, ties included. With `ask` the
-    host waits to learn whether any row needs all tokens; without `ask` these rows become NaN.
+    have less mass than `top_p`, so that no row depends on other rows, ties included. With `sync`,
+    synchronize to check whether any row needs a full sort; without it these rows become NaN.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
     distribution = _cut(probs, values, ids, top_p)
     if num_sorted < probs.shape[-1]:
         short = (values.sum(-1, keepdim=True) < top_p).squeeze(-1)
-        if not ask:
+        if not sync:
             return distribution.masked_fill_(short.unsqueeze(-1), torch.nan)
         if bool(short.any()):
             some = probs[short]
@@ -153,11 +153,11 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Tensor) -> Tensor:
-    """Run `work` on parts of `rows` ``[R, V]`` and of `beside` ``[R]``; concatenate the results.
+    """Run `work` on parts of `rows` ``[R, V]`` and `beside` ``[R]`` and concatenate the results.
 
-    No part has many more values than `MOST_VALUES`, which bounds the memory besides the rows.
+    No part has many more values than `MAX_VALUES`, which bounds the memory besides the rows.
     """
-    count = -(-rows.numel() // MOST_VALUES)
+    count = -(-rows.numel() // MAX_VALUES)
     if count < 2:
         return work(rows, beside)
     parts = zip(rows.tensor_split(count), beside.tensor_split(count), strict=True)
@@ -173,7 +173,7 @@ def _inverted(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
-    """Verify K drafts by K + 1 target picks for the same u; `ValueError` for another number."""
+    """Verify K drafts by K + 1 target picks for the same u (else `ValueError`)."""
     if len(picks) != len(drafts) + 1:
         raise ValueError(
             f"verify_picks got {len(picks)} picks for {len(drafts)} drafts; it needs one for every "

@@ -33,17 +33,17 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
 MASKED = -1
 """Marks a masked slot, which shows no token."""
 
-MOST_DRAFTS = 120
+MAX_DRAFTS = 120
 """Most rows of drafts in one verifying call. After the longest prompt and answer, every cache has
 room for these rows and for the row before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling settings: temperature, top-k, top-p, budget, stop ids; `ValueError` out of range.
+    """Sampling settings: temperature, top-k, top-p, budget, stop ids.
 
-    The warp order is temperature -> top-k -> top-p (transformers' order); ``temperature=0`` is
-    greedy; ``top_k=0`` and ``top_p=1`` are off.
+    Values out of range raise `ValueError`. The warp order is temperature -> top-k -> top-p
+    (transformers' order); ``temperature=0`` is greedy; ``top_k=0`` and ``top_p=1`` are off.
     """
 
     temperature: float = 0.0
@@ -67,15 +67,15 @@ class Sampling:
         return self.temperature == 0
 
 
-def demand(holds: bool, what: str, value: object, allowed: str) -> None:
-    """Raise `ValueError` about the value of `what` unless `holds`."""
+def demand(holds: bool, name: str, value: object, allowed: str) -> None:
+    """Raise `ValueError` about the value of `name` unless `holds`."""
     if not holds:
-        raise ValueError(f"{what} is {value}; it must be {allowed}")
+        raise ValueError(f"{name} is {value}; it must be {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The slot rows of a call; they follow its token rows and never stay in the cache.
+    """The slot rows of a call, which follow its token rows and never stay in the cache.
 
     Attributes:
         adapter: name of the adapter that the slots run through.
@@ -108,7 +108,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceRule:
-    """The rule that accepts a verified draft; the default keeps the target's distribution.
+    """The rule that accepts a verified draft, by default keeping the target's distribution.
 
     Attributes:
         lenience: a draft is accepted with probability min(1, target / (lenience * draft)); 1 is
@@ -139,15 +139,15 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """The result of a call for its read rows; `output` determines the fields that are set.
+    """The result of a call for its read rows.
 
-    ==========  ====================================================================
-    picks       `picks`: R tokens drawn from the warped distributions with the positional uniforms
-    argmax      `picks`: R likeliest tokens; `confidences`: their unwarped probabilities
-    probs       `probs`: warped distributions ``[R, V]`` (on the device) and `picks` drawn from them
-    logits      `logits`: raw float32 logits ``[R, V]`` (on the device)
-    acceptance  `acceptance`: rejection sampling of `Call.drafts`
-    ==========  ====================================================================
+    `output` determines the fields that are set. ==========
+    ==================================================================== picks       `picks`: R
+    tokens drawn from the warped distributions with the positional uniforms argmax      `picks`: R
+    likeliest tokens; `confidences`: their unwarped probabilities probs       `probs`: warped
+    distributions ``[R, V]`` (on the device) and `picks` drawn from them logits      `logits`: raw
+    float32 logits ``[R, V]`` (on the device) acceptance  `acceptance`: rejection sampling of
+    `Call.drafts` ==========  ====================================================================
 
     Read slots set `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
     `slot_probs` ``[R, V]`` replace the confidences. `slot_barred` is the mass of barred ids in each
@@ -227,8 +227,8 @@ class StepEvent:
     sources: tuple[str, ...] = ()
 
     @property
-    def longest(self) -> int:
-        """Number of drafts on the longest path; in a chain, all drafts."""
+    def max_accepted(self) -> int:
+        """Number of drafts on the longest path (in a chain, all drafts)."""
         return self.drafted if self.depth is None else self.depth
 
 
@@ -247,7 +247,7 @@ Outcome = Generation | Exception
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """What is needed to rebuild a decoder: its name or path, label, and options as text."""
+    """The facts that rebuild a decoder: its name or path, label, and options as text."""
 
     name: str
     label: str | None = None

@@ -1,7 +1,7 @@
 """Prompts with references, drawn from seeded grammars (standard library only).
 
 The zoo has six families; lists are used only if named. A prompt's split depends only on its
-content (see `base.split_of`).
+content (see `base.key_split`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ZOO_SEED = 20_240_115
 
 
 def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
-    """Return endless examples of one family and split; equal arguments give equal examples.
+    """Return endless examples of one family and split, equal for equal arguments.
 
     Raises:
         ValueError: unknown family or split.
@@ -64,6 +64,6 @@ def _zoo_conversations(family: str) -> tuple[Conversation, ...]:
     examples = generate(family, "test", ZOO_SEED)
     while len(chosen) < NUM_ZOO_CONVERSATIONS:
         drawn, name = next(examples), f"zoo-{family}-{len(chosen):05d}"
-        asked = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
-        chosen.setdefault(drawn.turns, asked)
+        item = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
+        chosen.setdefault(drawn.turns, item)
     return tuple(chosen.values())

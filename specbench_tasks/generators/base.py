@@ -38,23 +38,23 @@ Draw = Callable[[random.Random, Split], Item]
 
 
 def texts(name: str) -> dict[str, Any]:
-    """Read a family's sentences and words (``NAME.toml``); the draws depend on their order."""
+    """Read a family's sentences and words (``NAME.toml``), whose order decides the draws."""
     file = files("specbench_tasks") / "generators" / f"{name}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def split_of(key: str) -> Split:
-    """Return the split of a content key, by its checksum; it never depends on a seed."""
+def key_split(key: str) -> Split:
+    """Return the split of a content key, by its checksum and independent of seeds."""
     return "test" if zlib.crc32(key.encode()) % _TEST_SHARE == 0 else "train"
 
 
 def pick(rng: random.Random, pool: Sequence[T]) -> T:
-    """Draw one element of `pool`, uniformly; `pool` must not be empty."""
+    """Draw one element of a `pool` that is not empty, uniformly."""
     return pool[int(rng.random() * len(pool))]
 
 
 def pick_distinct(rng: random.Random, pool: Sequence[T], num: int) -> list[T]:
-    """Draw `num` different elements of `pool` in random order; `num` is at most ``len(pool)``."""
+    """Draw `num` different elements of `pool`, at most ``len(pool)``, in random order."""
     chosen: list[T] = []
     while len(chosen) < num:
         candidate = pick(rng, pool)
@@ -64,7 +64,7 @@ def pick_distinct(rng: random.Random, pool: Sequence[T], num: int) -> list[T]:
 
 
 def single_turn(prompt: str, response: str, *answers: str) -> Item:
-    """Return an item of one turn; its gold answers are `answers`, or the response if none."""
+    """Return an item of one turn with gold answers `answers`, or the response if none."""
     reference = GoldAnswer(answers=answers or (response,))
     return Item(turns=(prompt,), references=(reference,), responses=(response,))
 

@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from functools import cache
 from math import comb, factorial, perm
 
-from specbench_tasks.generators.base import Item, Split, pick, pick_distinct, single_turn, split_of
+from specbench_tasks.generators.base import Item, Split, key_split, pick, pick_distinct, single_turn
 from specbench_tasks.task import LISTS
 
 NUM_ITEMS = 6
 """Number of items in every list."""
 
-_ASKED = {
+_QUESTIONS = {
     "copy": (
         "Repeat this list as it is: {items}",
         "{items} - write the same list again, and nothing else.",
@@ -53,30 +53,30 @@ def written(items: list[str]) -> str:
     return ", ".join(items)
 
 
-def items_of(text: str) -> list[str]:
-    """Return an answer's comma-separated items; other text does not yield single letters."""
+def split_items(text: str) -> list[str]:
+    """Return an answer's comma-separated items, but no single letters of other text."""
     return [part.strip() for part in text.strip().removesuffix(".").split(",")]
 
 
 def draw_copy(rng: random.Random, split: Split) -> Item:
     """Draw a list with one right answer: itself."""
     letters = _letters(rng, split, "copy")[:NUM_ITEMS]
-    prompt = pick(rng, _ASKED["copy"]).format(items=written(letters))
+    prompt = pick(rng, _QUESTIONS["copy"]).format(items=written(letters))
     return single_turn(prompt, written(letters))
 
 
 def draw_replace(rng: random.Random, split: Split) -> Item:
     """Draw a list and a new item, with a right answer for each item that it may replace."""
     *letters, new = _letters(rng, split, "replace")
-    prompt = pick(rng, _ASKED["replace"]).format(items=written(letters), new=new)
+    prompt = pick(rng, _QUESTIONS["replace"]).format(items=written(letters), new=new)
     answers = [written([*letters[:i], new, *letters[i + 1 :]]) for i in range(NUM_ITEMS)]
     return single_turn(prompt, pick(rng, answers), *answers)
 
 
 def draw_shuffle(rng: random.Random, split: Split) -> Item:
-    """Draw a list; any other order of it is right, and the gold answer is the list itself."""
+    """Draw a list whose gold answer is the list itself, any other order of which is right."""
     letters = _letters(rng, split, "shuffle")[:NUM_ITEMS]
-    prompt = pick(rng, _ASKED["shuffle"]).format(items=written(letters))
+    prompt = pick(rng, _QUESTIONS["shuffle"]).format(items=written(letters))
     response = letters
     while response == letters:
         response = pick_distinct(rng, letters, NUM_ITEMS)
@@ -87,7 +87,7 @@ def _letters(rng: random.Random, split: Split, family: str) -> list[str]:
     """Draw different letters, one more than a list has."""
     while True:
         letters = pick_distinct(rng, string.ascii_uppercase, NUM_ITEMS + 1)
-        if split_of(f"{family} {letters}") == split:
+        if key_split(f"{family} {letters}") == split:
             return letters
 
 

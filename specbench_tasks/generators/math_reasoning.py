@@ -13,9 +13,9 @@ from specbench_tasks.generators.base import (
     Item,
     Split,
     he_or_she,
+    key_split,
     pick,
     single_turn,
-    split_of,
     texts,
 )
 
@@ -25,7 +25,7 @@ _DRILL_SHARE = 0.15
 
 
 def working(value: int, step: int) -> tuple[str, int]:
-    """Write out the working of one change of `value`; return it with the new value."""
+    """Write out the working of one change of `value` and return it with the new value."""
     amount, total = abs(step), value + step
     tens, ones = amount // 10 * 10, amount % 10
     if step > 0:
@@ -57,11 +57,11 @@ def draw(rng: random.Random, split: Split) -> Item:
         start = boxes * each if packed else rng.randint(8, 90)
         steps = _draw_steps(rng, start, num_steps)
         if drill and rng.random() < 0.3:
-            if split_of(f"math {boxes}*{each}") == split:
+            if key_split(f"math {boxes}*{each}") == split:
                 return _times(boxes, each)
             continue
         key = (f"{boxes}*{each}" if packed else str(start)) + "".join(f"{s:+}" for s in steps)
-        if split_of(f"math {key}") == split:
+        if key_split(f"math {key}") == split:
             break
     if drill:
         return _drill(rng, start, steps[0])
@@ -98,12 +98,12 @@ def _story(
     value = start
     for index, step in enumerate(steps):
         verb, tail = pick(rng, _TEXTS["more" if step > 0 else "less"])
-        what = f"{verb} {abs(step)} {tail}".rstrip()
+        action = f"{verb} {abs(step)} {tail}".rstrip()
         opener = ("", "Then ", "After that, ")[index]
         he_now = he if opener else he.capitalize()
         text, value = working(value, step)
-        prompt.append(f"{opener}{he_now} {what}.")
-        answer.append(f"{opener}{he_now} {what}: {text}.")
+        prompt.append(f"{opener}{he_now} {action}.")
+        answer.append(f"{opener}{he_now} {action}: {text}.")
     prompt.append(pick(rng, _TEXTS["questions"]).format(name=name, items=items))
     answer.append(f"So {name} has {value} {items} now. The answer is {value}.")
     return single_turn(" ".join(prompt), " ".join(answer), str(value))

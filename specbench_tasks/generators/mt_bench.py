@@ -19,9 +19,9 @@ from specbench_tasks.generators.base import (
     Split,
     he_or_she,
     his_or_her,
+    key_split,
     pick,
     pick_distinct,
-    split_of,
     texts,
 )
 from specbench_tasks.task import Constraint, GoldAnswer
@@ -34,12 +34,12 @@ Turn = tuple[str, GoldAnswer, str]
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one two-turn conversation; hero, animal and demanded words are the content key."""
+    """Draw one two-turn conversation, keyed by hero, animal and demanded words."""
     while True:
         name, friend = pick_distinct(rng, NAMES, 2)
         animal = pick(rng, ANIMALS)
         words = pick_distinct(rng, THINGS, 3)
-        if split_of(f"mt_bench {name} {animal} {words}") == split:
+        if key_split(f"mt_bench {name} {animal} {words}") == split:
             break
     slots = {
         "name": name,

@@ -13,7 +13,7 @@ from specbench_tasks.generators.base import NAMES, Item, Split, pick, single_tur
 
 
 class Country(NamedTuple):
-    """A country; questions ask only for `capital`, `language`, `currency` or `dish`."""
+    """A country, with questions only for `capital`, `language`, `currency` or `dish`."""
 
     name: str
     capital: str

@@ -17,10 +17,10 @@ from specbench_tasks.generators.base import (
     THINGS,
     Item,
     Split,
+    key_split,
     pick,
     pick_distinct,
     single_turn,
-    split_of,
     texts,
 )
 
@@ -35,22 +35,22 @@ def draw(rng: random.Random, split: Split) -> Item:
         people = [_values(rng), _values(rng)]
         kinds = pick_distinct(rng, tuple(_FACTS), len(_FACTS))
         index = rng.randrange(len(kinds))
-        asked, kind = index // 2, kinds[index]
-        if split_of(f"rag {kind} {names} {people[asked].values()}") == split:
+        person, kind = index // 2, kinds[index]
+        if key_split(f"rag {kind} {names} {people[person].values()}") == split:
             break
-    told = [
-        " ".join(_FACTS[k]["told"].format(name=name, **values) for k in own)
-        for name, values, own in zip(names, people, (kinds[:2], kinds[2:]), strict=True)
+    texts = [
+        " ".join(_FACTS[k]["told"].format(name=name, **values) for k in pair)
+        for name, values, pair in zip(names, people, (kinds[:2], kinds[2:]), strict=True)
     ]
-    docs = " ".join(f"[{number}] {text}" for number, text in enumerate(told, start=1))
-    question = pick(rng, _FACTS[kind]["asked"]).format(name=names[asked])
+    docs = " ".join(f"[{number}] {text}" for number, text in enumerate(texts, start=1))
+    question = pick(rng, _FACTS[kind]["asked"]).format(name=names[person])
     prompt = pick(rng, _TEXTS["instructions"]).format(docs=docs, question=question)
-    claim = _FACTS[kind]["told"].format(name=names[asked], **people[asked])
+    claim = _FACTS[kind]["told"].format(name=names[person], **people[person])
     answer = (
-        f"The question is about {names[asked]}. The documents say that {claim} The other document "
-        f"is about {names[1 - asked]}. So the answer is {people[asked][kind]}."
+        f"The question is about {names[person]}. The documents say that {claim} The other document "
+        f"is about {names[1 - person]}. So the answer is {people[person][kind]}."
     )
-    return single_turn(prompt, answer, people[asked][kind])
+    return single_turn(prompt, answer, people[person][kind])
 
 
 def _values(rng: random.Random) -> dict[str, str]:

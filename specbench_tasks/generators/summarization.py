@@ -17,10 +17,10 @@ from specbench_tasks.generators.base import (
     SURNAMES,
     Item,
     Split,
+    key_split,
     pick,
     pick_distinct,
     single_turn,
-    split_of,
     texts,
 )
 
@@ -29,11 +29,11 @@ _KINDS = _TEXTS["kinds"]
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one news item; its slots together are the content key."""
+    """Draw one news item, whose content key is its slots together."""
     while True:
         kind_index = rng.randrange(len(_KINDS))
         slots = _slots(rng)
-        if split_of(f"summarization {kind_index} {sorted(slots.items())}") == split:
+        if key_split(f"summarization {kind_index} {sorted(slots.items())}") == split:
             break
     kind = _KINDS[kind_index]
     body = [pick(rng, fact) for fact in kind["facts"]]

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specbench_tasks.generators.base import NAMES, Item, Split, pick, single_turn, split_of, texts
+from specbench_tasks.generators.base import NAMES, Item, Split, key_split, pick, single_turn, texts
 
 
 class Noun(NamedTuple):
@@ -44,14 +44,14 @@ _ENDINGS = {
 
 
 def draw(rng: random.Random, split: Split) -> Item:
-    """Draw one short text; every sentence by itself belongs to the split."""
+    """Draw one short text, every sentence of which belongs to the split."""
     num = rng.choices((2, 3, 4, 5), (1, 2, 4, 3))[0]
     if split == "test":
         num = max(num, 3)
     pairs: list[tuple[str, str]] = []
     while len(pairs) < num:
         pair = _sentence(rng)
-        if split_of(f"translation {pair[0]}") == split:
+        if key_split(f"translation {pair[0]}") == split:
             pairs.append(pair)
     english, german = (" ".join(sentences) for sentences in zip(*pairs, strict=True))
     return single_turn(pick(rng, _TEXTS["instructions"]).format(text=english), german)

@@ -24,7 +24,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.table_model import TableDrafter, TableModel
-from decoders.core.types import MOST_DRAFTS, Generation, Sampling
+from decoders.core.types import MAX_DRAFTS, Generation, Sampling
 from decoders.hybrid import FirstMatch, Hybrid, Merge
 from tests import recording
 from tests.answer_records import record_of
@@ -75,7 +75,7 @@ def scripted(drafter: Drafter) -> Decoder:
 
 def test_the_first_that_has_enough_drafts_is_taken_and_the_others_are_not_asked() -> None:
     short, long, never = Fixed(1), Fixed(2, 3), Fixed(4)
-    answer = answer_of(scripted(FirstMatch({"a": short, "b": long, "c": never}, least=2)), GREEDY)
+    answer = answer_of(scripted(FirstMatch({"a": short, "b": long, "c": never}, min_run=2)), GREEDY)
     # the last step but one leaves room for a single token: then the last drafter has its turn
     assert short.asked == long.asked == len(answer.steps) - 1
     assert never.asked <= 2
@@ -97,7 +97,7 @@ class Bush(Drafter):
 @pytest.mark.parametrize(("least", "taken"), [(1, "a"), (2, "b"), (3, "b")])
 def test_drafts_count_as_enough_in_a_row_and_not_side_by_side(least: int, taken: str) -> None:
     model = Recording()
-    first = FirstMatch({"a": Bush(), "b": Fixed(4, 5, 6), "c": Fixed(6)}, least=least)
+    first = FirstMatch({"a": Bush(), "b": Fixed(4, 5, 6), "c": Fixed(6)}, min_run=least)
     answer = generate(scripted(first), PROMPT, GREEDY, Models(target=model))
     asked = (1, 2, 3) if taken == "a" else (4, 5, 6)
     assert {call.tokens[1:] for call in model.seen[1:4]} == {asked}
@@ -117,7 +117,7 @@ def test_no_more_drafts_are_merged_than_a_cache_has_room_for() -> None:
     merged = scripted(Merge({"a": Fixed(*first), "b": Fixed(*then)}))
     sampling = dataclasses.replace(GREEDY, max_new_tokens=150)
     generate(merged, PROMPT, sampling, Models(target=model))
-    assert len(model.seen[1].tokens) == 1 + MOST_DRAFTS
+    assert len(model.seen[1].tokens) == 1 + MAX_DRAFTS
 
 
 @pytest.mark.parametrize("how", ["match", "merge"])

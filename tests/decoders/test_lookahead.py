@@ -14,7 +14,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
-from decoders.lookahead import Lookahead, _Pool, _Rows
+from decoders.lookahead import Lookahead, _Ngrams, _WindowTree
 from tests.recording import Recording
 
 PROMPT = [1, 2, 3]
@@ -62,7 +62,7 @@ def test_a_window_gathers_what_it_was_never_shown() -> None:
 
 
 def test_rows_are_a_tree_of_candidates_that_share_what_they_begin_with_and_of_the_window() -> None:
-    rows = _Rows(9)
+    rows = _WindowTree(9)
     for candidate in ([1, 2], [1, 3], [4, 2]):
         rows.add(candidate)
     assert rows.tokens == [9, 1, 2, 3, 4, 2]
@@ -74,20 +74,20 @@ def test_rows_are_a_tree_of_candidates_that_share_what_they_begin_with_and_of_th
 
 
 def test_the_path_follows_the_picks_and_never_into_the_window() -> None:
-    rows = _Rows(9)
+    rows = _WindowTree(9)
     for candidate in ([1, 2], [1, 3], [4, 2]):
         rows.add(candidate)
     rows.look_ahead([[8]])
     assert rows.path([1, 3, 0, 0, 0, 0]) == [0, 1, 3]
     assert rows.path([4, 0, 0, 0, 2, 0]) == [0, 4, 5]
     assert rows.path([8, 0, 0, 0, 0, 0]) == [0]  # the window's token is no candidate
-    assert rows.below(0) == (1, 2)
-    assert rows.below(4) == (2,)
-    assert rows.below(3) == ()
+    assert rows.first_branch(0) == (1, 2)
+    assert rows.first_branch(4) == (2,)
+    assert rows.first_branch(3) == ()
 
 
 def test_the_latest_continuations_are_kept() -> None:
-    pool = _Pool(3, 2)
+    pool = _Ngrams(3, 2)
     pool.gather([1, 2, 3, 1, 4, 5, 1, 2, 3, 1, 6, 6])
     assert pool.after(1) == ((2, 3), (6, 6))
     assert pool.after(2) == ((3, 1),)

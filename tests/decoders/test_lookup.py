@@ -130,8 +130,8 @@ def test_the_prompt_is_matched_from_the_first_step_on() -> None:
 def test_a_match_that_is_too_short_proposes_nothing() -> None:
     text = [1, 2, 3, 70, 9, 2, 3, 80, 5, 3]
     assert _Index(3, text).continuation(1) == (80,)
-    assert _Index(3, text, shortest=2).continuation(1) == ()
-    assert _Index(3, [*text[:-2], 2, 3], shortest=2).continuation(1) == (80,)
+    assert _Index(3, text, min_match=2).continuation(1) == ()
+    assert _Index(3, [*text[:-2], 2, 3], min_match=2).continuation(1) == (80,)
     with pytest.raises(ValueError, match=r"'shortest' of decoder 'lookup' is 4; .* from 1 to n=3"):
         PromptLookup(shortest=4)
 

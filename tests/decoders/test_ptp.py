@@ -27,7 +27,7 @@ from decoders.core.model import Call, Model
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import MOST_DRAFTS, NO_UNIFORM, Generation, Sampling
+from decoders.core.types import MAX_DRAFTS, NO_UNIFORM, Generation, Sampling
 from decoders.ptp import ParallelTokenPrediction
 from tests import recording
 
@@ -323,7 +323,7 @@ def test_a_round_has_no_more_rows_than_the_cache_has_room_for(variant: str) -> N
     sampling = dataclasses.replace(SAMPLING, max_new_tokens=140)
     answer = answer_of(model, "pqd", sampling, slots=64, row_cost=0.0, budget=4000)
     assert answer.tokens == tokens_of_ar(model, PROMPTS[0], sampling)
-    room = len(PROMPTS[0]) + 140 + MOST_DRAFTS + 8
+    room = len(PROMPTS[0]) + 140 + MAX_DRAFTS + 8
     ends = [start + len(places) for start, _, places in model.seen]
     assert max(ends) in (room - 1, room)  # and all of the room is used
 

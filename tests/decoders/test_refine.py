@@ -12,7 +12,7 @@ from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
-from decoders.core.engine.readout import confidence_of
+from decoders.core.engine.readout import rate_confidence
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms, pick, warp
@@ -271,7 +271,7 @@ def test_sampled_refinement_keeps_what_is_surest_by_the_distribution_it_draws_fr
             token = pick(
                 distribution, torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
             )
-            sure = float(confidence_of(distribution, token, confidence))  # type: ignore[arg-type]
+            sure = float(rate_confidence(distribution, token, confidence))  # type: ignore[arg-type]
             found[output] = (int(token), sure)
         surest = sorted(found, key=lambda output: -found[output][1])[:4]  # 7 masks, 3 are left
         kept = [found[output][0] if output in surest else MASKED for output in range(1, 8)]

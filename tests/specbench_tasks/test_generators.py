@@ -9,7 +9,7 @@ import re
 import pytest
 
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, generate, zoo_conversations
-from specbench_tasks.generators.base import Item, Split, split_of
+from specbench_tasks.generators.base import Item, Split, key_split
 from specbench_tasks.generators.qa import COUNTRIES, FRAMES, PHRASINGS, TOPICS
 from specbench_tasks.generators.translation import OBJECTS, noun_phrase
 from specbench_tasks.scorers import PRIMARY, contains_words, score
@@ -78,8 +78,8 @@ def test_no_held_out_translation_shares_a_sentence_with_training() -> None:
 
 
 def test_a_content_key_belongs_to_one_split_whatever_the_seed() -> None:
-    splits = [split_of(f"key {index}") for index in range(4000)]
-    assert splits == [split_of(f"key {index}") for index in range(4000)]
+    splits = [key_split(f"key {index}") for index in range(4000)]
+    assert splits == [key_split(f"key {index}") for index in range(4000)]
     assert 0.1 < splits.count("test") / len(splits) < 0.15
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from specbench_tasks.generators import generate, zoo_conversations
 from specbench_tasks.generators.base import SPLITS
-from specbench_tasks.generators.lists import NUM_ITEMS, ceiling, items_of
+from specbench_tasks.generators.lists import NUM_ITEMS, ceiling, split_items
 from specbench_tasks.registry import list_tasks, load_tasks
 from specbench_tasks.scorers import PRIMARY, score
 from specbench_tasks.task import FAMILIES, LISTS, GoldAnswer
@@ -105,8 +105,8 @@ def test_every_generated_list_is_right_and_belongs_to_one_split(family: str) -> 
             (reference,), (response,) = example.references, example.responses
             assert reference is not None
             assert score(family, response, reference) == {PRIMARY[family]: 1.0}
-            assert len(set(items_of(response))) == NUM_ITEMS
-            prompts[split].add(" ".join(sorted(items_of(reference.answers[0]))) + response)
+            assert len(set(split_items(response))) == NUM_ITEMS
+            prompts[split].add(" ".join(sorted(split_items(reference.answers[0]))) + response)
     assert not prompts["train"] & prompts["test"]
 
 

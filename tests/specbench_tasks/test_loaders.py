@@ -50,7 +50,7 @@ def test_a_local_parquet_folder_loads_like_a_hub_dataset(hub_cache: Path) -> Non
 def test_a_tree_that_is_no_dataset_is_refused_before_it_is_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaders, "_MOST_FILES", 3)
+    monkeypatch.setattr(loaders, "_MAX_FILES", 3)
     (tmp_path / "a" / "b").mkdir(parents=True)
     for name in ("a/one.txt", "a/b/two.txt"):
         (tmp_path / name).write_text("x")

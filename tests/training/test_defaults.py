@@ -11,7 +11,7 @@ import torch
 from bench.plan.devices import open_device
 from tests.command_line import bench
 from training.recipe import ZOO
-from training.run import _device_of
+from training.run import _choose_device
 
 VERBS = (
     ("ptp",),
@@ -45,5 +45,5 @@ def test_no_verb_writes_to_the_shipped_zoo_unless_it_is_named(
 def test_training_runs_where_bench_run_does(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(has_gpu))
-    assert _device_of(None).type == open_device(None).type == ("cuda" if has_gpu else "cpu")
-    assert _device_of("cpu").type == "cpu"
+    assert _choose_device(None).type == open_device(None).type == ("cuda" if has_gpu else "cpu")
+    assert _choose_device("cpu").type == "cpu"

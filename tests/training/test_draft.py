@@ -240,7 +240,7 @@ def test_the_model_whose_drafts_stood_most_often_is_written(
     weight = job.trained.model.norm.weight
     for step, stood in ((1, 0.5), (2, last)):
         weight.data.fill_(step)
-        job._stood = stood
+        job._mean_run = stood
         job._best.offer(step, stood, job.trained)
     job.export(tmp_path / "out")
     kept = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()

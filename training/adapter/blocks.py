@@ -45,7 +45,7 @@ class BlocksTable(RecipeTable):
 
 
 class BlockRules(BlocksTable):
-    """Draws blocks. Tokens in `stops` end an answer; slots stay below the position `room`."""
+    """Draws blocks below position `room` that end at tokens in `stops`."""
 
     stops: frozenset[int] = frozenset()
     room: int = 2**31
@@ -55,11 +55,11 @@ class BlockRules(BlocksTable):
         stops = (index + 1 for index in range(start, end) if row.ids[index] in self.stops)
         return next(stops, end)
 
-    def size(self, row: Row, start: int, end: int, longest: int, rng: np.random.Generator) -> int:
-        """Return a block's size n; it may extend past a stop token, but not past truncated text."""
-        size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else longest
+    def size(self, row: Row, start: int, end: int, max_size: int, rng: np.random.Generator) -> int:
+        """Return a block's size n, which may pass a stop token, but not truncated text's end."""
+        size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else max_size
         stopped = row.ids[end - 1] in self.stops
-        return min(size, longest, (self.room if stopped else min(end, self.room)) - start)
+        return min(size, max_size, (self.room if stopped else min(end, self.room)) - start)
 
     def masked(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draw a mask ``[n]`` of a block's masked slots."""
@@ -75,18 +75,18 @@ class BlockRules(BlocksTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Shown tokens and targets of the slots of blocks; every field is ``[B, Q]``.
+    """Shown tokens and targets of the slots of blocks, all ``[B, Q]``.
 
     `shown` is the token at a slot's own position, or `MASKED`; `target` is the token it predicts
-    (0: none). `own` marks slots that show the student's predictions; `learn` marks slots whose
-    target is masked or `own`; `inside` marks targets in the answer, its stop token included.
+    (0: none). `is_own` marks slots that show the student's predictions; `learn` marks slots whose
+    target is masked or `is_own`; `inside` marks targets in the answer, stop token included.
     """
 
     shown: Tensor
     target: Tensor
     learn: Tensor
     inside: Tensor
-    own: Tensor
+    is_own: Tensor
 
     def to(self, device: torch.device) -> Blocks:
         """Return the same blocks on a device."""
@@ -114,7 +114,7 @@ def hide(
 ) -> Blocks:
     """Draw the masks of the `placed` blocks and return slots of `shape` ``[B, Q]``."""
     shown, target = np.full(shape, MASKED, np.int64), np.zeros(shape, np.int64)
-    learn, inside, own = (np.zeros(shape, bool) for _ in range(3))
+    learn, inside, is_own = (np.zeros(shape, bool) for _ in range(3))
     for b, where, start, end in placed:
         size = where.stop - where.start
         text = rows[b].ids[start : min(end, start + size)]
@@ -122,11 +122,11 @@ def hide(
         masked = rules.masked(size, rng)
         shows = ~masked
         shows[0] = False  # the first token comes from the target
-        own[b, where] = shows & (rng.random() < rules.own)
+        is_own[b, where] = shows & (rng.random() < rules.own)
         shown[b, where] = np.where(masked, MASKED, tokens)
         predicts = slice(where.start, where.stop - 1)
         target[b, predicts] = tokens[1:]
-        learn[b, predicts] = (masked | own[b, where])[1:]
+        learn[b, predicts] = (masked | is_own[b, where])[1:]
         inside[b, predicts] = np.arange(start + 1, start + size) < end
-    arrays = {"shown": shown, "target": target, "learn": learn, "inside": inside, "own": own}
+    arrays = {"shown": shown, "target": target, "learn": learn, "inside": inside, "is_own": is_own}
     return Blocks(**{name: torch.from_numpy(array) for name, array in arrays.items()})

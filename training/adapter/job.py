@@ -16,8 +16,8 @@ from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
 from training.adapter.blocks import BlockRules
-from training.adapter.objectives import Outcome, clean_loss, loss_of, predictions, run
-from training.adapter.recipe import RunTable
+from training.adapter.objectives import Outcome, clean_loss, predictions, run, slot_loss
+from training.adapter.recipe import AdapterRunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
@@ -42,12 +42,12 @@ class AdapterJob(JudgedJob):
         student: Student,
         source: Source,
         sampling: WindowSampling,
-        settings: RunTable,
+        settings: AdapterRunTable,
         reporter: Reporter,
         pad: int,
         blocks: BlockRules | None = None,
     ) -> None:
-        """Take any token id as `pad`; `blocks` are only for a refining adapter."""
+        """Take any token id as `pad`, and `blocks` only for a refining adapter."""
         self.blocks, self.student, self.source, self.sampling = blocks, student, source, sampling
         self.run, self.reporter, self.pad, self.trained = settings, reporter, pad, student.adapter
 
@@ -68,7 +68,7 @@ class AdapterJob(JudgedJob):
                 yield piece
 
     def _length(self, step: int) -> int:
-        """Return the slots per window; with `run.strides`, those of the current stride."""
+        """Return the slots per window (with `run.strides`, those of the current stride)."""
         strides = self.run.strides
         if not strides:
             return self.trained.config.num_slots
@@ -83,9 +83,9 @@ class AdapterJob(JudgedJob):
     def _loss(self, outcome: Outcome, rows: Sequence[Row]) -> Tensor:
         """Return the objective's loss, mixed with hard labels and the loss of token rows."""
         share, weight = self.run.label_share, self.run.clean
-        loss = loss_of(self.student, outcome, self.run.objective)
+        loss = slot_loss(self.student, outcome, self.run.objective)
         if share:
-            loss = (1 - share) * loss + share * loss_of(self.student, outcome, "one-hot")
+            loss = (1 - share) * loss + share * slot_loss(self.student, outcome, "one-hot")
         if weight == 0:
             return loss
         clean = clean_loss(self.student, outcome, learnt(rows).to(loss.device))
@@ -131,7 +131,7 @@ class AdapterJob(JudgedJob):
             return HeldOutReport.of(usual, by_ratio=by_ratio)
         isd = variant == "isd"
         greedy = self.tally(greedy=True) if isd or self.sampling.greedy else None
-        return HeldOutReport.of(usual, greedy, opened=self.tally(warp=(1.0, 1.0)) if isd else None)
+        return HeldOutReport.of(usual, greedy, isd=self.tally(warp=(1.0, 1.0)) if isd else None)
 
     @torch.no_grad()
     def tally(
@@ -167,11 +167,11 @@ class AdapterJob(JudgedJob):
         return tally
 
     def export(self, folder: Path) -> None:
-        """Write the adapter with its held-out report; the student is unusable afterwards.
+        """Write the adapter with its held-out report.
 
-        Ungated deltas apply to every row, so they are merged into the model's weights, written to
-        ``FOLDER/draft`` (or ``FOLDER/model`` with masks, where the model verifies itself). The
-        adapter then has only its embedding.
+        The student is unusable afterwards. Ungated deltas apply to every row, so they are merged
+        into the model's weights, written to ``FOLDER/draft`` (or ``FOLDER/model`` with masks, where
+        the model verifies itself). The adapter then has only its embedding.
         """
         dtype, trained = getattr(torch, self.run.stored), self.trained
         config = dataclasses.replace(trained.config, base=self.base, measured=self.chosen())
@@ -187,6 +187,6 @@ class AdapterJob(JudgedJob):
 
 
 def rows_at(rows: Sequence[Row], temperature: float) -> list[Row]:
-    """Return the rows sampled at a temperature; if none, all rows, without their temperatures."""
-    own = [row for row in rows if row.temperature == temperature]
-    return own or [dataclasses.replace(row, temperature=None) for row in rows]
+    """Return the rows sampled at a temperature, or all rows without their temperatures."""
+    group = [row for row in rows if row.temperature == temperature]
+    return group or [dataclasses.replace(row, temperature=None) for row in rows]

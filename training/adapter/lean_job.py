@@ -22,7 +22,7 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
 from training.adapter.student import ContextCache, Student, gather_rows
-from training.adapter.windows import Windows, carried, edges, explain
+from training.adapter.windows import Windows, edges, explain, sources
 from training.forward import additive
 from training.loop import Piece
 from training.text.data import Row, learnt, stored_completions
@@ -36,7 +36,7 @@ class LeanStudent(Student):
     """
 
     def __init__(self, module: Any, adapter: SlotAdapter) -> None:
-        """Freeze `module`, a Llama in float32 or bfloat16; other models raise `ValueError`."""
+        """Freeze `module`, a Llama in float32 or bfloat16 (others raise `ValueError`)."""
         if not adapter.config.rank or adapter.config.standalone:
             raise ValueError(
                 "run.lean trains low-rank adapters that are not standalone; set adapter.rank to "
@@ -56,11 +56,11 @@ class LeanStudent(Student):
         self._entering: Tensor | None = None
         layers[enter].register_forward_pre_hook(self._note)
 
-    def _note(self, _: Any, given: tuple[Tensor, ...]) -> None:
-        self._entering = given[0]
+    def _note(self, _: Any, args: tuple[Tensor, ...]) -> None:
+        self._entering = args[0]
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """See `Student.context`; the cache also keeps the inputs of the layer where slots enter."""
+        """Cache a context (`Student.context`) and the inputs of the layer where slots enter."""
         hidden, cache = super().context(ids.to(self.device))
         cache.entering, self._entering = self._entering, None
         return hidden, cache
@@ -123,8 +123,8 @@ def attend_windows(
     far.view(batch, groups, windows, -1, length).add_(masks[0][:, None, :, None])
     near.view(batch, groups, windows, slots, share, slots).add_(masks[1][:, None, :, :, None])
     seen = torch.cat([far, near.view(len(far), -1, slots)], -1).softmax(-1)
-    own = torch.bmm(seen[..., length:].reshape(len(near), -1, slots), v)
-    mixed = torch.bmm(seen[..., :length], far_value) + own.view(q.shape)
+    near_values = torch.bmm(seen[..., length:].reshape(len(near), -1, slots), v)
+    mixed = torch.bmm(seen[..., :length], far_value) + near_values.view(q.shape)
     mixed = mixed.view(batch, groups, windows, slots, share, size).permute(0, 2, 3, 1, 4, 5)
     return mixed.reshape(batch, windows * slots, heads, size)
 
@@ -135,7 +135,7 @@ Top = tuple[Tensor, Tensor]
 """The teacher's likeliest tokens, int64 ``[M, T]`` in descending order, and their logits."""
 
 
-class ShortHead:
+class WordHead:
     """The rows of an output head for frequent words, and for the words that a batch needs."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
@@ -144,14 +144,14 @@ class ShortHead:
         self._index = torch.full((len(weight),), -1, device=weight.device)
         self._index[self.words] = torch.arange(len(self.words), device=weight.device)
 
-    def of(self, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows ``[U, D]`` that include all words `asked`, and the indices of these words."""
+    def of(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows ``[U, D]`` that include all words `words`, and the indices of these words."""
         if not len(self.words):
-            return self.weight, asked
-        others = torch.unique(asked[self._index[asked] < 0])
+            return self.weight, words
+        missing = torch.unique(words[self._index[words] < 0])
         index, first = self._index.clone(), len(self.words)
-        index[others] = torch.arange(first, first + len(others), device=index.device)
-        return self.weight[torch.cat([self.words, others])], index[asked]
+        index[missing] = torch.arange(first, first + len(missing), device=index.device)
+        return self.weight[torch.cat([self.words, missing])], index[words]
 
 
 def taught_loss(
@@ -169,18 +169,18 @@ def taught_loss(
     The loss mixes cross-entropy with the teacher's distribution and cross-entropy with labels
     (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, it uses labels only.
     Distributions are at the slots' temperatures ``[M]``: the student's over the head's words (see
-    `ShortHead.of`), the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
+    `WordHead.of`), the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
     """
-    asked = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
-    rows, index = rows_of(asked)
+    words = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
+    rows, index = rows_of(words)
     logs = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
-    known = logs.gather(1, index)
-    labels = -known[:, 0]
+    values = logs.gather(1, index)
+    labels = -values[:, 0]
     if top is None:
         return (labels * weight).sum()
     distribution = (top[1] / temperature[:, None]).softmax(-1)
-    taught = -(distribution * known[:, 1:]).sum(-1)
-    return (((1 - label_share) * taught + label_share * labels) * weight).sum()
+    soft = -(distribution * values[:, 1:]).sum(-1)
+    return (((1 - label_share) * soft + label_share * labels) * weight).sum()
 
 
 _CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are in memory at a time
@@ -190,11 +190,11 @@ class LeanJob(AdapterJob):
     """An `AdapterJob` with the lean pass and its loss, on rows with their sampling temperature."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
-        """Take the arguments of `AdapterJob`; data other than completions raise `ValueError`."""
+        """Take the arguments of `AdapterJob` (data other than completions raise `ValueError`)."""
         super().__init__(*parts, **options)
         words = stored_completions(self.source, "run.lean").frequent(self.run.head_words)
         weight = self.student.head.weight
-        self.head = ShortHead(weight, torch.tensor(words, dtype=torch.int64, device=weight.device))
+        self.head = WordHead(weight, torch.tensor(words, dtype=torch.int64, device=weight.device))
 
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
         student, variant, run = self.student, self.student.adapter.config.variant, self.run
@@ -204,13 +204,13 @@ class LeanJob(AdapterJob):
             u = torch.full_like(windows.noise, NO_UNIFORM)
             target, usable, top = windows.blocks.target, windows.blocks.learn, None
         else:
-            asked = learnt(rows).to(windows.ids.device)
-            temperature = torch.tensor([row.temperature or 1.0 for row in rows]).to(asked.device)
+            mask = learnt(rows).to(windows.ids.device)
+            temperature = torch.tensor([row.temperature or 1.0 for row in rows]).to(mask.device)
             facts, (ids, logits) = ask_teacher(
-                *(student.teacher_logits, windows.ids, hidden, asked),
+                *(student.teacher_logits, windows.ids, hidden, mask),
                 *(temperature, run.teacher_top),
             )
-            before = carried(windows, variant)
+            before = sources(windows, variant)
             likeliest, left, mass = (fact.gather(1, before) for fact in facts)
             u, target, usable = explain(windows, likeliest, left, mass, variant)
             row, slot = usable.nonzero().unbind(1)
@@ -236,23 +236,23 @@ def ask_teacher(
     read: Callable[[Tensor], Tensor],
     ids: Tensor,
     hidden: Tensor,
-    asked: Tensor,
+    mask: Tensor,
     temperature: Tensor,
     num_top: int,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Top]:
     """Compute the teacher's distributions once per token of `ids` ``[B, S]``, for all windows.
 
-    `read` computes logits from the hidden states ``[B, S, D]``. `asked` is a mask ``[B, S]`` of the
+    `read` computes logits from the hidden states ``[B, S, D]``. `mask` is a mask ``[B, S]`` of the
     tokens to compute, never the first of a row. `temperature` ``[B]`` is that of each row's windows
     (1 if greedy). Return, ``[B, S]`` each, the teacher's argmax for each token, and the left edge
     and width of the token's interval (float64); and the teacher's likeliest tokens and their
-    logits, ``[B, S, num_top]``. Values of tokens outside `asked` are 0.
+    logits, ``[B, S, num_top]``. Values of tokens outside `mask` are 0.
     """
     likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
     mass = torch.zeros_like(left)
     top_ids = torch.zeros(*ids.shape, num_top, dtype=torch.int64, device=ids.device)
     top_logits = torch.zeros(*ids.shape, num_top, device=ids.device)
-    for chunk in torch.split(asked.nonzero(), _CHUNK_ON_GPU if ids.is_cuda else _CHUNK):
+    for chunk in torch.split(mask.nonzero(), _CHUNK_ON_GPU if ids.is_cuda else _CHUNK):
         row, index = chunk.unbind(1)
         logits = read(hidden[row, index - 1])
         top = logits.topk(num_top)

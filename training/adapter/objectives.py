@@ -24,10 +24,10 @@ from decoders.core.sampling import pick
 from decoders.core.types import MASKED, NO_UNIFORM
 from training.adapter.blocks import Blocks
 from training.adapter.student import ContextCache, Student, gather_rows
-from training.adapter.windows import LEAST_MASS, Windows, carried, edges, explain, warped
+from training.adapter.windows import MIN_MASS, Windows, edges, explain, sources, warped
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
-Judged = tuple[Tensor, Tensor, Tensor]
+Judgement = tuple[Tensor, Tensor, Tensor]
 """For M slots: right or not (or the probability), confidence, and a mask of slots that count."""
 
 
@@ -48,12 +48,12 @@ class Outcome:
 
 
 def run(student: Student, windows: Windows, top_k: int) -> Outcome:
-    """Return the student's predictions on windows; `top_k` is that of the windows' sampling."""
+    """Return the student's predictions on windows sampled with `top_k`."""
     variant = student.adapter.config.variant
     windows = windows.to(student.device)
     hidden, cache = student.context(windows.ids)
     if windows.blocks is None:
-        teacher, before = student.teacher(windows.ids, hidden), carried(windows, variant)
+        teacher, before = student.teacher(windows.ids, hidden), sources(windows, variant)
         with torch.no_grad():
             logits = student.teacher_logits(gather_rows(teacher, (before - 1).clamp(min=0)))
             left, mass = edges(logits, windows.ids.gather(1, before), windows.warp, top_k)
@@ -61,7 +61,7 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
     else:
         teacher, target, usable = hidden, windows.blocks.target, windows.blocks.learn
         u = torch.full_like(windows.noise, NO_UNIFORM)
-        windows = _showing_own(student, windows, windows.blocks, u, cache)
+        windows = _show_predictions(student, windows, windows.blocks, u, cache)
     states = student.states(cache, u, windows)
     return Outcome(
         windows=windows,
@@ -74,23 +74,23 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
 
 
 @torch.no_grad()
-def _showing_own(
+def _show_predictions(
     student: Student, windows: Windows, blocks: Blocks, u: Tensor, cache: ContextCache
 ) -> Windows:
     """Fill in the student's own tokens of blocks, which it first predicts from masks."""
-    if not bool(blocks.own.any()):
+    if not bool(blocks.is_own.any()):
         return windows
 
     def showing(shown: Tensor) -> Windows:
         return dataclasses.replace(windows, blocks=dataclasses.replace(blocks, shown=shown))
 
-    first = showing(blocks.shown.masked_fill(blocks.own, MASKED))
+    first = showing(blocks.shown.masked_fill(blocks.is_own, MASKED))
     predicted = student.logits(student.states(cache, u, first)).argmax(-1)
     before = F.pad(predicted, (1, 0))[:, :-1]  # a slot predicts the token after its own
-    return showing(torch.where(blocks.own, before, blocks.shown))
+    return showing(torch.where(blocks.is_own, before, blocks.shown))
 
 
-def loss_of(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:
+def slot_loss(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:
     """Return the summed loss of the usable slots.
 
     Divergences are between unwarped distributions. Greedy windows learn the teacher's argmax.
@@ -122,7 +122,7 @@ def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
+def predictions(student: Student, outcome: Outcome, top_k: int) -> Judgement:
     """Judge the proposal of each usable slot against the teacher.
 
     O-PTP and blocks propose the likeliest token. C-PTP proposes the token that u picks from the
@@ -154,4 +154,4 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> Judged:
     target = torch.where(greedy, teacher.argmax(-1), outcome.target)
     chances = distribution.gather(1, drawn[:, None]).squeeze(1)
     confidences = torch.where(greedy, confidences, chances)
-    return drawn == target, confidences, greedy | (mass > LEAST_MASS)
+    return drawn == target, confidences, greedy | (mass > MIN_MASS)

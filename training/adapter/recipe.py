@@ -1,4 +1,4 @@
-"""The tables of an adapter recipe; for [data] see `training.text.sources.source_of`."""
+"""Read an adapter recipe's tables ([data]: see `training.text.sources.build_source`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from training.recipe import (
     RecipeTable,
     Seed,
     Share,
-    Stored,
+    StorageDType,
     TopP,
 )
 
@@ -62,7 +62,7 @@ class AdapterTable(RecipeTable):
     seed: Seed = 0
 
 
-class RunTable(LoopTable):
+class AdapterRunTable(LoopTable):
     """[run]: objective, length, rates, sizes and evaluation.
 
     Attributes:
@@ -94,7 +94,7 @@ class RunTable(LoopTable):
     eval_steps: Count = 300
     eval_temperature: Rate = 0.7
     eval_top_p: TopP = 0.95
-    stored: Stored = "float16"
+    stored: StorageDType = "float16"
     lean: bool = False
     teacher_top: Count = 16
     head_words: NotNegative = 0
@@ -110,7 +110,7 @@ class AdapterRecipe(Recipe):
     sampling: WindowSampling = WindowSampling()
     blocks: BlocksTable | None = None
     data: dict[str, Any]
-    run: RunTable
+    run: AdapterRunTable
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -147,7 +147,7 @@ class AdapterRecipe(Recipe):
         return self
 
     def decisive(self) -> dict[str, Any]:
-        """Return the deciding settings; with strides, the length too: it says when they change."""
+        """Return the deciding settings, with strides also the length, which says when they end."""
         tables = super().decisive()
         if self.run.strides:
             tables["run"]["num_steps"] = self.run.num_steps

@@ -72,7 +72,7 @@ def rehearse(
 
 
 @contextmanager
-def _refusing(what: str, passing: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+def _refusing(subject: str, passing: type[Exception] | tuple[()] = ()) -> Iterator[None]:
     """Turn errors into a one-line `ValueError`, except memory errors and those in `passing`."""
     try:
         yield
@@ -82,4 +82,4 @@ def _refusing(what: str, passing: type[Exception] | tuple[()] = ()) -> Iterator[
         if is_of_memory(error):
             raise
         reason = textwrap.shorten(str(error), 100, placeholder=" …") or type(error).__name__
-        raise ValueError(f"{what} ({reason}); use another kind, see docs/running.md") from error
+        raise ValueError(f"{subject} ({reason}); use another kind, see docs/running.md") from error

@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from training.adapter.objectives import Judged, Outcome
+from training.adapter.objectives import Judgement, Outcome
 from training.judged import Report
 
 _STRIDES = (4, 8)
@@ -38,10 +38,10 @@ class SlotTally:
         self.rights: list[Tensor] = []
         self.num_windows = 0
 
-    def add(self, outcome: Outcome, judged: Judged) -> None:
+    def add(self, outcome: Outcome, judgement: Judgement) -> None:
         """Add the judged slots of an outcome."""
         windows, usable = outcome.windows, outcome.usable.clone()
-        right, confidence, counts = judged
+        right, confidence, counts = judgement
         table = torch.zeros(usable.shape, dtype=torch.float64, device=usable.device)
         table[usable] = right.double()
         usable[outcome.usable] = counts
@@ -97,11 +97,11 @@ def leading(survival: Sequence[float], num_slots: int) -> float:
 
 
 def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
-    """Return the tokens per call of introspective strided decoding; None: too few trained slots.
+    """Return the tokens per call of introspective strided decoding.
 
-    ``(2 + C_1 + ... + C_{N-2}) / (2 - C_{N-1})``, where C_k (`survival`) is the probability that a
-    stride's first k specs are accepted. If all specs of a round are accepted, the next round
-    verifies; otherwise the next round only proposes.
+    It is None for too few trained slots. ``(2 + C_1 + ... + C_{N-2}) / (2 - C_{N-1})``, where C_k
+    (`survival`) is the probability that a stride's first k specs are accepted. If all specs of a
+    round are accepted, the next round verifies; otherwise the next round only proposes.
 
     Source: I-DLM (arXiv 2604.11035), for probabilities that differ by depth.
     """
@@ -112,7 +112,7 @@ def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutReport(Report):
-    """Held-out figures of an adapter, as stored in ``adapter.json``; by default of sampled windows.
+    """Held-out figures of an adapter, of sampled windows by default, in ``adapter.json``.
 
     `accuracy` and `survival`, P(first g slots right), are by slot; `calibration` is that of
     `SlotTally`. Fields `greedy_*` are for greedy windows; None if these are not trained on. For
@@ -142,10 +142,10 @@ class HeldOutReport(Report):
         sampled: SlotTally,
         greedy: SlotTally | None = None,
         *,
-        opened: SlotTally | None = None,
+        isd: SlotTally | None = None,
         by_ratio: Mapping[float, SlotTally] | None = None,
     ) -> HeldOutReport:
-        """Return the report of tallies; `opened` is for isd, `by_ratio` for blocks."""
+        """Return the report of tallies, `isd` for isd and `by_ratio` for blocks."""
         fields: dict[str, Any] = {"windows": sampled.num_windows}
         for prefix, tally in (("", sampled), ("greedy_", greedy)):
             if tally is not None:
@@ -153,10 +153,10 @@ class HeldOutReport(Report):
                 fields[f"{prefix}survival"] = tally.survival()
                 fields[f"{prefix}leading_16"] = leading(tally.survival(), 16)
                 fields[f"{prefix}calibration"] = tally.calibration()
-        if opened is not None:
-            fields |= {"open_accuracy": opened.accuracy(), "open_survival": opened.survival()}
-            kinds = {"sampled": sampled, "open": opened, "greedy": greedy}
-            found = {
+        if isd is not None:
+            fields |= {"open_accuracy": isd.accuracy(), "open_survival": isd.survival()}
+            kinds = {"sampled": sampled, "open": isd, "greedy": greedy}
+            values = {
                 str(stride): {
                     name: value
                     for name, tally in kinds.items()
@@ -164,12 +164,12 @@ class HeldOutReport(Report):
                 }
                 for stride in _STRIDES
             }
-            fields["tokens_per_call"] = {stride: by for stride, by in found.items() if by}
+            fields["tokens_per_call"] = {stride: by for stride, by in values.items() if by}
         if by_ratio is not None:
             pairs = {ratio: tally.counts[:2].sum(1).tolist() for ratio, tally in by_ratio.items()}
             fields["by_ratio"] = {
-                f"{ratio:g}": round(right / judged, 5) if judged else None
-                for ratio, (judged, right) in pairs.items()
+                f"{ratio:g}": round(right / judgement, 5) if judgement else None
+                for ratio, (judgement, right) in pairs.items()
             }
         return cls(**fields)
 
@@ -192,8 +192,8 @@ class HeldOutReport(Report):
             strides = strides or "none of these strides"
             return f"overlap by depth {shown}; tokens per call: {strides}"
         if self.by_ratio is not None:
-            known = {ratio: share for ratio, share in self.by_ratio.items() if share is not None}
-            shares = ", ".join(f"{share:.3f} at {ratio}" for ratio, share in known.items())
+            ratios = {ratio: share for ratio, share in self.by_ratio.items() if share is not None}
+            shares = ", ".join(f"{share:.3f} at {ratio}" for ratio, share in ratios.items())
             line = f"fully masked: leading correct {leading(self.survival, len(self.survival)):.2f}"
             return f"{line}, accuracy by position {shown}; by share of masks: {shares}"
         line = f"leading correct of 16: {self.leading_16:.2f}"

@@ -22,7 +22,7 @@ from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
-from training.forward import ATTENTION, additive, logits_of
+from training.forward import ATTENTION, additive, head_logits
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 
@@ -33,7 +33,7 @@ class ContextCache(DynamicCache):
     entering: Tensor | None = None
 
     def fork(self) -> ContextCache:
-        """Return a copy to extend; this cache stays unchanged."""
+        """Return a copy to extend, leaving this cache unchanged."""
         other = copy.copy(self)
         other.layers = [copy.copy(layer) for layer in self.layers]
         return other
@@ -55,11 +55,11 @@ class Student:
         None: `module` itself. An unsuitable adapter or architecture raises `ValueError`.
         """
         adapter.check_fits(module)
-        self.facts = _facts_of(module)
+        self.facts = _study(module)
         self.module = module.eval().requires_grad_(False)
         self.other: Any = None
         if teacher is not None:
-            _facts_of(teacher)
+            _study(teacher)
             sizes = [m.get_output_embeddings().weight.shape[0] for m in (module, teacher)]
             if sizes[0] != sizes[1]:
                 raise ValueError(
@@ -69,7 +69,7 @@ class Student:
             self.other = teacher.eval().requires_grad_(False)
         self.adapter, self.gated = adapter, gated
         # ids from the whole vocabulary: in half precision, adjacent special tokens round far apart
-        num, last = min(_CHECKED_TOKENS, longest_row(self.facts)), self.facts.vocab_size - 1
+        num, last = min(_CHECKED_TOKENS, max_row_length(self.facts)), self.facts.vocab_size - 1
         ids = torch.linspace(last / _CHECKED_TOKENS, last, num).long()[None].to(module.device)
         with torch.no_grad():
             expected = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -93,7 +93,7 @@ class Student:
 
     @torch.no_grad()
     def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
-        """Return the teacher's hidden states ``[B, S, D]``; `hidden` are those of `context`."""
+        """Return the teacher's hidden states ``[B, S, D]`` (`hidden` are those of `context`)."""
         if self.other is not None:
             states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
             return states
@@ -101,7 +101,7 @@ class Student:
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of the teacher's hidden states."""
-        return logits_of((self.other or self.module).get_output_embeddings(), hidden)
+        return head_logits((self.other or self.module).get_output_embeddings(), hidden)
 
     def _run_rows(self, ids: Tensor, cache: ContextCache) -> Tensor:
         length = ids.shape[1]
@@ -114,7 +114,7 @@ class Student:
     def slots(
         self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
     ) -> Tensor:
-        """Return hidden states ``[B, Q, D]`` of embedded slots; `mask` is ``[B, Q, S + Q]``."""
+        """Return hidden states ``[B, Q, D]`` of embedded slots under `mask` ``[B, Q, S + Q]``."""
         reach = cache.get_seq_length()
         if any(self.facts.windows.values()):  # a block's slots may go past their row
             reach = max(reach, int(positions.max()) + 1)
@@ -156,8 +156,8 @@ class Student:
         cache = ContextCache()
         hidden = self._run_rows(ids[:, :num_context], cache)
         rest = ids.shape[1] - num_context
-        own = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
-        seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), own], -1)
+        both = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
+        seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), both], -1)
         slots = self._base(
             cache,
             self._masks(seen[None], ids.shape[1]),
@@ -171,7 +171,7 @@ class Student:
         return self.slots(cache, self.embed(u, windows), windows.position, windows.mask())
 
     def embed(self, u: Tensor, windows: Windows) -> Tensor:
-        """Return the slots' inputs ``[B, Q, D]`` for u ``[B, Q]``; slots of blocks show tokens."""
+        """Return the slots' inputs ``[B, Q, D]`` for u ``[B, Q]`` or the tokens of blocks."""
         number = windows.slot(self.adapter.config.variant)
         tokens, anchors, shown = self.module.get_input_embeddings(), None, None
         if self.adapter.config.anchored:
@@ -187,7 +187,7 @@ class Student:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of hidden states."""
-        return logits_of(self.head, hidden)
+        return head_logits(self.head, hidden)
 
     @torch.no_grad()
     def merge(self) -> Any:
@@ -216,18 +216,18 @@ class Student:
 
         If a sliding window hides part of a row of `reach` tokens, raise `ValueError`.
         """
-        most = longest_row(self.facts)
-        if most < min(reach, self.facts.max_length):
+        limit = max_row_length(self.facts)
+        if limit < min(reach, self.facts.max_length):
             raise ValueError(
-                f"rows of {reach} tokens exceed the model's sliding window of {most}; use [data] "
-                f"that is cut into rows, with data.max_tokens at most {most}"
+                f"rows of {reach} tokens exceed the model's sliding window of {limit}; use [data] "
+                f"that is cut into rows, with data.max_tokens at most {limit}"
             )
         added = additive(~seen.to(self.device), self.dtype)[:, None]
         kinds = self.facts.windows
         return added if len(kinds) == 1 else dict.fromkeys(kinds, added)
 
 
-def _facts_of(module: Any) -> Architecture:
+def _study(module: Any) -> Architecture:
     facts = Architecture.of(module, DynamicCache())
     if not facts.reads_hidden:
         raise ValueError(
@@ -237,7 +237,7 @@ def _facts_of(module: Any) -> Architecture:
     return facts
 
 
-def longest_row(facts: Architecture) -> int:
+def max_row_length(facts: Architecture) -> int:
     """Return the length of the longest row that every layer of a model sees in full."""
     return min([facts.max_length, *filter(None, facts.windows.values())])
 

@@ -29,7 +29,7 @@ from training.adapter.blocks import BlockRules, Blocks, Placed, hide, moved
 from training.recipe import NotNegative, Rate, RecipeTable, Share, TopP
 from training.text.data import Row, padded
 
-LEAST_MASS = 2.0**-40  # less likely tokens count as impossible: u cannot pick them
+MIN_MASS = 2.0**-40  # less likely tokens count as impossible: u cannot pick them
 
 
 class WindowSampling(RecipeTable):
@@ -50,7 +50,7 @@ class WindowSampling(RecipeTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """The windows of a batch of rows; every field is ``[B, Q]`` unless said otherwise.
+    """The windows of a batch of rows, with fields ``[B, Q]`` unless said otherwise.
 
     Attributes:
         ids: ``[B, S]`` int64, right-padded.
@@ -88,7 +88,7 @@ class Windows:
 
     def slot(self, variant: Variant) -> Tensor:
         """Return the number of each slot in its window, from 0."""
-        return (self.depth - shift_of(variant)).clamp(min=0)
+        return (self.depth - first_target(variant)).clamp(min=0)
 
     def to(self, device: torch.device) -> Windows:
         """Return the same windows on a device."""
@@ -134,7 +134,7 @@ def draw_windows(
     token, depth = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     number = np.full(shape, -1, np.int64)
     warp, greedy = np.ones((*shape, 2), np.float32), np.zeros(shape, bool)
-    shift = shift_of(variant)
+    shift = first_target(variant)
     drawn: list[Placed] = []
     for b, row in enumerate(rows):
         ends = _ends(row)
@@ -185,13 +185,13 @@ def draw_windows(
     )
 
 
-def shift_of(variant: Variant) -> int:
+def first_target(variant: Variant) -> int:
     """Return the distance from a window's start to the first token that a slot predicts."""
     return int(variant != "o-ptp")
 
 
 def _ends(row: Row) -> list[int]:
-    """Return, per index, the end of its run of learnt tokens; the index itself if not learnt."""
+    """Return, per index, the end of its run of learnt tokens (itself if not learnt)."""
     ends = list(range(len(row.ids) + 1))
     for index in reversed(range(len(row.ids))):
         if row.learn[index]:
@@ -211,16 +211,16 @@ def explain(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return u, target and `usable` of slots, ``[B, Q]`` each, from the teacher's distributions.
 
-    The inputs, for each token of `carried` ``[B, Q]``, are the teacher's argmax, and the left edge
+    The inputs, for each token of `sources` ``[B, Q]``, are the teacher's argmax, and the left edge
     and width of the token's interval (see `edges`). Greedy slots and padding carry `NO_UNIFORM`. A
     slot is usable if, up to its own u, the uniforms make the teacher pick the text. A sampled
     window is usable until the text leaves the nucleus, where no u explains it. A greedy window is
     usable through its first target that is not the teacher's argmax; O-PTP learns the argmax there.
     """
-    tokens = windows.ids.gather(1, carried(windows, variant))
+    tokens = windows.ids.gather(1, sources(windows, variant))
     real = windows.number >= 0
     u = (left + mass * windows.noise).clamp(0, 1 - 2**-53)
-    agrees = torch.where(windows.greedy, tokens == likeliest, mass > LEAST_MASS) & real
+    agrees = torch.where(windows.greedy, tokens == likeliest, mass > MIN_MASS) & real
     before = _chain(agrees, windows.number)
     if variant == "o-ptp":
         usable = before & (agrees | windows.greedy) & real
@@ -231,9 +231,9 @@ def explain(
     return torch.where(windows.greedy | ~real, NO_UNIFORM, u), target, usable
 
 
-def carried(windows: Windows, variant: Variant) -> Tensor:
-    """Return the index of the token whose u each slot carries; 0 for padding."""
-    return (windows.index - shift_of(variant)).clamp(min=0)
+def sources(windows: Windows, variant: Variant) -> Tensor:
+    """Return the index of the token whose u each slot carries, or 0 for padding."""
+    return (windows.index - first_target(variant)).clamp(min=0)
 
 
 def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

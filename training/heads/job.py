@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.adapter.heads import DraftHeads
-from training.forward import logits_of
-from training.heads.recipe import RunTable
+from training.forward import head_logits
+from training.heads.recipe import HeadsRunTable
 from training.judged import JudgedJob, Report
 from training.loop import Piece
 from training.reporter import Reporter, TrainingProgress
@@ -35,7 +35,7 @@ class HiddenJob(JudgedJob):
     """Trains an adapter that reads the same last hidden state as the target's output head."""
 
     def __init__(
-        self, module: Any, heads: Any, source: Source, run: RunTable, reporter: Reporter
+        self, module: Any, heads: Any, source: Source, run: HeadsRunTable, reporter: Reporter
     ) -> None:
         self.module, self.trained = module.eval().requires_grad_(False), heads
         self.heads, self.source, self.run, self.reporter = heads, source, run, reporter
@@ -55,13 +55,13 @@ class HiddenJob(JudgedJob):
 
     def _groups(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Yield groups of rows whose logits do not exceed the limit of a piece."""
-        most = self.run.max_logits // (self.heads.config.num_slots * len(self._head.weight))
-        return groups(rows, max(1, min(self.run.max_tokens, most)))
+        max_tokens = self.run.max_logits // (self.heads.config.num_slots * len(self._head.weight))
+        return groups(rows, max(1, min(self.run.max_tokens, max_tokens)))
 
     def _batch(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """Return ids ``[B, T]`` and `targets_of` ``[B, T, H]`` of rows."""
+        """Return ids ``[B, T]`` and `head_targets` ``[B, T, H]`` of rows."""
         ids, device = padded(rows), next(self.heads.parameters()).device
-        targets = targets_of(rows, self.heads.config.num_slots)
+        targets = head_targets(rows, self.heads.config.num_slots)
         return ids.to(device), targets.to(device)
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
@@ -78,26 +78,26 @@ class HiddenJob(JudgedJob):
             yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
 
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Yield logits ``[M, H, W]``, `targets_of` ``[M, H]`` and, if learnt, the target's logits.
+        """Yield logits ``[M, H, W]``, `head_targets` ``[M, H]``, and target logits if learnt.
 
         Each item covers some of the states. With None as the target's logits, the text is learnt.
         """
         raise NotImplementedError
 
     def _indices(self, targets: Tensor) -> Tensor:
-        """Return the indices of tokens among the W words of the logits; negative: not included."""
+        """Return the indices of tokens among the W words of the logits (negative: not included)."""
         return targets
 
     @torch.no_grad()
     def held_out(self) -> HeldOut | ByKind:
         """Return the report on held-out rows."""
         rows = self.source.held_out(self.run.eval_rows)
-        ranks, known = [], []
+        ranks, masks = [], []
         for group in self._groups(rows):
             for logits, targets, _ in self._drafted(group):
-                ranks.append(ranks_of(logits, self._indices(targets)).cpu())
-                known.append((targets != NONE).cpu())
-        return HeldOut.of(torch.cat(ranks), torch.cat(known), len(rows))
+                ranks.append(word_ranks(logits, self._indices(targets)).cpu())
+                masks.append((targets != NONE).cpu())
+        return HeldOut.of(torch.cat(ranks), torch.cat(masks), len(rows))
 
     def export(self, folder: Path) -> None:
         """Write the adapter with its held-out report."""
@@ -123,25 +123,25 @@ class HeadsJob(HiddenJob):
             states, chosen = hidden[counts].float(), targets[counts]
         size = max(1, self.run.max_logits // (targets.shape[-1] * len(self._head.weight)))
         for some, targets in zip(torch.split(states, size), torch.split(chosen, size), strict=True):
-            yield logits_of(self._head, self.heads(some)), targets, None
+            yield head_logits(self._head, self.heads(some)), targets, None
 
 
-def ranks_of(logits: Tensor, indices: Tensor) -> Tensor:
-    """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``; W if not included."""
-    own = logits.gather(-1, indices.clamp(min=0)[..., None])
-    return (logits > own).sum(-1).masked_fill(indices < 0, logits.shape[-1])
+def word_ranks(logits: Tensor, indices: Tensor) -> Tensor:
+    """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``, or W if not included."""
+    values = logits.gather(-1, indices.clamp(min=0)[..., None])
+    return (logits > values).sum(-1).masked_fill(indices < 0, logits.shape[-1])
 
 
-def targets_of(rows: Sequence[Row], num_heads: int) -> Tensor:
-    """Return each head's target token at each index, int64 ``[B, T, H]``; `NONE` if not learnt.
+def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
+    """Return each head's target at each index (`NONE`: not learnt), int64 ``[B, T, H]``.
 
     The target of head h is the token 2 + h positions later. An index has targets only if the
     next token is in an answer, because states inside a prompt draft nothing.
     """
-    known = learnt(rows)
-    tokens = F.pad(padded(rows).where(known, NONE), (0, 2 + num_heads), value=NONE)
-    targets = tokens[:, 2:].unfold(1, num_heads, 1)[:, : known.shape[1]]
-    return targets.where(F.pad(known, (0, 1))[:, 1:, None], NONE)
+    mask = learnt(rows)
+    tokens = F.pad(padded(rows).where(mask, NONE), (0, 2 + num_heads), value=NONE)
+    targets = tokens[:, 2:].unfold(1, num_heads, 1)[:, : mask.shape[1]]
+    return targets.where(F.pad(mask, (0, 1))[:, 1:, None], NONE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,19 +159,19 @@ class HeldOut(Report):
     leading_among: float
 
     @classmethod
-    def of(cls, ranks: Tensor, known: Tensor, rows: int) -> HeldOut:
+    def of(cls, ranks: Tensor, mask: Tensor, rows: int) -> HeldOut:
         """Return the report for the rank ``[M, H]`` of each target among its head's logits.
 
-        Rank 0 is the likeliest token. `known` ``[M, H]`` marks existing targets; a run of leading
+        Rank 0 is the likeliest token. `mask` ``[M, H]`` marks existing targets; a run of leading
         tokens ends where the answer ends.
         """
-        counts = known.sum(0).clamp(min=1)
+        counts = mask.sum(0).clamp(min=1)
 
         def shares(hits: Tensor) -> list[float]:
-            return [round(share, 4) for share in ((hits & known).sum(0) / counts).tolist()]
+            return [round(share, 4) for share in ((hits & mask).sum(0) / counts).tolist()]
 
         def leading(hits: Tensor) -> float:
-            runs = (hits & known).long().cumprod(-1).sum(-1).double()
+            runs = (hits & mask).long().cumprod(-1).sum(-1).double()
             return round(runs.mean().item(), 3) if len(runs) else 0.0
 
         return cls(
@@ -199,7 +199,7 @@ class HeldOut(Report):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ByKind(Report):
-    """Held-out reports of greedy and sampled text; a report without such text is empty."""
+    """Held-out reports of greedy and sampled text, empty without such text."""
 
     greedy: HeldOut
     sampled: HeldOut
@@ -207,8 +207,8 @@ class ByKind(Report):
     @property
     def score(self) -> float:
         """Return the leading right drafts, averaged over the kinds of text that exist."""
-        known = [kind.leading for kind in (self.greedy, self.sampled) if kind.places]
-        return sum(known) / max(1, len(known))
+        scores = [kind.leading for kind in (self.greedy, self.sampled) if kind.places]
+        return sum(scores) / max(1, len(scores))
 
     def summary(self) -> str:
         """Return one line for the terminal."""

@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.adapter.draft_layer import DraftLayer, ShortHead
-from training.forward import logits_of
+from training.forward import head_logits
 from training.heads.job import NONE, HiddenJob
 from training.text.data import PoolSource, Row
 from training.text.sources import Source
 
-_Ask = Callable[[Sequence[Row], Tensor], Sequence[Tensor]]
+_Compute = Callable[[Sequence[Row], Tensor], Sequence[Tensor]]
 
 
 class LayerJob(HiddenJob):
@@ -34,7 +34,7 @@ class LayerJob(HiddenJob):
     heads: DraftLayer
 
     def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
-        """See `HiddenJob`; a layer with limited words takes the answers' most frequent words."""
+        """Prepare a `HiddenJob`, with the answers' most frequent words if words are limited."""
         super().__init__(module, heads, source, *parts)
         self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
         if num := heads.config.num_words:
@@ -54,33 +54,33 @@ class LayerJob(HiddenJob):
         states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
         return states.float()
 
-    def _asked(self, rows: Sequence[Row], ids: Tensor, ask: _Ask) -> list[Tensor]:
-        """Return the tensors ``[B, T, …]`` that `ask` computes for rows; padding is arbitrary.
+    def _compute(self, rows: Sequence[Row], ids: Tensor, compute: _Compute) -> list[Tensor]:
+        """Return the tensors ``[B, T, …]`` that `compute` computes for rows.
 
-        With `keep_states`, `ask` runs once per row, and floats are kept in half precision.
+        Padding is arbitrary. With `keep_states`, `compute` runs once per row, in half precision.
         """
         if not self.run.keep_states:
-            return list(ask(rows, ids))
+            return list(compute(rows, ids))
         keys = [(row.temperature, *row.ids) for row in rows]
         if missing := [n for n, key in enumerate(keys) if key not in self._kept]:
-            found = ask([rows[n] for n in missing], ids[missing])
+            tensors = compute([rows[n] for n in missing], ids[missing])
             for place, n in enumerate(missing):
-                own = (each[place, : len(rows[n].ids)] for each in found)
-                self._kept[keys[n]] = [_small(each) for each in own]
-        parts = zip(*(self._kept[key] for key in keys), strict=True)
-        return [_whole(pad_sequence(list(each), batch_first=True)) for each in parts]
+                parts = (each[place, : len(rows[n].ids)] for each in tensors)
+                self._kept[keys[n]] = [_small(each) for each in parts]
+        columns = zip(*(self._kept[key] for key in keys), strict=True)
+        return [_whole(pad_sequence(list(each), batch_first=True)) for each in columns]
 
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         depths = self.heads.config.num_slots
         ids, targets = self._batch(rows)
         counts = (targets != NONE).any(-1)
         with torch.no_grad():
-            (hidden,) = self._asked(rows, ids, lambda _, ids: [self._states(ids)])
+            (hidden,) = self._compute(rows, ids, lambda _, ids: [self._states(ids)])
             embedded = self.module.get_input_embeddings()(ids).float()
-            read = logits_of(self._head, hidden)
+            read = head_logits(self._head, hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)
         states = unrolled(self.heads, hidden, embedded, depths)
-        drafted = logits_of(self._head, torch.stack([each[counts] for each in states], 1))
+        drafted = head_logits(self._head, torch.stack([each[counts] for each in states], 1))
         yield drafted, targets[counts], truth
 
 
@@ -99,9 +99,9 @@ def stored_words(source: Source, num: int, num_all: int) -> list[int]:
     If the answers have fewer words, or the source is not a pool of rows, add the lowest other ids.
     """
     frequent = source.frequent(num) if isinstance(source, PoolSource) else []
-    known = set(frequent)
-    others = (word for word in range(num_all) if word not in known)
-    words = [*frequent, *itertools.islice(others, num - len(frequent))]
+    present = set(frequent)
+    rest = (word for word in range(num_all) if word not in present)
+    words = [*frequent, *itertools.islice(rest, num - len(frequent))]
     return sorted(words)
 
 
@@ -114,7 +114,7 @@ def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -
     positions = torch.arange(hidden.shape[1], device=hidden.device)
     causal = torch.ones(len(positions), len(positions), dtype=torch.bool).tril_().to(hidden.device)
     states, out = hidden, []
-    own: list[tuple[Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, Tensor]] = []
     for depth in range(depths):
         rows = layer.enter(states, _ahead(embedded, 1 + depth))
         query, key, value = layer.project(rows, layer.turn(positions + depth))
@@ -122,8 +122,8 @@ def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -
             text_keys, text_values = key, value
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
-            own.append((key, value))
-            attended = _attended(query, text_keys, text_values, own, causal)
+            steps.append((key, value))
+            attended = _attended(query, text_keys, text_values, steps, causal)
         states = layer.leave(rows, attended)
         out.append(states)
     return out
@@ -133,20 +133,20 @@ def _attended(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    own: Sequence[tuple[Tensor, Tensor]],
+    steps: Sequence[tuple[Tensor, Tensor]],
     causal: Tensor,
 ) -> Tensor:
     """Attend from ``[B, H, T, E]`` to the text up to each row and to the row's earlier depths."""
     scale, length = query.shape[-1] ** -0.5, keys.shape[-2]
-    of_text = (query @ keys.transpose(-1, -2)).masked_fill(~causal, float("-inf"))
-    of_own = [(query * key).sum(-1, keepdim=True) for key, _ in own]
-    chances = (torch.cat([of_text, *of_own], -1) * scale).softmax(-1)
+    scores = (query @ keys.transpose(-1, -2)).masked_fill(~causal, float("-inf"))
+    step_scores = [(query * key).sum(-1, keepdim=True) for key, _ in steps]
+    chances = (torch.cat([scores, *step_scores], -1) * scale).softmax(-1)
     attended: Tensor = chances[..., :length] @ values
-    for number, (_, value) in enumerate(own):
+    for number, (_, value) in enumerate(steps):
         attended = attended + chances[..., length + number, None] * value
     return attended
 
 
 def _ahead(values: Tensor, by: int) -> Tensor:
-    """Return values ``[B, T, D]`` shifted left by `by`; the first values wrap to the end."""
+    """Return values ``[B, T, D]`` shifted left by `by`, the first wrapped to the end."""
     return values.roll(-by, 1)

@@ -28,9 +28,9 @@ from training.adapter.lean_job import (
     attend_windows,
     taught_loss,
 )
-from training.adapter.windows import LEAST_MASS
-from training.forward import additive, logits_of
-from training.heads.job import ByKind, HeldOut, ranks_of
+from training.adapter.windows import MIN_MASS
+from training.forward import additive, head_logits
+from training.heads.job import ByKind, HeldOut, word_ranks
 from training.heads.layer_job import LayerJob
 from training.loop import Piece, muon_and_adamw
 from training.reporter import TrainingProgress
@@ -39,7 +39,7 @@ from training.text.data import Row, groups, learnt, padded
 _HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of training
 
 
-class _Slots(NamedTuple):
+class _SlotBatch(NamedTuple):
     """Slots of a group of rows, ``[B, A, K, …]``.
 
     The output head reads `features` ``[…, D + R]``. `inside` marks slots whose `label` is in the
@@ -60,7 +60,7 @@ class ParallelJob(LayerJob):
     heads: ParallelLayers  # type: ignore[assignment]
 
     def __init__(self, *parts: Any) -> None:
-        """See `LayerJob`; scale the drafter's initial states to the size of the target's."""
+        """Initialise as `LayerJob`, with states scaled to the size of the target's."""
         super().__init__(*parts)
         self._generator, rows = torch.Generator(), self.source.rows(0)[:8]
         with torch.no_grad():
@@ -88,7 +88,7 @@ class ParallelJob(LayerJob):
         return torch.cat([self._frozen, self.heads.right], -1)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """See `HiddenJob.pieces`; anchors and uniforms depend only on the step."""
+        """Yield `HiddenJob.pieces` with anchors and uniforms that depend only on the step."""
         self._generator.manual_seed(progress.step)
         return super().pieces(progress)
 
@@ -105,7 +105,7 @@ class ParallelJob(LayerJob):
         with self._autocast():
             loss = taught_loss(
                 slots.features.flatten(0, 2),
-                lambda asked: (self._rows, self._indices(asked).clamp(min=0)),
+                lambda words: (self._rows, self._indices(words).clamp(min=0)),
                 slots.label.flatten(),
                 (slots.top[0].flatten(0, 2), slots.top[1].flatten(0, 2)),
                 torch.ones_like(weight).flatten(),
@@ -115,17 +115,17 @@ class ParallelJob(LayerJob):
         yield loss, int(slots.usable.sum())
 
     def _autocast(self) -> torch.autocast:
-        """Compute the drafter's products in bfloat16 on a GPU; weights and rows stay float32."""
+        """Compute the drafter's products in bfloat16 on a GPU (weights and rows in float32)."""
         on_gpu = self.heads.scale.device.type == "cuda" and torch.cuda.is_available()
         return torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16, enabled=on_gpu)
 
-    def _slots(self, rows: Sequence[Row]) -> _Slots:
+    def _slots(self, rows: Sequence[Row]) -> _SlotBatch:
         """Run the slots of some anchors of each row."""
         heads, device = self.heads, self.heads.scale.device
         anchors, inside, noise = (upload(each, device) for each in self._anchors(rows))
         ids = upload(padded(rows), device)
-        known = [1.0 if row.temperature is None else row.temperature for row in rows]
-        warm = upload(known, device, torch.float32)[:, None, None]  # 0: greedy
+        temperatures = [1.0 if row.temperature is None else row.temperature for row in rows]
+        warm = upload(temperatures, device, torch.float32)[:, None, None]  # 0: greedy
         places = anchors[..., None] + 2 + torch.arange(inside.shape[-1], device=device)
         at = places.clamp(max=ids.shape[1] - 1).flatten(1)
 
@@ -134,7 +134,7 @@ class ParallelJob(LayerJob):
             return values.view(*places.shape, *values.shape[2:])
 
         with torch.no_grad():
-            hidden, *facts = self._asked(rows, ids, self._taught)
+            hidden, *facts = self._compute(rows, ids, self._targets)
             embedded = self.module.get_input_embeddings()(ids).float().roll(-1, 1)
             label, left, mass, likely, logits = map(chosen, (ids, *facts))
             likely = likely.long()
@@ -143,7 +143,7 @@ class ParallelJob(LayerJob):
             u = torch.where(warm == 0, NO_UNIFORM, u)
             logits = logits / torch.where(warm == 0, GREEDY_TEMPERATURE, warm)[..., None]
             logits = logits.masked_fill(self._indices(likely) < 0, -1e9)
-            usable = inside & ((mass > LEAST_MASS) | (warm == 0)) & (self._indices(label) >= 0)
+            usable = inside & ((mass > MIN_MASS) | (warm == 0)) & (self._indices(label) >= 0)
         with self._autocast():
             text = heads.enter(hidden, embedded).float()
             last = text.gather(1, anchors[..., None].expand(-1, -1, text.shape[-1]))
@@ -151,14 +151,14 @@ class ParallelJob(LayerJob):
             states = run_slots(heads, text, slots.flatten(1, 2), anchors).view(slots.shape)
         ones = [] if self._head.bias is None else [torch.ones_like(slots[..., :1])]
         features = torch.cat([states, *ones, heads.left[before]], -1)
-        return _Slots(features, label, inside, usable, (likely, logits))
+        return _SlotBatch(features, label, inside, usable, (likely, logits))
 
-    def _taught(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
+    def _targets(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
         """Return states, left edges and widths of intervals, likely tokens and their logits."""
-        hidden, asked = self._states(ids), upload(learnt(rows), ids.device)
+        hidden, mask = self._states(ids), upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
-        read = functools.partial(logits_of, self._whole_head)
-        (_, left, mass), top = ask_teacher(read, ids, hidden, asked, heat, self.run.teacher_top)
+        read = functools.partial(head_logits, self._whole_head)
+        (_, left, mass), top = ask_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
         return [hidden, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,12 +167,12 @@ class ParallelJob(LayerJob):
         Return them with a mask ``[B, A, K]`` of slots inside the answer (all tokens up to the
         slot's are), and with random places of u within the slots' intervals.
         """
-        known, num_slots = learnt(rows), self.heads.config.num_slots
-        ahead = F.pad(known, (0, num_slots + 2)).unfold(1, num_slots + 1, 1)
-        inside = ahead[:, 1 : known.shape[1] + 1].long().cumprod(-1)[..., 1:].bool()
-        order = torch.rand(known.shape, generator=self._generator)
+        mask, num_slots = learnt(rows), self.heads.config.num_slots
+        ahead = F.pad(mask, (0, num_slots + 2)).unfold(1, num_slots + 1, 1)
+        inside = ahead[:, 1 : mask.shape[1] + 1].long().cumprod(-1)[..., 1:].bool()
+        order = torch.rand(mask.shape, generator=self._generator)
         order = order.masked_fill(~inside[..., 0], -1.0)
-        anchors = order.topk(min(self.run.anchors_per_row, known.shape[1])).indices
+        anchors = order.topk(min(self.run.anchors_per_row, mask.shape[1])).indices
         inside = inside.gather(1, anchors[..., None].expand(-1, -1, num_slots))
         noise = torch.rand(inside.shape, generator=self._generator, dtype=torch.float64)
         return anchors, inside, noise
@@ -181,18 +181,18 @@ class ParallelJob(LayerJob):
     def held_out(self) -> ByKind:
         """Return the reports on held-out rows by kind of text."""
         self._generator.manual_seed(_HELD_OUT_SEED)
-        rows, found = self.source.held_out(self.run.eval_rows), list[tuple[Tensor, ...]]()
+        rows, results = self.source.held_out(self.run.eval_rows), list[tuple[Tensor, ...]]()
         for group in self._groups(rows):
             slots = self._slots(group)
             with self._autocast():
                 logits = F.linear(slots.features, self._rows)
-            ranks = ranks_of(logits.float(), self._indices(slots.label)).cpu()
+            ranks = word_ranks(logits.float(), self._indices(slots.label)).cpu()
             inside = slots.inside.cpu()
             greedy = torch.tensor([row.temperature == 0 for row in group])[:, None]
             drafts = inside[..., 0]
-            found.append((ranks[drafts], inside[drafts], greedy.expand_as(drafts)[drafts]))
-        ranks, inside, greedy = (torch.cat(parts) for parts in zip(*found, strict=True))
-        reports = (HeldOut.of(ranks[its], inside[its], len(rows)) for its in (greedy, ~greedy))
+            results.append((ranks[drafts], inside[drafts], greedy.expand_as(drafts)[drafts]))
+        ranks, inside, greedy = (torch.cat(parts) for parts in zip(*results, strict=True))
+        reports = (HeldOut.of(ranks[kind], inside[kind], len(rows)) for kind in (greedy, ~greedy))
         return ByKind(*reports)
 
 

@@ -1,4 +1,4 @@
-"""The tables of a recipe of heads; for [data] see `training.text.sources.source_of`."""
+"""Read the tables of a recipe of heads ([data]: see `training.text.sources.build_source`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.recipe import (
     RecipeTable,
     Seed,
     Share,
-    Stored,
+    StorageDType,
 )
 
 
@@ -48,7 +48,7 @@ class LayerTable(RecipeTable):
 
 
 class DrafterTable(RecipeTable):
-    """[drafter]: layers that draft in one forward pass; fields are as in `AdapterConfig`.
+    """[drafter]: layers that draft in one forward pass, with fields of `AdapterConfig`.
 
     Attributes:
         num_words: as `words` of [layer], at most the whole vocabulary.
@@ -65,7 +65,7 @@ class DrafterTable(RecipeTable):
     seed: Seed = 0
 
 
-class RunTable(LoopTable):
+class HeadsRunTable(LoopTable):
     """[run]: head h (from 0) has weight ``head_decay ** h`` in the loss.
 
     At most `max_logits` logits are in memory at a time; a higher limit gives fewer pieces. With
@@ -85,7 +85,7 @@ class RunTable(LoopTable):
     max_tokens: Count = 2600
     max_logits: Count = 16_000_000
     keep_states: bool = False
-    stored: Stored = "float16"
+    stored: StorageDType = "float16"
     choose: Literal["last", "best"] = "last"
     muon_lr: Rate | None = None
     anchors_per_row: Count = 64
@@ -102,4 +102,4 @@ class HeadsRecipe(Recipe):
     layer: LayerTable | None = None
     drafter: DrafterTable | None = None
     data: dict[str, Any]
-    run: RunTable
+    run: HeadsRunTable

@@ -70,11 +70,11 @@ def import_idlm(
             raise ValueError(
                 f"{str(checkpoint)!r} is a LoRA; give its base model's folder as --base"
             )
-        adapter = _of_lora(checkpoint, base, stride, mask_id)
+        adapter = _convert_lora(checkpoint, base, stride, mask_id)
     elif (checkpoint / MODEL_CONFIG).is_file():
         if base is not None:
             raise ValueError(f"{str(checkpoint)!r} is a whole model; leave --base out")
-        adapter = _of_model(checkpoint, output / "model", stride, mask_id)
+        adapter = _convert_model(checkpoint, output / "model", stride, mask_id)
     else:
         raise ValueError(
             f"checkpoint {str(checkpoint)!r} holds neither {MODEL_CONFIG} nor {PEFT_CONFIG}; "
@@ -88,7 +88,7 @@ def import_idlm(
     )
 
 
-def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
+def _convert_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Write the model as a Qwen3 checkpoint, and return an adapter with only a mask."""
     config = read_tree(checkpoint / MODEL_CONFIG)
     module = _empty(config)
@@ -114,8 +114,8 @@ def _of_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotA
     return _adapter(module, Parts(), mask, stride, rank=1, alpha=1.0)
 
 
-def _of_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
-    """Return the gated adapter of a LoRA; layers that the LoRA does not adapt get no delta."""
+def _convert_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
+    """Return the gated adapter of a LoRA, without a delta for layers that it does not adapt."""
     peft, parts = read_tree(checkpoint / PEFT_CONFIG), Parts()
     check_plain(peft, PEFT_CONFIG, saved=False)
     files = _weight_files(checkpoint)

@@ -31,7 +31,7 @@ class Parts:
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def put(self, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
-        """Add the weight of a key to one of the parts as float32; duplicates raise `ValueError`."""
+        """Add a key's weight to one of the parts as float32, or raise `ValueError` if twice."""
         if name in into:
             raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -49,7 +49,7 @@ class Parts:
         self.put(self.low if side == "A" else self.high, name, match[0], value)
 
     def put_peft(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-        """Add the factors that PEFT saved; unknown weights, or no factors, raise `ValueError`."""
+        """Add the factors that PEFT saved (`ValueError` for unknown weights, or no factors)."""
         for key, value in weights:
             if (match := PEFT_KEY.fullmatch(key)) is None:
                 raise ValueError(f"{key}: unknown weight")
@@ -58,12 +58,12 @@ class Parts:
             raise ValueError(f"{str(folder)!r} holds no LoRA weight")
 
     def shapes(
-        self, rank: int | None, known: Mapping[str, tuple[int, int]], line: str
+        self, rank: int | None, layers: Mapping[str, tuple[int, int]], line: str
     ) -> tuple[dict[str, tuple[int, int]], int]:
         """Return (in, out) of every adapted layer and the common rank, which `rank` may prescribe.
 
         Unpaired factors or another rank raise a `ValueError` that names the layer. So do shapes
-        other than those `known`; `line` formats the message from layer, shape and known shape.
+        other than those `layers`; `line` formats the message from layer, shape and known shape.
         """
         shapes: dict[str, tuple[int, int]] = {}
         for name in self.low | self.high:
@@ -86,15 +86,15 @@ class Parts:
                     f"layers before have {rank}; an adapter has one rank"
                 )
             shapes[name] = low.shape[1], high.shape[0]
-            if known.get(name) != shapes[name]:
-                raise ValueError(line.format(name, shapes[name], known.get(name, "missing")))
+            if layers.get(name) != shapes[name]:
+                raise ValueError(line.format(name, shapes[name], layers.get(name, "missing")))
         assert rank is not None, "there is at least one layer"
         return shapes, rank
 
-    def adapter(self, config: AdapterConfig, others: Mapping[str, Tensor]) -> SlotAdapter:
-        """Return the adapter of these factors and `others`; layers without factors have delta 0."""
+    def adapter(self, config: AdapterConfig, extra: Mapping[str, Tensor]) -> SlotAdapter:
+        """Return the adapter of these factors and `extra`, with delta 0 in other layers."""
         adapter = SlotAdapter(config)
-        state = {**adapter.state_dict(), **others}
+        state = {**adapter.state_dict(), **extra}
         for name in self.low:
             key = name.replace(".", "/")
             state |= {f"lora_a.{key}": self.low[name], f"lora_b.{key}": self.high[name]}
@@ -127,7 +127,7 @@ def written(adapter: SlotAdapter, output: Path, dtype: torch.dtype) -> AdapterCo
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a safetensors file; a damaged file raises `ValueError`."""
+    """Return the weights of a safetensors file, or raise `ValueError` if it is damaged."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -136,7 +136,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; another content raises `ValueError`."""
+    """Return the object in a JSON file, or raise `ValueError` for other content."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -93,7 +93,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 def _build(
     folder: Path, written: AdapterConfig, settings: Mapping[str, Any], factors: Mapping[str, Tensor]
 ) -> SlotAdapter:
-    """Return the adapter; a layer that PEFT does not adapt keeps a delta of zero."""
+    """Return the adapter, with a delta of zero in layers that PEFT does not adapt."""
     parts = Parts()
     parts.put_peft(factors.items(), folder)
     line = f"the layer {{}} is {{}}, and in {SLOTS_CONFIG} {{}}"

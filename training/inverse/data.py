@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
 
-_MOST_SYMBOLS = 32
+_MAX_SYMBOLS = 32
 _SETTLE_STEPS = 500  # steps of the power iteration; the chain forgets within about 50
 
 
@@ -44,8 +44,8 @@ class TripSettings:
 
     def __post_init__(self) -> None:
         """Refuse an impossible source."""
-        if not 2 <= self.width <= _MOST_SYMBOLS:
-            raise ValueError(f"a road of {self.width} cells: use 2 to {_MOST_SYMBOLS} cells")
+        if not 2 <= self.width <= _MAX_SYMBOLS:
+            raise ValueError(f"a road of {self.width} cells: use 2 to {_MAX_SYMBOLS} cells")
         if not 1 <= self.num_goals <= self.width:
             raise ValueError(f"num_goals {self.num_goals}: use 1 to {self.width}")
         if self.spread <= 0 or not 0 <= self.switch <= 1:
@@ -115,11 +115,11 @@ class Trips:
 
         They are conditioned only on the symbols before the window.
         """
-        which = np.arange(len(ids))[:, None]
-        known = self.beliefs(ids)[which, starts - 1]
+        row = np.arange(len(ids))[:, None]
+        belief = self.beliefs(ids)[row, starts - 1]
         joint = np.zeros((*starts.shape, *self.settled.shape))
         rows, columns = np.indices(starts.shape)
-        joint[rows, columns, :, ids[which, starts - 2], ids[which, starts - 1]] = known
+        joint[rows, columns, :, ids[row, starts - 2], ids[row, starts - 1]] = belief
         distributions = []
         for _ in range(length):
             joint = self._onward(joint)

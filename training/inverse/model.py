@@ -91,8 +91,8 @@ class SlotTransformer(nn.Module):
         first, past.num_inputs = past.num_inputs, past.num_inputs + num
         before = torch.arange(past.num_tokens) < past.starts[..., None]
         earlier = torch.arange(past.num_inputs) <= torch.arange(first, past.num_inputs)[:, None]
-        own = torch.kron(earlier, torch.eye(num_windows, dtype=torch.bool))
-        seen = torch.cat([before.repeat(1, num, 1), own.expand(num_rows, -1, -1)], -1)
+        window = torch.kron(earlier, torch.eye(num_windows, dtype=torch.bool))
+        seen = torch.cat([before.repeat(1, num, 1), window.expand(num_rows, -1, -1)], -1)
         flat = x.transpose(1, 2).flatten(1, 2)
         hidden = self._run(flat, positions.transpose(1, 2).flatten(1), seen, past.cache)
         return hidden.view(num_rows, num, num_windows, width).transpose(1, 2)

@@ -32,7 +32,7 @@ _ROWS_AT_A_TIME = 32
 
 
 def held_out_text(trips: Trips, rows: int, **sizes: int) -> list[TextWindows]:
-    """Draw fixed held-out windows, split into parts of rows; `sizes` are those of `draw_text`."""
+    """Draw fixed held-out windows of `sizes` (see `draw_text`), split into parts of rows."""
     whole = draw_text(trips, np.random.default_rng(EVAL_SEED), rows=rows, **sizes)
     starts = range(0, rows, _ROWS_AT_A_TIME)
     return [whole.part(slice(start, start + _ROWS_AT_A_TIME)) for start in starts]
@@ -96,17 +96,17 @@ def compare(
     """Return all figures of ``inverse.json``, with `draws` sets of uniforms per window."""
     num_rows, num_slots = sum(len(part.ids) for part in text), text[0].noise.shape[2]
     floor, blind = source_nats(trips, text)
-    ar_found, c_found = ar_nats(ar, text), c_ptp_nats(c_ptp, text, draws)
+    ar_values, c_values = ar_nats(ar, text), c_ptp_nats(c_ptp, text, draws)
     coupled, independent = acceptance(ar, c_ptp, trips, text)
 
     def figures(columns: slice) -> dict[str, float]:
-        found, truth = c_found[:, columns], ar_found[:, columns]
-        excess = found - truth
+        values, truth = c_values[:, columns], ar_values[:, columns]
+        excess = values - truth
         # the error is over rows, because a row's windows overlap
         rows = excess.double().view(num_rows, -1).mean(1)
         return {
             "ar": _ppl(truth),
-            "c_ptp": _ppl(found),
+            "c_ptp": _ppl(values),
             "ratio": round(excess.mean().exp().item(), 5),
             "ratio_error": round(rows.std().item() / num_rows**0.5, 5),
             "floor": _ppl(floor[:, columns]),
@@ -114,13 +114,13 @@ def compare(
         }
 
     all_slots = {
-        name: [_ppl(column) for column in found.T]
-        for name, found in (("ar", ar_found), ("c_ptp", c_found))
+        name: [_ppl(column) for column in values.T]
+        for name, values in (("ar", ar_values), ("c_ptp", c_values))
     }
     extra = sum(p.numel() for p in c_ptp.uniforms.parameters())  # AR does not use them
     shared = sum(p.numel() for p in c_ptp.parameters()) - extra
     return {
-        "windows": len(c_found),
+        "windows": len(c_values),
         "draws": draws,
         "parameters": {"shared": shared, "uniforms": extra},
         "perplexity": {**figures(slice(None)), "all_slots": all_slots},
@@ -136,12 +136,12 @@ def compare(
 
 def _nats(logits: Callable[[TextWindows], Tensor], text: list[TextWindows]) -> Tensor:
     """Return -log p ``[all windows, N]`` of the windows' tokens under logits ``[B, W, N, V]``."""
-    found = []
+    parts = []
     for windows in text:
         tokens, flat = windows.tokens, logits(windows).flatten(0, 2)
         nats = F.cross_entropy(flat, tokens.flatten(), reduction="none")
-        found.append(nats.view(tokens.shape))
-    return torch.cat(found).flatten(0, 1)
+        parts.append(nats.view(tokens.shape))
+    return torch.cat(parts).flatten(0, 1)
 
 
 def _blind(trips: Trips, windows: TextWindows) -> Tensor:

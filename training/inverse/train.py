@@ -24,7 +24,7 @@ from training.inverse.data import Trips, TripSettings
 from training.inverse.model import ModelSettings, SlotTransformer
 from training.inverse.report import SLOTS, ar_nats, c_ptp_nats, compare, held_out_text
 from training.inverse.windows import Read, TextWindows, draw_text
-from training.loop import Piece, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
 from training.reporter import Reporter, TrainingProgress
 from training.run import Build, Locate, TrainingOptions, train_jobs
@@ -82,12 +82,12 @@ class InverseJob:
         reporter: Reporter,
         _locate: Locate,
     ) -> None:
-        """Take a recipe; the AR model does not use its embedding of uniforms."""
+        """Take a recipe, of which the AR model ignores the embedding of uniforms."""
         self.name, self.run, self.reporter = name, recipe.run, reporter
         self.trips = Trips(recipe.source)
         self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
         self.trained.uniforms.requires_grad_(name == "c-ptp")
-        self.fingerprint = fingerprint_of(name, recipe.decisive())
+        self.fingerprint = fingerprint(name, recipe.decisive())
         self._held_out = held_out_text(self.trips, self.run.eval_rows, **self.run.sizes)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -110,9 +110,9 @@ class InverseJob:
         loss = _summed(read.text_logits(), targets)
         count = targets.numel()
         if self.name == "c-ptp":
-            carried = read.explained()[0][..., :-1]
-            loss = loss + _summed(read.slot_logits(carried), windows.tokens[..., 1:])
-            count += carried.numel()
+            uniforms = read.explained()[0][..., :-1]
+            loss = loss + _summed(read.slot_logits(uniforms), windows.tokens[..., 1:])
+            count += uniforms.numel()
         yield loss, count, count
 
     def evaluate(self, progress: TrainingProgress) -> None:
@@ -129,7 +129,7 @@ class InverseJob:
         self.reporter.evaluation(progress, line, {"perplexity_by_slot": values})
 
     def export(self, folder: Path) -> None:
-        """Write nothing; the run's only output is the comparison of both models."""
+        """Write nothing, as the run's only output is the comparison of both models."""
 
 
 def _summed(logits: Tensor, targets: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
 def train_both(
     tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
-    """Train both models of a recipe and compare them; return the progress of each."""
+    """Train both models of a recipe, compare them and return the progress of each."""
     recipe = InverseRecipe.of(tables)
     builds: dict[str, Build] = {name: partial(InverseJob, name) for name in MODELS}
     return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))

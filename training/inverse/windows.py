@@ -144,7 +144,7 @@ class Read:
 
     @torch.no_grad()
     def explained(self) -> tuple[Tensor, Tensor]:
-        """Draw uniforms of the windows' tokens from the model's intervals; also return logits."""
+        """Draw uniforms of the windows' tokens from the model's intervals and return logits too."""
         feed = self._follow(self.model.embed_uniforms)
         return explain(self.first_logits(), self.windows.tokens, self.windows.noise, feed)
 

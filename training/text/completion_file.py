@@ -81,16 +81,16 @@ def completion_path(
 
 
 def read_completions(path: Path) -> dict[int, Completion]:
-    """Return the completions of a file by number; skip a last line cut off by a killed process."""
+    """Return the completions of a file by number, without a last line that was cut off."""
     if not path.exists():
         return {}
-    found = {}
+    completions = {}
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):
             fields = json.loads(line)
             ids = {name: tuple(fields[name]) for name in ("prompt", "tokens")}
-            found[fields["number"]] = Completion(**{**fields, **ids})
-    return found
+            completions[fields["number"]] = Completion(**{**fields, **ids})
+    return completions
 
 
 def write_completions(path: Path, completions: Iterable[Completion]) -> None:

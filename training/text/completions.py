@@ -72,12 +72,12 @@ def sampled_rows(
     prompts: Sequence[Sequence[int]] | None = None,
     tempered: bool = False,
 ) -> tuple[list[Row], dict[str, Any]]:
-    """Return the teacher's completions as rows, and facts; prompts are context and not learnt.
+    """Return the teacher's completions as rows, and facts.
 
-    Completions are sampled or read from `folder`, see `sample`. `tempered` rows have the sampling
-    temperature of their text. Without `prompts`, the prompt is the BOS token. Prompts that leave no
-    room for a completion are skipped; if none is left, or the completions cannot all differ, raise
-    `ValueError`.
+    Prompts are context and not learnt. Completions are sampled or read from `folder`, see `sample`.
+    `tempered` rows have the sampling temperature of their text. Without `prompts`, the prompt is
+    the BOS token. Prompts that leave no room for a completion are skipped; if none is left, or the
+    completions cannot all differ, raise `ValueError`.
     """
     if prompts is None:
         if tokenizer.bos_token_id is None:
@@ -106,12 +106,12 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row],
     files = sorted(pattern.parent.glob(pattern.name))
     if not files:
         raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
-    rows = [row for file in files for row in _rows_of(file, vocab_size)]
+    rows = [row for file in files for row in _read_rows(file, vocab_size)]
     fitting = [row for row in rows if len(row.ids) <= max_tokens]
     return fitting, {"files": len(files), "rows_passed_over": len(rows) - len(fitting)}
 
 
-def _rows_of(file: Path, vocab_size: int) -> list[Row]:
+def _read_rows(file: Path, vocab_size: int) -> list[Row]:
     try:
         completions = list(read_completions(file).values())
     except (ValueError, KeyError, TypeError) as error:
@@ -170,8 +170,8 @@ def _sample_missing(
     stops = stop_ids(model, tokenizer)
     jobs, continued = _jobs(prompts, plan)
     for temperature in sorted(set(plan.temperatures), reverse=True):
-        mine = {n: prompt for n, (t, prompt) in jobs.items() if t == temperature and n not in done}
-        _run(model, mine, plan.sampling(temperature, stops), plan.batch_size, keep)
+        part = {n: prompt for n, (t, prompt) in jobs.items() if t == temperature and n not in done}
+        _run(model, part, plan.sampling(temperature, stops), plan.batch_size, keep)
     sampled = [done[number] for number, (temperature, _) in jobs.items() if temperature > 0]
     beginnings = {n: _beginning(sampled, plan, n) for n in continued if n not in done}
     greedy = plan.sampling(0.0, stops)
@@ -206,8 +206,8 @@ def _beginning(sampled: Sequence[Completion], plan: CompletionPlan, number: int)
     """Return a prompt and a random beginning of its completion, at most half `max_new_tokens`."""
     rng = random.Random(f"beginning {plan.seed} {number}")
     chosen = rng.choice(sampled)
-    longest = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # exclude the stop token
-    return chosen.prompt + chosen.tokens[: rng.randint(min(1, longest), longest)]
+    max_length = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # exclude the stop token
+    return chosen.prompt + chosen.tokens[: rng.randint(min(1, max_length), max_length)]
 
 
 def _run(
@@ -246,5 +246,5 @@ class _NumberedAR(Autoregressive):
     def steps(self, request: Request) -> Steps:
         """Run AR on the prompt with its true first id."""
         number, *rest = request.prompt_ids
-        meant = (self.firsts[number], *rest)
-        return super().steps(dataclasses.replace(request, prompt_ids=meant))
+        text = (self.firsts[number], *rest)
+        return super().steps(dataclasses.replace(request, prompt_ids=text))

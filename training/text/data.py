@@ -30,7 +30,7 @@ from training.workers import worker
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Token ids of one text; `learn[t]` is True if predicting ``ids[t]`` is trained.
+    """Token ids of one text, with `learn[t]` True if predicting ``ids[t]`` is trained.
 
     `temperature` is the answer's sampling temperature, set if windows are to be trained at it.
     """
@@ -55,7 +55,7 @@ class Encoder:
         return ids
 
     def row(self, example: Item) -> Row:
-        """Return an example in the chat format; answers and their end tokens are learnt."""
+        """Return an example in the chat format, with learnt answers and end tokens."""
         ids: list[int] = []
         learn: list[bool] = []
         for turn, response in zip(example.turns, example.responses, strict=True):
@@ -140,7 +140,7 @@ class PoolSource:
         key: Callable[[Row], int] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows; leave out and count rows without a learnt token; add `facts` to the facts.
+        """Read all rows with a learnt token, count the others, and add `facts` to the facts.
 
         Rows with the same `key` (a number below 2**64; None: `row_hash`) are on the same side; if
         held out, only one is used. Fewer than 8 keys, or no rows per step, raise `ValueError`.
@@ -154,7 +154,7 @@ class PoolSource:
         for row in rows:
             num_read += 1
             if any(row.learn[1:]):
-                packed = _pack(row)
+                packed = array("i", row.ids), bytes(row.learn), row.temperature
                 pool.append(((key or row_hash)(row), packed))
                 digest.update(packed[0].tobytes() + packed[1])
                 num_tokens += len(row.ids)
@@ -179,13 +179,13 @@ class PoolSource:
         }
 
     def rows(self, step: int) -> list[Row]:
-        """Return the training rows of a step; a step may span two rounds."""
+        """Return the training rows of a step, which may span two rounds."""
         first, size = step * self._rows_per_step, len(self._training)
-        dealt = (divmod(first + index, size) for index in range(self._rows_per_step))
-        return [_unpack(self._training[self._order(round)[index]]) for round, index in dealt]
+        numbers = (divmod(first + index, size) for index in range(self._rows_per_step))
+        return [_unpack(self._training[self._order(round)[index]]) for round, index in numbers]
 
     def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` distinct held-out rows, ordered by hash; all if fewer exist."""
+        """Return the first `num` distinct held-out rows by hash, or all if fewer exist."""
         return [_unpack(packed) for packed in self._held_out[:num]]
 
     def frequent(self, num: int) -> list[int]:
@@ -207,11 +207,11 @@ class PoolSource:
 _Packed = tuple["array[int]", bytes, float | None]
 
 
-def stored_completions(source: Any, what: str) -> PoolSource:
-    """Check that a source has stored completions and return it; `what` is named in the error."""
+def stored_completions(source: Any, field: str) -> PoolSource:
+    """Return a source after checking that it has stored completions (errors name `field`)."""
     kind = source.facts["kind"]
     if not isinstance(source, PoolSource) or kind != "completions":
-        raise ValueError(f"{what} trains on data of kind 'completions', not {kind!r}")
+        raise ValueError(f"{field} trains on data of kind 'completions', not {kind!r}")
     return source
 
 
@@ -234,10 +234,6 @@ def _held_out_bound(hashes: list[int], name: str) -> int:
         )
     bound = max(2**64 // _HELD_OUT_SHARE, hashes[_MIN_HELD_OUT])
     return min(bound, hashes[len(hashes) // 2])
-
-
-def _pack(row: Row) -> _Packed:
-    return array("i", row.ids), bytes(row.learn), row.temperature
 
 
 def _unpack(packed: _Packed) -> Row:

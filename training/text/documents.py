@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from specbench_tasks.loaders import open_dataset
-from specbench_tasks.shapes import Message, messages_of, short
+from specbench_tasks.shapes import Message, read_messages, short
 from specbench_tasks.tables import read_table
 from training.text.data import Row
 
@@ -56,14 +56,14 @@ def read_documents(
     """
     file = Path(path).expanduser()
     if kind == "text" and file.suffix == ".txt":
-        return map(use, _texts_of(file, columns, by_line=by_line))
+        return map(use, _read_texts(file, columns, by_line=by_line))
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be 1 or above (rows of the dataset)")
     where, rows = read_table(file) if kind == "text" else open_dataset(path, config, split)
     return _used(itertools.islice(rows, limit), where, columns or {}, use)
 
 
-def _texts_of(file: Path, columns: Mapping[str, str] | None, *, by_line: bool) -> list[str]:
+def _read_texts(file: Path, columns: Mapping[str, str] | None, *, by_line: bool) -> list[str]:
     if columns:
         raise ValueError(f"{file} has no columns; leave columns out, or give a file with rows")
     try:
@@ -84,10 +84,10 @@ def _used(
     columns: Mapping[str, str],
     use: Callable[[Document], T],
 ) -> Iterator[T]:
-    """Yield `use(document)` for every record; `columns` maps fields to the table's column names.
+    """Yield `use(document)` for every record.
 
-    Errors, including those of `use`, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
-    record's number.
+    `columns` maps fields to the table's column names. Errors, including those of `use`, name the
+    table (`where`, e.g. ``"data.jsonl, line"``) and the record's number.
     """
     if unknown := sorted(set(columns) - set(_FIELDS)):
         raise ValueError(f"unknown field {unknown[0]!r} in columns; use {', '.join(_FIELDS)}")
@@ -102,16 +102,16 @@ def _used(
         yield used
 
 
-def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
-    """Return rows of at most `max_tokens` tokens; a document too short to learn gives no rows.
+def cut_rows(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
+    """Return rows of at most `max_tokens` tokens.
 
-    A document is cut into consecutive rows. Each begins with the BOS token if the tokenizer puts
-    one before a text. A conversation is truncated. If the chat template refuses the conversation,
-    raise `ValueError`.
+    A document too short to learn gives no rows. A document is cut into consecutive rows. Each
+    begins with the BOS token if the tokenizer puts one before a text. A conversation is truncated.
+    If the chat template refuses the conversation, raise `ValueError`.
     """
     if not isinstance(document, str):
         if not tokenizer.chat_template:
-            return rows_of(_joined(document), tokenizer, max_tokens)
+            return cut_rows(_joined(document), tokenizer, max_tokens)
         return [_chat_row(document, tokenizer, max_tokens)]
     opening = _opening(tokenizer)
     body = [token for block in _blocks(document) for token in _encode(tokenizer, block)]
@@ -120,22 +120,22 @@ def rows_of(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
     return [_learnt_whole(ids) for ids in cuts if len(ids) > 1]
 
 
-def prompt_of(document: Document, tokenizer: Any) -> list[int]:
+def first_prompt(document: Document, tokenizer: Any) -> list[int]:
     """Return a document's ids, or a conversation's ids up to the first answer, as a prompt."""
     if isinstance(document, str):
         return _opening(tokenizer) + _encode(tokenizer, document)
     users = (i for i, message in enumerate(document) if message["role"] == "user")
-    asked = document[: next(users, len(document) - 1) + 1]
+    prompt = document[: next(users, len(document) - 1) + 1]
     if tokenizer.chat_template:
-        return _rendered(asked, tokenizer, add_generation_prompt=True)
-    return prompt_of(_joined(asked), tokenizer)
+        return _rendered(prompt, tokenizer, add_generation_prompt=True)
+    return first_prompt(_joined(prompt), tokenizer)
 
 
 def _document(
     cells: Mapping[str, Any], columns: Mapping[str, str], record: Mapping[str, Any]
 ) -> Document:
     if cells["messages"] is not None:
-        return messages_of("messages", cells["messages"])
+        return read_messages("messages", cells["messages"])
     if cells["turns"] is not None:
         turns = _texts("turns", cells["turns"])
         responses = _texts("responses", cells["responses"] or [])
@@ -154,9 +154,9 @@ def _document(
         return cells["text"]
     if cells["text"] is not None:
         raise ValueError(f"text is {short(cells['text'])}; it must be a text")
-    wanted = [columns.get(field, field) for field in ("messages", "turns", "text")]
+    fields = [columns.get(field, field) for field in ("messages", "turns", "text")]
     raise ValueError(
-        f"none of {', '.join(wanted)} in it; it has {', '.join(record) or 'nothing'}. Map your "
+        f"none of {', '.join(fields)} in it; it has {', '.join(record) or 'nothing'}. Map your "
         'names in columns, e.g. columns = {turns = "question", responses = "answer"}'
     )
 
@@ -171,7 +171,7 @@ def _texts(field: str, cell: Any) -> list[str]:
 
 
 def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
-    """Return one conversation as a row; the tokens of its answers are learnt.
+    """Return one conversation as a row, with learnt answers.
 
     An answer starts after the ids that its rendered prompt shares with the whole conversation (a
     template may render earlier turns differently, e.g. without reasoning). It ends at the

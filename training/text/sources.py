@@ -1,6 +1,6 @@
 """Sources of training text: the zoo's grammars, a file, a dataset, or the teacher.
 
-`source_of` builds a source from a recipe's [data] table:
+`build_source` builds a source from a recipe's [data] table:
 
 ==========  ====================================================================================
 zoo         counts (rows per step and family), seed
@@ -30,7 +30,7 @@ from specbench_tasks.task import FAMILIES
 from training.text.completion_file import CompletionPlan
 from training.text.completions import Teacher, sampled_rows, stored_rows
 from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
-from training.text.documents import prompt_of, read_documents, rows_of
+from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.tokenizer import SPECIALS
 
 _HELD_OUT_SEED = 31_337  # draws other rows than evaluation, measuring and the test set
@@ -66,7 +66,7 @@ class Source(Protocol):
         """Return the rows of one training step, for all workers together."""
 
     def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` held-out rows; all if there are fewer."""
+        """Return the first `num` held-out rows, or all of fewer."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -74,10 +74,10 @@ class Source(Protocol):
 
 
 class ZooSource:
-    """Fresh conversations from the zoo's grammars at every step; the test split is held out."""
+    """Fresh conversations of the zoo's grammars at every step, with a held-out test split."""
 
     def __init__(self, encoder: Encoder, counts: Mapping[str, int], seed: int) -> None:
-        """Take `counts` of rows per step and family; bad families or counts raise `ValueError`."""
+        """Take `counts` of rows per step and family (bad ones raise `ValueError`)."""
         if unknown := sorted(set(counts) - set(FAMILIES)):
             raise ValueError(f"unknown family {unknown[0]!r} in counts; use {', '.join(FAMILIES)}")
         self._encoder, self._seed = encoder, seed
@@ -110,7 +110,7 @@ class ZooSource:
         }
 
 
-def source_of(
+def build_source(
     section: Mapping[str, Any],
     *,
     tokenizer: Any,
@@ -135,18 +135,18 @@ def source_of(
             f"context and, of slots, its sliding window): --set data.max_tokens={max_length}"
         )
     seed, path = options.pop("seed", 0), options.get("path", "")
-    dealt: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
+    common: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
     if kind == "completions":
         rows, facts = stored_rows(path, len(tokenizer), max_tokens)
         facts["name"] = Path(path).name  # the folder does not matter
         # keep completions of one prompt on the same side of the split
-        return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **dealt)
+        return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **common)
     if kind in ("text", "dataset"):
-        use = partial(rows_of, tokenizer=tokenizer, max_tokens=max_tokens)
+        use = partial(cut_rows, tokenizer=tokenizer, max_tokens=max_tokens)
         cuts = read_documents(kind, use, **options)
-        known = kind == "text" or Path(path).expanduser().exists()
-        name = Path(path).name if known else path
-        return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **dealt)
+        is_file = kind == "text" or Path(path).expanduser().exists()
+        name = Path(path).name if is_file else path
+        return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **common)
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, which is missing here")
     plan = _plan({**options, "seed": seed})
@@ -154,7 +154,7 @@ def source_of(
         prompts = _prompts(prompts, tokenizer, plan.num_completions)
     chosen = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
     rows, facts = sampled_rows(teacher, tokenizer, plan, folder, **chosen)
-    return PoolSource(rows, kind=kind, name=teacher.name, facts=facts, **dealt)
+    return PoolSource(rows, kind=kind, name=teacher.name, facts=facts, **common)
 
 
 def _checked(
@@ -171,8 +171,8 @@ def _checked(
                 f"unknown option {name!r} of {kind} in {where}; use {', '.join(types)}"
             )
         if not isinstance(value, types[name]) or isinstance(value, bool):
-            wanted = types[name] if isinstance(types[name], tuple) else (types[name],)
-            named = " or ".join(_TYPES.get(each, "a list") for each in wanted)
+            kinds = types[name] if isinstance(types[name], tuple) else (types[name],)
+            named = " or ".join(_TYPES.get(each, "a list") for each in kinds)
             raise ValueError(f"{name} is {value!r} in {where}; it must be {named}")
     if kind in _REQUIRED and _REQUIRED[kind] not in options:
         raise ValueError(f"kind {kind!r} in {where} needs {_REQUIRED[kind]}")
@@ -199,14 +199,14 @@ def _plan(options: Mapping[str, Any]) -> CompletionPlan:
     return CompletionPlan(**plan)
 
 
-def _prompts(asked: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
-    """Return the prompts that a recipe names; of kind zoo, at least `num`."""
-    table = {"kind": "text", "path": asked} if isinstance(asked, str) else asked
+def _prompts(spec: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:
+    """Return the prompts that a recipe names (of kind zoo, at least `num`)."""
+    table = {"kind": "text", "path": spec} if isinstance(spec, str) else spec
     kind, options = _checked(table, _PROMPTS, "prompts of [data]")
     if kind == "zoo":
         source = _zoo(options, tokenizer)
         num_steps = -(-num // source.facts["rows_per_step"])
         rows = [row for step in range(num_steps) for row in source.rows(step)]
         return [row.ids[: row.learn.index(True)] for row in rows]
-    use = partial(prompt_of, tokenizer=tokenizer)
+    use = partial(first_prompt, tokenizer=tokenizer)
     return list(read_documents(kind, use, by_line=True, **options))

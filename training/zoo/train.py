@@ -21,7 +21,7 @@ from specbench_tasks.generators import generate
 from specbench_tasks.scorers import PRIMARY, corpus_scores
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, hidden_states
-from training.loop import Piece, fingerprint_of, muon_and_adamw
+from training.loop import Piece, fingerprint, muon_and_adamw
 from training.plots import plot_exactness
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import Reporter, TrainingProgress
@@ -40,7 +40,7 @@ class _TokenizerTable(RecipeTable):
 
 
 class _DataTable(RecipeTable):
-    """[data]: rows per step and family; `adaptive` gives more rows to families that still fail."""
+    """[data]: rows per step and family, more for families that still fail if `adaptive`."""
 
     seed: Seed
     max_tokens: Count
@@ -48,8 +48,8 @@ class _DataTable(RecipeTable):
     counts: dict[str, NotNegative]
 
 
-class _RunTable(RecipeTable):
-    """[run]: settings of both models, see `LoopTable`; `eval_prompts` is per family."""
+class _ZooRunTable(RecipeTable):
+    """[run]: settings of both models (see `LoopTable`), with `eval_prompts` per family."""
 
     workers: Count
     eval_steps: Count
@@ -83,7 +83,7 @@ class ZooRecipe(Recipe):
 
     tokenizer: _TokenizerTable
     data: _DataTable
-    run: _RunTable
+    run: _ZooRunTable
     target: SizeTable
     draft: SizeTable
 
@@ -101,7 +101,7 @@ class ZooJob:
         _locate: Locate,
     ) -> None:
         self.sizes: SizeTable = getattr(recipe, name)
-        self.name, self.data, self.asked, self.device = name, recipe.data, recipe.run, device
+        self.name, self.data, self.settings, self.device = name, recipe.data, recipe.run, device
         self.run = LoopTable(
             **self.sizes.model_dump(include={"num_steps", "warmup_steps", "decay", "adamw_lr"}),
             **recipe.run.model_dump(include={"eval_steps", "checkpoint_minutes"}),
@@ -111,7 +111,7 @@ class ZooJob:
         self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(device)
         free: Any = {name: {"num_steps"}, "run": {"checkpoint_minutes"}}
         decisive = recipe.model_dump(include={"tokenizer", "data", "run", name}, exclude=free)
-        self.fingerprint = fingerprint_of(decisive)
+        self.fingerprint = fingerprint(decisive)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Muon for the layers' matrices, AdamW for embeddings and norms."""
@@ -136,17 +136,17 @@ class ZooJob:
     def evaluate(self, progress: TrainingProgress) -> None:
         """Score every family (split among the workers) and adapt the mix of families."""
         rank, world = worker()
-        asked = self.asked.eval_prompts, self.asked.eval_max_new_tokens
-        mine = {
-            family: family_scores(self.trained, self.encoder, family, *asked)
+        options = self.settings.eval_prompts, self.settings.eval_max_new_tokens
+        part_scores = {
+            family: family_scores(self.trained, self.encoder, family, *options)
             for family in FAMILIES[rank::world]
         }
-        gathered: list[Any] = [mine]
+        gathered: list[Any] = [part_scores]
         if world > 1:
             gathered = [None] * world
-            dist.all_gather_object(gathered, mine)
-        found = {family: value for part in gathered for family, value in part.items()}
-        scores: dict[str, dict[str, float]] = {family: found[family] for family in FAMILIES}
+            dist.all_gather_object(gathered, part_scores)
+        by_family = {family: value for part in gathered for family, value in part.items()}
+        scores: dict[str, dict[str, float]] = {family: by_family[family] for family in FAMILIES}
         shown = [
             f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
             for family, row in scores.items()
@@ -193,7 +193,7 @@ MODELS = ("target", "draft")
 def train_zoo(
     tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> dict[str, TrainingProgress]:
-    """Train the models of a recipe into `output`; return the progress of each.
+    """Train the models of a recipe into `output` and return the progress of each.
 
     Resuming does not retrain finished models.
     """
@@ -240,7 +240,7 @@ def _greedy_answers(
 def chat_answers(
     model: Any, encoder: Encoder, turns: Sequence[Sequence[str]], max_new_tokens: int
 ) -> list[list[str]]:
-    """Return greedy answers to every turn of conversations; later turns see earlier answers."""
+    """Return greedy answers to every turn of conversations, each with the answers before."""
     histories: list[list[int]] = [[] for _ in turns]
     answers: list[list[str]] = [[] for _ in turns]
     for depth in range(max(map(len, turns))):
@@ -266,7 +266,7 @@ def family_scores(
     references = [ref for ex in examples for ref in ex.references if ref is not None]
     scores = corpus_scores(family, flat, references)
     if family != "mt_bench":
-        same = [got[0] == ex.responses[0] for got, ex in zip(answers, examples, strict=True)]
+        same = [answer[0] == ex.responses[0] for answer, ex in zip(answers, examples, strict=True)]
         scores["exact"] = sum(same) / len(same)
     scores["score"] = scores[PRIMARY[family]]
     return scores

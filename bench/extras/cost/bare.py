@@ -123,7 +123,7 @@ class Bench:
     def _made(self, **changes: Any) -> HFModel:
         name = ROOT / "zoo" / "target" if self.shape == "zoo" else self.shape
         return shapes.random_model(
-            shapes.config_of(name, **changes),
+            shapes.shape_config(name, **changes),
             dtype=self.dtype,
             device=self.device,
             compile=self.compile,

@@ -89,7 +89,7 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
 
     folder = ROOT / ZOO / "target"
     try:
-        shaped = shapes.config_of(folder if shape == ZOO else shape)
+        shaped = shapes.shape_config(folder if shape == ZOO else shape)
     except ValueError as error:
         raise UsageError(str(error)) from error
     usual = "bfloat16"

@@ -20,7 +20,7 @@ from decoders.core import masks
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter.weights import graph_size
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 from decoders.core.upload import upload
 
 Inputs = Mapping[str, Tensor]
@@ -33,7 +33,7 @@ Turn = tuple[Tensor, Tensor]
 """Cosines and sines ``[..., 1, N, E]`` that rotate queries and keys by position."""
 
 
-class Block:
+class TransformerBlock:
     """A decoder layer: attention and a gated MLP, each after a norm without weights."""
 
     num_heads: int
@@ -43,7 +43,7 @@ class Block:
     feed_out: nn.Parameter
 
     def draw(self, generator: torch.Generator, *, width: int, inner: int, num_heads: int) -> None:
-        """Draw fresh weights; `inner` is the width of the MLP."""
+        """Draw fresh weights, with an MLP of width `inner`."""
         self.num_heads = num_heads
         self.attention = spread(generator, 3 * width, width)
         self.attention_out = spread(generator, width, width)
@@ -86,14 +86,14 @@ class Joined(HiddenAdapter):
         return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
 
-class DraftLayer(Joined, Block):
+class DraftLayer(Joined, TransformerBlock):
     """The weights of a draft layer: the join, attention, a gated MLP and the last norm."""
 
     variant, sized = "eagle", "feed"
     words: Tensor
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh weights; `ValueError` for a configuration of another kind."""
+        """Make fresh weights, or raise `ValueError` for a configuration of another kind."""
         super().__init__(config)
         width, inner = config.width, config.rank
         generator = torch.Generator().manual_seed(seed)
@@ -104,7 +104,7 @@ class DraftLayer(Joined, Block):
             self.register_buffer("words", torch.arange(config.num_words))
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the MLP's width, for gate and value together, and the model's width."""
         return 2 * config.rank, config.width
 
@@ -114,9 +114,9 @@ class DraftLayer(Joined, Block):
 
 
 class ShortHead(nn.Module):
-    """A model's head for frequent words only; a draft layer proposes no other words.
+    """A model's head for frequent words only.
 
-    Source: FR-Spec (arXiv 2502.14856).
+    A draft layer proposes no other words. Source: FR-Spec (arXiv 2502.14856).
     """
 
     words: Tensor
@@ -137,7 +137,7 @@ class ShortHead(nn.Module):
 
 
 class DraftPass:
-    """A pass of an adapter on hidden states; it takes only tensors, so that a graph can hold it."""
+    """A pass of an adapter on hidden states that takes only tensors, so that a graph holds it."""
 
     layers: Any
 
@@ -148,7 +148,7 @@ class DraftPass:
     def planes(self, capacity: int) -> list[Tensor]:
         """Allocate keys and values ``[1, H, C, E]`` of each layer for `capacity` rows of text."""
         config, like = self.layers.config, next(self.layers.parameters())
-        room = capacity + max(config.num_slots, MOST_DRAFTS)
+        room = capacity + max(config.num_slots, MAX_DRAFTS)
         shape = 1, config.num_heads, room, config.width // config.num_heads
         return [like.new_zeros(shape) for _ in range(2 * max(1, config.num_layers))]
 
@@ -163,11 +163,11 @@ class LayerPass(DraftPass):
     layers: DraftLayer
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See `DraftPass`; `DraftCache` lays out the inputs."""
+        """Run a `DraftPass` on the inputs that `DraftCache` lays out."""
         layer, entries, sees = self.layers, inputs["entries"][0], inputs["mask.draft"]
         rows = layer.enter(inputs["states"], self.embed(inputs["ids"]))
-        query, *own = layer.project(rows, layer.turn(inputs["positions"][0]))
-        write(planes, entries, own)
+        query, *key_value = layer.project(rows, layer.turn(inputs["positions"][0]))
+        write(planes, entries, key_value)
         keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
         attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
         out = layer.leave(rows, attended)[0].index_select(0, inputs["read"])
@@ -185,7 +185,7 @@ class TextCache:
         bucketed: int = 0,
         words: Sequence[int] | None = None,
     ) -> None:
-        """Begin an empty text; `planes` may hold anything.
+        """Begin an empty text, with `planes` of any content.
 
         Args:
             run: runs a forward pass.
@@ -202,7 +202,7 @@ class TextCache:
         return self._planes[0].shape[2] if rows <= self._bucketed else entries
 
     def _padded(self, rows: int) -> int:
-        """Round rows up for a graph: to at least 2; if bucketed, to a power of two from 8 on."""
+        """Round rows up to at least 2, or if bucketed to a power of two from 8 on, for a graph."""
         bucketed = rows <= self._bucketed
         return graph_size(max(rows, 8 * bucketed), bucketed)
 
@@ -222,7 +222,7 @@ class DraftCache(TextCache):
 
     @torch.inference_mode()
     def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text, drop drafts; return logits ``[1, W]`` and state ``[1, D]`` of text's end."""
+        """Append text, drop drafts and return logits ``[1, W]`` and state ``[1, D]`` of its end."""
         self._parents = ()
         start, num_rows = self._length, len(tokens)
         self._length += num_rows
@@ -234,7 +234,7 @@ class DraftCache(TextCache):
     def draft(
         self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Append drafts (parent -1: text's end); return logits ``[N, W]`` and states ``[N, D]``."""
+        """Append drafts (parent -1: text's end) and return logits ``[N, W]``, states ``[N, D]``."""
         first = len(self._parents)
         self._parents = [*self._parents, *parents]
         positions = [self._length + depth for depth in masks.depths(self._parents)[first:]]
@@ -256,12 +256,12 @@ class DraftCache(TextCache):
         missing, seen = room - num_rows, self._seen(mask.shape[1], num_rows)
         sees = F.pad(mask, (0, seen - mask.shape[1], 0, missing))
         sees[num_rows:, 0] = True  # a row that sees nothing would be NaN
-        asked = [*read, *[0] * (self._padded(len(read)) - len(read))]
+        indices = [*read, *[0] * (self._padded(len(read)) - len(read))]
         inputs = self._text(states, tokens, room) | {
             "positions": upload([[*positions, *[0] * missing]], device),
             "entries": upload([[*range(start, start + room)]], device),
             "mask.draft": upload(sees[None, None], device),
-            "read": upload(asked, device),
+            "read": upload(indices, device),
         }
         logits, after = self._run(None, inputs, self._planes)
         return logits[: len(read)], after[: len(read)]

@@ -24,8 +24,8 @@ NUM_COSINES = 32
 NUM_ANCHORS = 3
 
 
-def level_of(u: float) -> int:
-    """Return the index of u's level; for `NO_UNIFORM`, the index after the last level."""
+def level_index(u: float) -> int:
+    """Return the index of u's level (for `NO_UNIFORM`, the index after the last level)."""
     return NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS)
 
 
@@ -39,7 +39,7 @@ class UniformEmbedding(nn.Module):
     """Embeds uniforms (and, if `conditioned`, temperature and top-p) as ``[K, D]``."""
 
     def __init__(self, code: Code, width: int, *, hidden: int = 0, conditioned: bool = False):
-        """Draw fresh weights; the network has `hidden` hidden features (0: one linear layer)."""
+        """Draw fresh weights of a network with `hidden` hidden features (0: one linear layer)."""
         super().__init__()
         self.code, self.conditioned = code, conditioned
         self.blank = nn.Parameter(torch.randn(width) * width**-0.5)
@@ -71,12 +71,12 @@ class UniformEmbedding(nn.Module):
         """Embed float64 `u` ``[K]`` (or `NO_UNIFORM`), `warp` ``[K, 2]``: temperature and top-p."""
         if self.code == "constant":
             return self.blank.expand(len(u), -1)
-        known = u.clamp(min=0)  # a blank slot's result is thrown away below
+        valid = u.clamp(min=0)  # a blank slot's result is thrown away below
         if self.code == "interpolation":
-            embedded = self._interpolate(known)
+            embedded = self._interpolate(valid)
         else:
             assert self.net is not None
-            embedded = self.net(self._features(known, warp).to(self.blank.dtype))
+            embedded = self.net(self._features(valid, warp).to(self.blank.dtype))
         return torch.where((u < 0)[:, None], self.blank, embedded)
 
     def _features(self, u: Tensor, warp: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ def text_model(module: Any) -> Any:
 
     OPT has it inside the base model; models with an image tower have it next to the tower.
     """
-    found = module.get_decoder()
-    return module.base_model if found is module else found
+    decoder = module.get_decoder()
+    return module.base_model if decoder is module else decoder
 
 
 def linear_layers(module: Any) -> dict[str, nn.Module]:
@@ -52,7 +52,7 @@ def linear_layers(module: Any) -> dict[str, nn.Module]:
 
 
 def other_linear(module: Any) -> str | None:
-    """Return the class name of a linear layer that is not plain; None if all are plain."""
+    """Return the class name of a linear layer that is not plain, or None if all are plain."""
     linear = (layer for _, layer in _text_layers(module) if isinstance(layer, nn.Linear))
     return next((type(layer).__name__ for layer in linear if not _is_plain(layer)), None)
 
@@ -86,17 +86,17 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
     return {
         name: _layer(name, layer).shape
         for name, layer in linear_layers(module).items()
-        if depth_of(name) >= enter
+        if layer_number(name) >= enter
     }
 
 
-def depth_of(name: str) -> int:
+def layer_number(name: str) -> int:
     """Return the number of the decoder layer that contains a linear layer (0 if none does)."""
     return next((int(part) for part in name.split(".") if part.isdigit()), 0)
 
 
 def decoder_layers(module: Any) -> nn.ModuleList:
-    """Return the decoder layers of a causal LM, in order; `ValueError` if they are not found."""
+    """Return the decoder layers of a causal LM in order, or raise `ValueError` without any."""
     count = module.config.get_text_config().num_hidden_layers
     for part in text_model(module).modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
@@ -116,14 +116,14 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 class GatedModule:
-    """A module with wrapped linear layers; `active` switches to an adapter.
+    """A module with wrapped linear layers.
 
-    `layers` are all linear layers except the head. `groups` lists the indices of layers that share
-    an input, in call order.
+    `active` switches to an adapter. `layers` are all linear layers except the head. `groups` lists
+    the indices of layers that share an input, in call order.
     """
 
     def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
-        """Wrap a causal LM in place; `side_by_side` joins a group's weights, ``[in, sum out]``."""
+        """Wrap a causal LM in place (`side_by_side` joins a group's weights, ``[in, sum out]``)."""
         layers = linear_layers(module)
         self.side_by_side = side_by_side
         self.groups = _shared_inputs(module, list(layers.values()))
@@ -194,13 +194,13 @@ def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
             fed.append(x)
             groups.append([index])
 
-    with _watched(layers, note):
+    with _watch(layers, note):
         module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
     return groups
 
 
 @contextmanager
-def _watched(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
+def _watch(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
     """Call ``note(index, x)`` whenever layer `index` is fed x."""
 
     def hook(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -227,13 +227,13 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
     cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
-    with _watched([module.get_submodule(name) for name in names], note):
+    with _watch([module.get_submodule(name) for name in names], note):
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
     return strange[0] if strange else None
 
 
 @contextmanager
-def tiles_of(rows: int) -> Iterator[None]:
+def tiling(rows: int) -> Iterator[None]:
     """Let `by_tiles` split inputs into tiles of `rows` rows inside the context."""
     global _tile_rows
     before, _tile_rows = _tile_rows, rows
@@ -244,7 +244,7 @@ def tiles_of(rows: int) -> Iterator[None]:
 
 
 def by_tiles(run: Run, x: Tensor) -> Tensor:
-    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``; inside `tiles_of`, tile by tile."""
+    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``, tile by tile inside `tiling`."""
     dim = 0 if x.dim() == 2 else 1
     if _tile_rows is None or x.shape[dim] <= _tile_rows:
         return run(x)

@@ -1,6 +1,6 @@
-"""Residual blocks on hidden states, read by the model's own head; fresh blocks are the identity.
+"""Residual blocks on hidden states, read by the model's own head.
 
-Letters: R rows, H heads, D hidden width, M width of a block, V vocabulary.
+Fresh blocks are the identity. Letters: R rows, H heads, D hidden width, M block width, V words.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class DraftHeads(HiddenAdapter):
     variant, sized = "medusa", "down"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh blocks that change nothing; `ValueError` for another configuration."""
+        """Make fresh blocks that change nothing, or raise `ValueError` for other settings."""
         super().__init__(config)
-        num_heads, rank, width = self.shape_of(config)
+        num_heads, rank, width = self.parameter_shape(config)
         self.down = spread(torch.Generator().manual_seed(seed), num_heads, rank, width)
         self.bias = nn.Parameter(torch.zeros(num_heads, rank))
         self.up = nn.Parameter(torch.zeros(num_heads, width, rank))
@@ -43,7 +43,7 @@ class DraftHeads(HiddenAdapter):
         return hidden[:, None] + added.transpose(0, 1)
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the number of heads, the width of a block and the width of the model."""
         return config.num_slots, config.rank, config.width
 
@@ -54,12 +54,12 @@ class HeadsPass(DraftPass):
     layers: DraftHeads
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See `DraftPass`; there are no planes."""
+        """Run a `DraftPass`, which needs no planes."""
         return (self.head(self.layers(inputs["states"][0])).float(),)
 
 
 def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
-    """Load an adapter of any kind from its folder; `ValueError` if it cannot be loaded."""
+    """Load an adapter of any kind from its folder, or raise `ValueError` if it cannot be loaded."""
     file = Path(folder).expanduser() / CONFIG_FILE
     try:
         config = AdapterConfig.from_json(file.read_text(encoding="utf-8"))

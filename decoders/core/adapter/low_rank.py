@@ -45,7 +45,7 @@ class LowRankWeights(AddedWeights):
         return sum(part.nbytes for delta in deltas.values() for part in delta.parts)
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
-        """See `AddedWeights.run`; the first layer of a group runs the group."""
+        """Run a layer as `AddedWeights.run`, a group at its first layer."""
 
         def run(group: Group) -> Tensor:
             y = group.everywhere(x)
@@ -91,7 +91,7 @@ class _Delta(Delta):
     def parts(self) -> tuple[Tensor, ...]:
         return (self.high,) if self.low is None else (self.low, self.high)
 
-    def of_rows(self, x: Tensor) -> Tensor:
+    def delta_rows(self, x: Tensor) -> Tensor:
         return by_tiles(lambda x: (x if self.low is None else x @ self.low) @ self.high, x)
 
     def add(self, x: Tensor, y: Tensor) -> None:

@@ -86,30 +86,30 @@ class LateSlotHooks:
     def __init__(self, module: Any) -> None:
         """Add no hook before `open`."""
         self._module = module
-        self._opened: set[int] = set()
+        self._open_layers: set[int] = set()
         self.begin(None)
 
     def open(self, layer: int) -> None:
         """Let slots enter at a decoder layer from now on (0: with the tokens)."""
-        if not layer or layer in self._opened:
+        if not layer or layer in self._open_layers:
             return
         layers = decoder_layers(self._module)
         for number in range(layer):
-            if not any(number < opened for opened in self._opened):
-                layers[number].register_forward_pre_hook(self._below(number), with_kwargs=True)
+            if not any(number < open_layer for open_layer in self._open_layers):
+                layers[number].register_forward_pre_hook(self._entry(number), with_kwargs=True)
         layers[layer].register_forward_pre_hook(self._at(layer))
-        self._opened.add(layer)
+        self._open_layers.add(layer)
 
     def begin(self, late: LateSlots | None, see: Callable[[bool], None] | None = None) -> None:
-        """Announce late slots; `see` prepares the cache for all rows (True) or token rows only.
+        """Announce late slots.
 
-        Without `see`, the slots run through lower layers.
+        `see` prepares the cache for all rows. Without it, the slots run through lower layers.
         """
         self._late, self._see = late, see
         self._narrow, self._num_rows = False, 0
         self._cut: dict[str, tuple[Any, Any]] = {}  # arguments of the layer below, whole and cut
 
-    def _below(self, number: int) -> Callable[..., Any]:
+    def _entry(self, number: int) -> Callable[..., Any]:
         def hook(
             _layer: nn.Module, args: tuple[Tensor, ...], named: Mapping[str, Any]
         ) -> tuple[tuple[Tensor, ...], dict[str, Any]] | None:

@@ -1,9 +1,9 @@
-"""Trained adapters and their folders; `SlotAdapter` makes a causal LM its own parallel predictor.
+"""Trained adapters and their folders.
 
-Slots run through base weights + a gated low-rank delta, token rows only through the base weights.
-Thus target and parallel student are one model with one KV cache.
-Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA).
-Letters: K slots, D hidden width, r rank.
+`SlotAdapter` makes a causal LM its own parallel predictor. Slots run through base weights + a gated
+low-rank delta, token rows only through the base weights. Thus target and parallel student are one
+model with one KV cache. Source: PTP (arXiv 2512.21323), gated LoRA; Hu et al. 2021 (LoRA). Letters:
+K slots, D hidden width, r rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StoredAdapter(nn.Module):
     config: AdapterConfig
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Keep the configuration; subclasses draw fresh weights from `seed`."""
+        """Keep the configuration (subclasses draw fresh weights from `seed`)."""
         super().__init__()
         self.config = config
 
@@ -50,7 +50,7 @@ class StoredAdapter(nn.Module):
         return sum(parameter.nbytes for parameter in self.parameters())
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write the configuration, and the weights cast to `dtype`; ids keep their dtype."""
+        """Write the configuration, and the weights cast to `dtype`, except for ids."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG_FILE).write_text(self.config.to_json(), encoding="utf-8")
         state = {
@@ -61,7 +61,7 @@ class StoredAdapter(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Load a folder in float32 on the CPU; `ValueError` in one line if that fails."""
+        """Load a folder in float32 on the CPU, or raise a `ValueError` of one line."""
         folder = Path(folder).expanduser()
         for name in (CONFIG_FILE, WEIGHTS_FILE):
             if not (folder / name).is_file():
@@ -139,8 +139,8 @@ class SlotAdapter(StoredAdapter):
         """
         embedded: Tensor = self.embedding(u, warp)
         if shown is not None:
-            tokens, which = shown
-            embedded = torch.where(which[:, None], tokens.to(embedded.dtype), embedded)
+            tokens, has_token = shown
+            embedded = torch.where(has_token[:, None], tokens.to(embedded.dtype), embedded)
         if self.numbers is not None:
             embedded = embedded + self.numbers[number.clamp(max=len(self.numbers) - 1)]
         if self.config.anchored:
@@ -189,27 +189,27 @@ class SlotAdapter(StoredAdapter):
 
 
 class HiddenAdapter(StoredAdapter):
-    """Weights of one `variant` on hidden states; loading checks the shape of parameter `sized`."""
+    """Weights of one `variant` on hidden states, whose parameter `sized` is checked in loading."""
 
     variant: ClassVar[HeadsVariant]
     sized: ClassVar[str]
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Keep the configuration; `ValueError` for another variant."""
+        """Keep the configuration, or raise `ValueError` for another variant."""
         super().__init__(config)
         self._check_variant(config)
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the shape of the parameter `sized`."""
         raise NotImplementedError
 
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
         cls._check_variant(config)
-        sizes, stored = cls.shape_of(config), tuple(state[cls.sized].shape)
-        if sizes != stored:
-            raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
+        sizes, shape = cls.parameter_shape(config), tuple(state[cls.sized].shape)
+        if sizes != shape:
+            raise ValueError(f"its sizes are {sizes}, its weights' {shape}")
 
     @classmethod
     def _check_variant(cls, config: AdapterConfig) -> None:
@@ -222,8 +222,8 @@ class HiddenAdapter(StoredAdapter):
         """Raise `ValueError` unless a model's hidden states have the width of training."""
         if width != self.config.width:
             nouns = {"medusa": "heads were", "shallow": "draft layers were"}
-            noun, own = nouns.get(self.variant, "draft layer was"), self.config.width
-            raise ValueError(f"the {noun} made for a model {own} wide, not {width}")
+            noun, expected = nouns.get(self.variant, "draft layer was"), self.config.width
+            raise ValueError(f"the {noun} made for a model {expected} wide, not {width}")
 
 
 def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:

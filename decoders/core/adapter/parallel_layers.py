@@ -20,18 +20,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_layer import (
-    Block,
     DraftPass,
     Function,
     Inputs,
     Joined,
     ShortHead,
     TextCache,
+    TransformerBlock,
     Turn,
     normed,
     write,
 )
-from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_of
+from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.types import NO_UNIFORM
@@ -41,7 +41,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Attention of slots in a layer, given the layer's number and the slots' queries, keys, values."""
 
 
-class _Layer(nn.Module, Block):
+class _Layer(nn.Module, TransformerBlock):
     def __init__(self, generator: torch.Generator, config: AdapterConfig) -> None:
         super().__init__()
         sizes = {"width": config.width, "inner": config.rank, "num_heads": config.num_heads}
@@ -55,7 +55,7 @@ class ParallelLayers(Joined):
     words: Tensor
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh weights with a zero bias; `ValueError` for a configuration of another kind."""
+        """Make fresh weights with a zero bias, or raise `ValueError` for other settings."""
         super().__init__(config)
         width, dyadic = config.width, config.code == "dyadic"
         generator = torch.Generator().manual_seed(seed)
@@ -74,20 +74,20 @@ class ParallelLayers(Joined):
             self.embedding = UniformEmbedding(config.code, width, hidden=width * dyadic)
 
     @classmethod
-    def shape_of(cls, config: AdapterConfig) -> tuple[int, ...]:
+    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
         """Return the number of slots and the width of the model."""
         return config.num_slots, config.width
 
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
         super()._check(config, state)
-        found = state["right"], state[f"layers.{config.num_layers - 1}.feed"]
+        tensors = state["right"], state[f"layers.{config.num_layers - 1}.feed"]
         sizes = (config.num_words, config.bias_rank), (2 * config.rank, config.width)
-        if sizes != (stored := tuple(tuple(each.shape) for each in found)):
-            raise ValueError(f"its sizes are {sizes}, its weights' {stored}")
+        if sizes != (shapes := tuple(tuple(each.shape) for each in tensors)):
+            raise ValueError(f"its sizes are {sizes}, its weights' {shapes}")
 
     def turn(self, positions: Tensor) -> Turn:
-        """See `Block.turn`; all layers rotate alike."""
+        """Return `TransformerBlock.turn`, which all layers share."""
         return self._blocks[0].turn(positions)
 
     def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
@@ -104,9 +104,9 @@ class ParallelLayers(Joined):
 
         The sampling's `temperature` (0: greedy) is a number or ``[..., 1, 1]``.
         """
-        given = F.linear(normed(last), self.start).unsqueeze(-2)
+        anchor = F.linear(normed(last), self.start).unsqueeze(-2)
         beside = self.numbers[: embedded.shape[-2]] + temperature * self.warmth
-        slots: Tensor = given + embedded + beside
+        slots: Tensor = anchor + embedded + beside
         return slots
 
     def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
@@ -116,7 +116,7 @@ class ParallelLayers(Joined):
         return normed(slots) * self.scale
 
     def index(self, tokens: Tensor) -> Tensor:
-        """Return the index of each token among the words; W for other tokens."""
+        """Return the index of each token among the words, or W for other tokens."""
         index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
         return torch.where(self.words[index] == tokens, index, len(self.words))
 
@@ -126,7 +126,7 @@ class ParallelLayers(Joined):
 
 
 class SlotPass(DraftPass):
-    """A pass of slots after new text; returns drafts and probabilities, float64 ``[2, K]``."""
+    """A pass of slots after new text that returns drafts and probabilities, float64 ``[2, K]``."""
 
     layers: ParallelLayers
     head: ShortHead
@@ -138,16 +138,16 @@ class SlotPass(DraftPass):
         self.levels = layers.embedded(all_levels().to(layers.join.device))
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """See `DraftPass`; `SlotCache` lays out the inputs."""
+        """Run a `DraftPass` on the inputs that `SlotCache` lays out."""
         layers, ids, last = self.layers, inputs["ids"][0], inputs["last"]
         entries, behind, sees = inputs["positions"][0], inputs["behind"][0], inputs["sees"]
         rows = layers.enter(inputs["states"], self.embed(inputs["ids"]))
         text = layers.entries(rows, layers.turn(entries))
         write(planes, entries, [part for pair in text for part in pair])
 
-        def attend(number: int, query: Tensor, *own: Tensor) -> Tensor:
+        def attend(number: int, query: Tensor, *entries: Tensor) -> Tensor:
             both = planes[2 * number : 2 * number + 2]
-            write(both, behind, own)
+            write(both, behind, entries)
             keys, values = (plane[:, :, : sees.shape[-1]] for plane in both)
             return F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
 
@@ -158,13 +158,13 @@ class SlotPass(DraftPass):
 
 
 class SlotCache(TextCache):
-    """The keys and values of a text; those of slots after it are overwritten by later text."""
+    """The keys and values of a text, and after them those of slots, which later text overwrites."""
 
     @torch.inference_mode()
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """Append text with states ``[N, D]``; return a draft and its probability per uniform.
+        """Append text with states ``[N, D]`` and return a draft and its probability per uniform.
 
         At temperature 0 the uniforms are ignored. The host waits once.
         """
@@ -172,7 +172,7 @@ class SlotCache(TextCache):
         start, stop = self._length, self._length + num_rows
         room, end = self._padded(num_rows), stop + num_slots
         self._length = stop
-        levels = [level_of(u if temperature else NO_UNIFORM) for u in uniforms]
+        levels = [level_index(u if temperature else NO_UNIFORM) for u in uniforms]
         # padding rows write to an entry that a slot overwrites
         entries = [*range(start, stop), *[stop] * (room - num_rows)]
         sees = torch.ones(num_slots, self._seen(end, num_rows), dtype=torch.bool).tril_(stop)
@@ -190,17 +190,17 @@ class SlotCache(TextCache):
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
-    """Pick each slot's likeliest word, biased by the token before it; return ids, probabilities.
+    """Pick each slot's likeliest word, biased by the token before, and return ids, probabilities.
 
     The bias is added to all W words of `logits` ``[K, W]``. `before` is the id ``[1]`` of the last
     known token. The result is float64 ``[2, K]``.
     """
-    picks, values, known = [], [], layers.index(before)
+    picks, values, index = [], [], layers.index(before)
     for row in logits.unbind(0):
         if layers.config.bias_rank:
-            row = row + (layers.right @ layers.left.index_select(0, known)[0]).float()
-        value, known = row.max(-1, keepdim=True)
-        picks.append(known)
+            row = row + (layers.right @ layers.left.index_select(0, index)[0]).float()
+        value, index = row.max(-1, keepdim=True)
+        picks.append(index)
         values.append(value - row.logsumexp(-1))
     tokens = layers.words.index_select(0, torch.cat(picks))
     return torch.stack([tokens.double(), torch.cat(values).exp().double()])

@@ -30,7 +30,7 @@ _PREFIX = "base_model.model."
 
 
 def to_peft(folder: Path, output: Path) -> list[Path]:
-    """Write an adapter's folder in PEFT's format; return the files.
+    """Write an adapter's folder in PEFT's format and return the files.
 
     `ValueError` for an unusable folder or output, or an adapter that PEFT's format cannot hold.
     """

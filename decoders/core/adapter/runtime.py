@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.embedding import all_levels, level_of
+from decoders.core.adapter.embedding import all_levels, level_index
 from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.mid_layer_slots import LateSlots
@@ -40,7 +40,7 @@ class AttachedAdapter:
         device: torch.device,
         merged: bool,
     ) -> None:
-        """Prepare `weights`, merged or not; `tokens` is the token embedding."""
+        """Prepare `weights`, merged or not, and the token embedding `tokens`."""
         self.config, self._tokens = adapter.config, tokens
         self.module = adapter.to(device)
         self._dtype, self._device = dtype, device
@@ -68,7 +68,7 @@ class AttachedAdapter:
         *,
         bucketed: bool | None = None,
     ) -> LateSlots | None:
-        """Return the slots of calls with inputs ``[B, N, D]``; None unless slots enter late.
+        """Return the slots of calls with inputs ``[B, N, D]``, or None unless slots enter late.
 
         `firsts` are the calls' first flat rows. `bucketed` (None: no graph) pads as `graph_size`
         does, with copies of the last slot; graphs of free sizes leave slots out below.
@@ -186,8 +186,8 @@ class AttachedAdapter:
         return torch.cat([self._embed_one(part) for part in parts])
 
     def _embed_one(self, slots: Slots) -> Tensor:
-        """Embed u from a fast table of `NUM_LEVELS` levels; finer bits seldom decide a pick."""
-        levels = self._indices([level_of(u) for u in slots.uniforms])
+        """Embed u from a fast table of `NUM_LEVELS` levels, as finer bits seldom decide a pick."""
+        levels = self._indices([level_index(u) for u in slots.uniforms])
         embedded = self._table(slots.warp).index_select(0, levels)
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
         if showing := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:

@@ -34,7 +34,7 @@ class Deltas:
     def __init__(
         self, gated: GatedModule, factors: Mapping[str, tuple[Tensor | None, Tensor]]
     ) -> None:
-        """Stack A ``[r, in]``; B ``[out, r]`` is already scaled by alpha / r."""
+        """Stack A ``[r, in]`` and B ``[out, r]``, which alpha / r has already scaled."""
         self.gated = gated
         self._factors = [factors.get(layer.name) for layer in gated.layers]
         self._group_of: dict[int, tuple[int, int]] = {}
@@ -72,7 +72,7 @@ class Deltas:
         return layer.weight.to(delta.dtype) + delta.t()
 
     def delta(self, index: int, x: Tensor) -> Tensor:
-        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``; a group shares one product with A."""
+        """Return ``B A x`` ``[S, out]`` of rows ``[S, in]`` with one product with A per group."""
         pair = self._factors[index]
         assert pair is not None
         if pair[0] is None:
@@ -89,7 +89,7 @@ class Deltas:
 
 
 class GroupedWeights:
-    """One weight per layer; layers that share an input have joined weights and take one product."""
+    """One weight per layer, or joined weights and one product for layers that share an input."""
 
     def __init__(self, gated: GatedModule, weight: Callable[[list[int]], Tensor]) -> None:
         """Take `weight`, which returns the joined weights ``[in, sum out]`` of layers by index."""
@@ -121,7 +121,7 @@ class GroupedWeights:
         return self.part(index, lambda group: group.everywhere(x))
 
     def part(self, index: int, run: Callable[[Group], Tensor]) -> Tensor:
-        """Return a layer's part of its group's output; `run` the group at its first layer."""
+        """Return a layer's part of its group's output, after a `run` at its first layer."""
         group, member = self._member[index]
         if len(group.sizes) == 1:
             return run(group)
@@ -134,7 +134,7 @@ class GroupedWeights:
 
 
 class MergedWeights(GroupedWeights):
-    """``W + B A`` of every layer, merged once; for decoding, and for training with an open gate."""
+    """``W + B A`` of every layer, merged once for decoding or for training with an open gate."""
 
     def __init__(self, deltas: Deltas, dtype: torch.dtype) -> None:
         """Merge in the factors' precision, then cast to `dtype`."""
@@ -145,8 +145,8 @@ class MergedWeights(GroupedWeights):
         joined = deltas.gated.side_by_side
         for group, indices in zip(self._groups, deltas.gated.groups, strict=True):
             group.plain = not any(index in deltas for index in indices)
-            own = [layer.weight for layer in group.members]
-            group.base = [_side_by_side(group.members)] if joined else own
+            weights = [layer.weight for layer in group.members]
+            group.base = [_side_by_side(group.members)] if joined else weights
 
     @property
     def num_bytes(self) -> int:
@@ -154,19 +154,19 @@ class MergedWeights(GroupedWeights):
         return sum(group.slots.nbytes for group in self._groups)
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """Gate one sequence of `num_rows` rows; rows from `first` on are slots."""
+        """Gate one sequence of `num_rows` rows, of which rows from `first` on are slots."""
         rows = _tail(first, num_rows, self._groups[0].slots.device)
         return self._gated(rows)
 
     def scattered(self, base: Tensor, slots: Tensor) -> Forward:
         """Gate several sequences by flat indices of base rows (padding too) and slots."""
-        return self._gated(_Rows.of(base, slots))
+        return self._gated(_GatedRows.of(base, slots))
 
-    def _gated(self, rows: _Rows) -> Forward:
+    def _gated(self, rows: _GatedRows) -> Forward:
         return lambda index, x: self.part(index, lambda group: group.gated(x, rows))
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
-        """Return the inputs of `through`; `bucketed` pads numbers of rows to powers of two."""
+        """Return the inputs of `through`, padded to powers of two of rows if `bucketed`."""
         fed = (_filled_up(base, bucketed), _filled_up(slots, bucketed))
         index = torch.arange(len(fed[0]) + len(slots), device=base.device)
         back = base.new_empty(len(base) + len(slots))
@@ -174,23 +174,23 @@ class MergedWeights(GroupedWeights):
         return {"gate.base": fed[0], "gate.slots": fed[1], "gate.back": back}
 
     def through(self, gate: Mapping[str, Tensor]) -> Forward:
-        """Gate rows by a `gate`; shapes depend only on those of its tensors."""
+        """Gate rows by a `gate`, with shapes that depend only on those of its tensors."""
         base, slots, back = (gate[f"gate.{part}"] for part in ("base", "slots", "back"))
-        return self._gated(_Rows(torch.cat((base, slots)), back.flatten(), base.shape[0]))
+        return self._gated(_GatedRows(torch.cat((base, slots)), back.flatten(), base.shape[0]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """A call's rows: `taken` has base rows, then slots; `back` is each row's index in `taken`."""
+class _GatedRows:
+    """A call's rows: base rows, then slots in `index`, and each row's place there in `back`."""
 
-    taken: Tensor
+    index: Tensor
     back: Tensor
     num_base: int
 
     @classmethod
-    def of(cls, base: Tensor, slots: Tensor) -> _Rows:
-        taken = torch.cat((base, slots))
-        return cls(taken, taken.argsort(), len(base))
+    def of(cls, base: Tensor, slots: Tensor) -> _GatedRows:
+        index = torch.cat((base, slots))
+        return cls(index, index.argsort(), len(base))
 
 
 def _filled_up(rows: Tensor, bucketed: bool) -> Tensor:
@@ -199,16 +199,16 @@ def _filled_up(rows: Tensor, bucketed: bool) -> Tensor:
 
 
 @functools.lru_cache(maxsize=1024)
-def _tail(first: int, num_rows: int, device: torch.device) -> _Rows:
+def _tail(first: int, num_rows: int, device: torch.device) -> _GatedRows:
     rows = torch.arange(num_rows, device=device)
-    return _Rows.of(rows[:first], rows[first:])
+    return _GatedRows.of(rows[:first], rows[first:])
 
 
 @dataclass(slots=True)
 class Group:
-    """Layers that share an input; in a `plain` group, no layer has a delta.
+    """Layers that share an input.
 
-    `base` are the module's own weights: one tensor for all layers if the weights are joined.
+    A `plain` group has no delta. `base` are the module's weights, one tensor if they are joined.
     """
 
     members: Sequence[Layer]
@@ -224,12 +224,12 @@ class Group:
         y = by_tiles(lambda tile: tile @ self.slots, x)
         return y if self.bias is None else y + self.bias
 
-    def gated(self, x: Tensor, rows: _Rows) -> Tensor:
+    def gated(self, x: Tensor, rows: _GatedRows) -> Tensor:
         """Run base rows through `base` and slot rows through `slots`, given all ``[B, N, in]``."""
         if self.plain:
             return self.everywhere(x)
-        taken = x.reshape(-1, x.shape[-1]).index_select(0, rows.taken)
-        base, slots = taken[: rows.num_base], taken[rows.num_base :]
+        inputs = x.reshape(-1, x.shape[-1]).index_select(0, rows.index)
+        base, slots = inputs[: rows.num_base], inputs[rows.num_base :]
         products = [base @ weight for weight in self.base]
         y = products[0] if len(products) == 1 else torch.cat(products, 1)
         y = torch.cat((y, slots @ self.slots))
@@ -259,19 +259,19 @@ class Delta(ABC):
     """The delta of a layer, or of layers that share an input."""
 
     @abstractmethod
-    def of_rows(self, x: Tensor) -> Tensor:
+    def delta_rows(self, x: Tensor) -> Tensor:
         """Return ``B A x`` ``[S, out]`` of rows ``[S, in]``."""
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Add the delta of rows ``[S, in]`` to their outputs ``[S, out]``, in place."""
-        y += self.of_rows(x)
+        y += self.delta_rows(x)
 
 
 class AddedWeights:
-    """W for all rows, plus the delta for slots; a subclass defines how a layer runs."""
+    """W for all rows plus the delta for slots, with a rule by the subclass of how a layer runs."""
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
-        """Return a layer's output ``[B, N, out]``; `add` adds the deltas of rows ``[B N, in]``."""
+        """Return a layer's output ``[B, N, out]`` after `add` of deltas to rows ``[B N, in]``."""
         raise NotImplementedError
 
     def everywhere(self, index: int, x: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ class AddedWeights:
         return self.run(index, x, lambda delta, x, y: delta.add(x, y))
 
     def tail(self, first: int, num_rows: int) -> Forward:
-        """See `MergedWeights.tail`; `num_rows` is not needed here."""
+        """Gate as `MergedWeights.tail`, without need of `num_rows`."""
         del num_rows
         return lambda index, x: self.run(
             index, x, lambda delta, x, y: delta.add(x[first:], y[first:])
@@ -289,11 +289,11 @@ class AddedWeights:
         """See `MergedWeights.scattered`."""
         del base
         return lambda index, x: self.run(
-            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.of_rows(x[slots]))
+            index, x, lambda delta, x, y: y.index_add_(0, slots, delta.delta_rows(x[slots]))
         )
 
     def gate(self, base: Tensor, slots: Tensor, *, bucketed: bool) -> dict[str, Tensor]:
-        """See `MergedWeights.gate`; the gate is 1 for slot rows and 0 for base rows."""
+        """Gate as `MergedWeights.gate`, with gate 1 for slot rows and 0 for base rows."""
         del bucketed
         gate = torch.zeros(len(base) + len(slots), 1, device=slots.device)
         gate[slots] = 1.0
@@ -304,24 +304,24 @@ class AddedWeights:
         return lambda index, x: self.run(
             index,
             x,
-            lambda delta, x, y: y.add_(delta.of_rows(x) * gate["gate"].view(-1, 1).to(y.dtype)),
+            lambda delta, x, y: y.add_(delta.delta_rows(x) * gate["gate"].view(-1, 1).to(y.dtype)),
         )
 
 
 class UnmergedWeights(AddedWeights):
-    """Weights run layer by layer, with deltas in the module's dtype; also used in training."""
+    """Weights run layer by layer, also in training, with deltas in the module's dtype."""
 
     def __init__(self, deltas: Deltas) -> None:
         """Take the deltas of a module's layers."""
         self.deltas, self.layers = deltas, deltas.gated.layers
         self.num_bytes = deltas.num_bytes
-        self._own = [_LayerDelta(deltas, index) for index in range(len(self.layers))]
+        self._layer_deltas = [_LayerDelta(deltas, index) for index in range(len(self.layers))]
 
     def run(self, index: int, x: Tensor, add: Callable[[Delta, Tensor, Tensor], object]) -> Tensor:
         """See `AddedWeights.run`."""
         y = self.layers[index].plain(x)
         if index in self.deltas:
-            add(self._own[index], x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
+            add(self._layer_deltas[index], x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1]))
         return y
 
 
@@ -330,7 +330,7 @@ class _LayerDelta(Delta):
     deltas: Deltas
     index: int
 
-    def of_rows(self, x: Tensor) -> Tensor:
+    def delta_rows(self, x: Tensor) -> Tensor:
         return self.deltas.delta(self.index, x)
 
 

@@ -47,18 +47,18 @@ class Survival:
 
 
 def best_length(
-    survival: Survival, longest: int, num_unused_slots: int, row_cost: float, given: int = 2
+    survival: Survival, max_size: int, num_unused_slots: int, row_cost: float, per_round: int = 2
 ) -> int:
     """Choose the number of slots of a proposal verified by a second call: most tokens per cost.
 
-    A round of two calls gives `given` tokens and the accepted proposals. Every slot is a row, and
-    every proposal a row of the verifying call. Returns `num_unused_slots` if no proposal pays.
+    A round of two calls gives `per_round` tokens and the accepted proposals. Every slot is a row,
+    and every proposal a row of the verifying call. Returns `num_unused_slots` if none pays.
     """
-    most = max(num_unused_slots, min(longest, len(survival.chances) + num_unused_slots))
+    max_slots = max(num_unused_slots, min(max_size, len(survival.chances) + num_unused_slots))
     return max(
-        range(num_unused_slots, most + 1),
+        range(num_unused_slots, max_slots + 1),
         key=lambda size: (
-            (given + survival.values[size - num_unused_slots])
+            (per_round + survival.values[size - num_unused_slots])
             / (2 + row_cost * (2 + 2 * size - num_unused_slots))
         ),
     )
@@ -78,7 +78,7 @@ def allocate(
     survival: Survival,
     *,
     budget: int,
-    longest: int,
+    max_size: int,
     num_unused_slots: int,
     row_cost: float,
 ) -> list[int]:
@@ -90,19 +90,19 @@ def allocate(
     is judged by its best average (the concave envelope of its value). Branches are therefore
     bought whole and in order; the budget may cut the last branch short.
     """
-    num_branches, most = len(chances), min(longest - num_unused_slots, len(survival.chances))
-    if most <= 0:
+    num_branches, limit = len(chances), min(max_size - num_unused_slots, len(survival.chances))
+    if limit <= 0:
         return [0] * num_branches
-    stands = np.array(survival.chances[:most])
-    average = stands.cumsum() / (np.arange(1, most + 1) + num_unused_slots)
+    stands = np.array(survival.chances[:limit])
+    average = stands.cumsum() / (np.arange(1, limit + 1) + num_unused_slots)
     best = int(average.argmax())
-    returns = np.where(np.arange(most) <= best, average[best], stands)
-    bought = np.argsort(-np.outer(chances, returns), axis=None, kind="stable")
-    gains = np.outer(chances, stands).ravel()[bought].cumsum()
-    rows = np.arange(1, len(bought) + 1) + num_unused_slots * (bought % most == 0).cumsum()
+    returns = np.where(np.arange(limit) <= best, average[best], stands)
+    order = np.argsort(-np.outer(chances, returns), axis=None, kind="stable")
+    gains = np.outer(chances, stands).ravel()[order].cumsum()
+    rows = np.arange(1, len(order) + 1) + num_unused_slots * (order % limit == 0).cumsum()
     worth = (1 + gains) / (1 + row_cost * (num_branches + rows))
     worth = worth[rows <= budget]
     if not len(worth) or worth.max() <= 1 / (1 + row_cost * num_branches):
         return [0] * num_branches
-    proposals = np.bincount(bought[: worth.argmax() + 1] // most, minlength=num_branches)
+    proposals = np.bincount(order[: worth.argmax() + 1] // limit, minlength=num_branches)
     return [int(count) + num_unused_slots if count else 0 for count in proposals]

@@ -22,7 +22,7 @@ class ModelDrafter(Drafter):
     """Drafts with the session `Request.draft`, whose cache is rolled back with the target's."""
 
     def __init__(self, request: Request, rule: Verification, k: int, stop: float) -> None:
-        """Draft up to `k` tokens per step; stop after a draft less probable than `stop`."""
+        """Draft up to `k` tokens per step, stopping after a draft less probable than `stop`."""
         assert request.draft is not None
         self._session, self._k, self._stop = request.draft, k, stop
         self._keeps_probs = not rule.by_picks(request.sampling)
@@ -38,8 +38,8 @@ class ModelDrafter(Drafter):
         """
         drafts, probs = list[int](), dict[int, Tensor]()
         while len(drafts) < min(self._k, most):
-            known = self._session.length - len(text.tokens)  # drafts in the cache, if positive
-            unseen = drafts[known:] if known >= 0 else [*text.tokens[known:], *drafts]
+            extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
+            unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
             result = yield self._session.call(unseen, output=self._output)
             if self._keeps_probs:
                 assert result.probs is not None
@@ -53,11 +53,11 @@ class ModelDrafter(Drafter):
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Roll back rejected drafts; the cache may lack tokens at the end of the text."""
+        """Roll back rejected drafts, after which the cache may lack the text's end."""
         start = len(text.tokens) - len(verdict.tokens)
         pairs = zip(self._drafts, verdict.tokens[:-1], strict=False)
-        stood = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self._session.truncate(min(self._session.length, start + stood))
+        num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self._session.truncate(min(self._session.length, start + num_kept))
         self._drafts = []
 
 

@@ -24,7 +24,7 @@ Drafts = Sequence[int] | DraftTree
 
 
 class Text:
-    """The committed `tokens` of prompt and answer; the last has not been fed to the target yet."""
+    """The committed `tokens` of prompt and answer, of which the target lacks only the last."""
 
     def __init__(self, request: Request) -> None:
         """Begin with the prompt."""
@@ -47,7 +47,7 @@ class Text:
         return self._budget - self.output
 
     def tree(self, drafts: Drafts, drafter: Drafter) -> DraftTree:
-        """Turn a drafter's chain into a tree, cut to the budget; leave a tree unchanged."""
+        """Turn a drafter's chain into a tree, cut to the budget, or return its tree unchanged."""
         if isinstance(drafts, DraftTree):
             return drafts
         if not (isinstance(drafts, Sequence) and {*map(type, drafts)} <= {int}):
@@ -97,7 +97,7 @@ class Verdict:
 
 
 class Drafter:
-    """Drafts the tokens of one answer; a subclass defines `propose` or `draft`.
+    """Drafts the tokens of one answer by `propose` or `draft` of a subclass.
 
     Attributes:
         hidden: number of the prompt's last hidden states that the drafter needs. Above 0, every
@@ -111,7 +111,7 @@ class Drafter:
     judges_prompt: bool = False
 
     def propose(self, text: Text, most: int) -> Drafts:
-        """Propose tokens that may follow the text; a chain longer than `most` is of no use."""
+        """Propose up to `most` tokens that may follow the text (more are of no use)."""
         raise NotImplementedError(f"{type(self).__name__} must define propose or draft")
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Drafts]:
@@ -124,7 +124,7 @@ class Drafter:
         return {}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Learn from a verdict (also the prompt's); the text already has the new tokens."""
+        """Learn from a verdict (also the prompt's) about a text that has the new tokens."""
 
 
 class StatesDrafter(Drafter):

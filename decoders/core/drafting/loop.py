@@ -16,12 +16,12 @@ from decoders.core.drafting.verification import Verification
 from decoders.core.model import Call
 from decoders.core.types import Emit
 
-_CARRIED = ("slots", "positions", "mask", "hidden")
+_DRAFTER_ARGUMENTS = ("slots", "positions", "mask", "hidden")
 """Arguments of the verifying call that a drafter may give; the loop decides all others."""
 
 
 class DraftAndVerify(Decoder):
-    """A decoder made of a `Drafter` and a verification rule; a subclass defines `drafter`.
+    """A decoder made of the `Drafter` of its subclass and a verification rule.
 
     Attributes:
         combines: the drafter can be combined with another (`decoders/hybrid.py`): it carries no
@@ -74,7 +74,7 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
         accepted=verdict.accepted,
         num_leading=len(tree.first),
         acceptance=verdict.result.acceptance,
-        rejected=tree.below(verdict.path[-1]),
+        rejected=tree.first_branch(verdict.path[-1]),
         depth=tree.depth if branches else None,
         sources=tuple(tree.sources[row] for row in verdict.path[1:]) if tree.sources else (),
     )
@@ -83,23 +83,23 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
 def _verifying(
     request: Request, drafter: Drafter, rule: Verification, tree: DraftTree, text: Text
 ) -> Call:
-    """Make the call that verifies a tree; the prompt's call verifies nothing."""
-    prompt, sampling, asked = request.prompt_ids, request.sampling, dict[str, Any]()
+    """Make the call that verifies a tree (the prompt's call verifies nothing)."""
+    prompt, sampling, arguments = request.prompt_ids, request.sampling, dict[str, Any]()
     if text.output or drafter.judges_prompt:
-        asked["output"] = rule.output(sampling, branches=drafter.branches)
-    asked["hidden"] = drafter.hidden > 0
+        arguments["output"] = rule.output(sampling, branches=drafter.branches)
+    arguments["hidden"] = drafter.hidden > 0
     if not text.output:
-        asked["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))
+        arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))
     elif drafter.branches:
-        asked |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
-        asked["read"] = range(len(tree)) if tree.read is None else tree.read
+        arguments |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
+        arguments["read"] = range(len(tree)) if tree.read is None else tree.read
     else:
-        asked |= {"drafts": tree.tokens[1:], "draft_probs": tree.chain_probs}
-        asked |= {"read": range(len(tree)), "acceptance_rule": rule.acceptance_rule}
-    carried = dict(drafter.carry(text, tree))
-    if strange := [name for name in carried if name not in _CARRIED]:
+        arguments |= {"drafts": tree.tokens[1:], "draft_probs": tree.chain_probs}
+        arguments |= {"read": range(len(tree)), "acceptance_rule": rule.acceptance_rule}
+    extra = dict(drafter.carry(text, tree))
+    if strange := [name for name in extra if name not in _DRAFTER_ARGUMENTS]:
         raise ValueError(
             f"{type(drafter).__name__}.carry returned {strange[0]!r}, which the rule that verifies "
-            f"the drafts decides; allowed: {', '.join(_CARRIED)}"
+            f"the drafts decides; allowed: {', '.join(_DRAFTER_ARGUMENTS)}"
         )
-    return request.target.call(tree.tokens if text.output else prompt, **(asked | carried))
+    return request.target.call(tree.tokens if text.output else prompt, **(arguments | extra))

@@ -30,7 +30,7 @@ def mask_slots(
     confidence: Confidence = "prob",
     barred: frozenset[int] = frozenset(),
 ) -> Slots | None:
-    """Make branches of slots, each after its anchor; None if no slot would be read.
+    """Make branches of slots, each after its anchor (None if no slot would be read).
 
     `slot_tokens` has a token or `MASKED` for every slot; `sizes` has the number of slots of each
     branch (None: one branch). The first `read` slots are read (None: all).

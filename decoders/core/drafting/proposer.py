@@ -16,7 +16,7 @@ from decoders.core.types import NO_UNIFORM, CallResult, Slots
 NOT_GREEDY = 0.5
 """Uniform of slots at temperature 0 if the adapter was not trained on greedy text."""
 
-_MOST_SLOTS = 64
+_MAX_SLOTS = 64
 """Most slots of a branch: the branch must fit into the cache after the longest answer."""
 
 _PRIOR_TESTS = 12.0
@@ -58,21 +58,21 @@ class Proposer:
         config, sampling = request.adapter, request.sampling
         self._name, self._config = adapter, config
         self._sampling, self._uniforms = sampling, request.uniforms
-        self.longest = min(num_slots or config.num_slots, _MOST_SLOTS)
+        self.max_size = min(num_slots or config.num_slots, _MAX_SLOTS)
         self.standalone = config.standalone
         self.alone = alone and config.standalone
-        self._given = 2 if exact_row and not self.alone else 1
-        self.num_unused_slots = 1 if config.variant == "o-ptp" and self._given == 2 else 0
+        self._per_round = 2 if exact_row and not self.alone else 1
+        self.num_unused_slots = 1 if config.variant == "o-ptp" and self._per_round == 2 else 0
         kind = "greedy_" if sampling.greedy and config.greedy else ""
         measured = config.measured
         self._calibration: tuple[float, float] = (
             measured.get(f"{kind}calibration") or _NOT_CALIBRATED
         )
         self._usual = _survival(
-            measured.get(f"{kind}survival"), self.num_unused_slots, self.longest
+            measured.get(f"{kind}survival"), self.num_unused_slots, self.max_size
         )
         self.survival = self._usual
-        self._stood, self._tested = _PRIOR_TESTS * self._usual.mean_chance, _PRIOR_TESTS
+        self._num_accepted, self._tested = _PRIOR_TESTS * self._usual.mean_chance, _PRIOR_TESTS
         self._greedy_u = NO_UNIFORM if config.greedy else NOT_GREEDY
         self.drafts: tuple[int, ...] = ()
         self.chances: list[float] = []
@@ -85,32 +85,32 @@ class Proposer:
 
     def observe(self, num_drafts: int, accepted: int) -> None:
         """Adjust `survival` to this answer: `accepted` of `num_drafts` drafts were accepted."""
-        self._stood += accepted
+        self._num_accepted += accepted
         self._tested += accepted + (accepted < num_drafts)
         usual = min(self._usual.mean_chance, 0.99)
-        seen = min(self._stood / self._tested, 0.99)
+        seen = min(self._num_accepted / self._tested, 0.99)
         self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
 
-    def worthwhile(self, most: int, row_cost: float) -> tuple[int, ...]:
+    def worthwhile(self, max_proposals: int, row_cost: float) -> tuple[int, ...]:
         """Return the drafts to verify: as many as gain more than their row costs."""
         stand, gain = 1.0, 1.0
-        for count, chance in enumerate(self.chances[:most]):
+        for count, chance in enumerate(self.chances[:max_proposals]):
             stand *= chance
             if stand * (1 + row_cost * count) < row_cost * gain:
                 return self.drafts[:count]
             gain += stand
-        return self.drafts[: max(0, most)]
+        return self.drafts[: max(0, max_proposals)]
 
     def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
-        """Make the slots after `anchor` that pay, for up to `room` proposals; None if none pays."""
+        """Make the slots after `anchor` that pay for up to `room` proposals (None if none pays)."""
         best = best_length(
-            self.survival, self.longest, self.num_unused_slots, row_cost, self._given
+            self.survival, self.max_size, self.num_unused_slots, row_cost, self._per_round
         )
         count = min(best, room + self.num_unused_slots)
         return self.branches([count], [anchor], output) if count > self.num_unused_slots else None
 
     def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
-        """Make branches of slots; branch m starts at output position `output` + m."""
+        """Make branches of slots, of which branch m starts at output position `output` + m."""
         uniforms: list[float] = []
         read: list[int] = []
         for m, size in enumerate(sizes):
@@ -139,11 +139,11 @@ class Proposer:
         return branch_positions(start, num_tokens, slots.sizes)
 
 
-def _survival(measured: Sequence[float] | None, num_unused_slots: int, longest: int) -> Survival:
+def _survival(measured: Sequence[float] | None, num_unused_slots: int, max_size: int) -> Survival:
     if not measured:
-        return Survival.of([_GUESS**g for g in range(1, longest + 1)])
+        return Survival.of([_GUESS**g for g in range(1, max_size + 1)])
     head = measured[num_unused_slots - 1] if num_unused_slots else 1.0
-    return Survival.of([chance / max(head, 1e-6) for chance in measured[num_unused_slots:longest]])
+    return Survival.of([chance / max(head, 1e-6) for chance in measured[num_unused_slots:max_size]])
 
 
 def _calibrated(confidence: float, slope: float, offset: float) -> float:

@@ -60,7 +60,7 @@ def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
 
 
 class MaskBlock:
-    """A block under refinement: B positions; no slot ever predicts the first position.
+    """A block of B positions under refinement, of which no slot predicts the first.
 
     Attributes:
         slot_tokens: the token of every position, or `MASKED`.
@@ -71,14 +71,14 @@ class MaskBlock:
     """
 
     def __init__(self, size: int, rules: Rules, stop_ids: Collection[int]) -> None:
-        """Begin with B = `size` masks; tokens after one of `stop_ids` are useless."""
+        """Begin with B = `size` masks (tokens after one of `stop_ids` are useless)."""
         self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size
         self.finished = False
         self._rules, self._stop_ids = rules, stop_ids
         # a single position is never predicted by a slot
-        self._most = 1 if size == 1 else rules.max_passes or size - 1
+        self._max_passes = 1 if size == 1 else rules.max_passes or size - 1
         self._sureness = [0.0] * size
 
     @property
@@ -96,7 +96,7 @@ class MaskBlock:
         self.passes += 1
         read = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
         open_indices = [index for index in read if self.slot_tokens[index] == MASKED]
-        is_last = self.passes == self._most
+        is_last = self.passes == self._max_passes
         fills_rest = is_last and self._rules.tail == "fill"
         revised = self._revise(read, fills_rest)
         fills_all = fills_rest or self._rules.commit == "cmlm"
@@ -104,7 +104,7 @@ class MaskBlock:
             self.slot_tokens[index], self._sureness[index] = read[index]
             self.decided[index] = self.passes
         if self._rules.commit == "cmlm" and not is_last:
-            for index in self._least_sure():
+            for index in self._unsure_positions():
                 self.slot_tokens[index] = MASKED
         is_done = self._rules.early_exit and not revised and not self._lacks_a_token()
         self.finished = is_last or is_done
@@ -140,16 +140,16 @@ class MaskBlock:
         surest_first = sorted(masked, key=lambda index: -read[index][1])
         count = 1 if rules.prefix == "block" else 0
         if rules.commit != "threshold":
-            left = masks_left(num, self.passes, self._most, rules.schedule)
+            left = masks_left(num, self.passes, self._max_passes, rules.schedule)
             count = max(count, len(masked) - left)
         if rules.commit != "quota":
             sure = sum(read[index][1] >= rules.threshold for index in masked)
             count = max(count, sure)
         return surest_first[:count]
 
-    def _least_sure(self) -> Sequence[int]:
+    def _unsure_positions(self) -> Sequence[int]:
         num = self._answer_length(self.slot_tokens[1:])
-        count = masks_left(num, self.passes, self._most, self._rules.schedule)
+        count = masks_left(num, self.passes, self._max_passes, self._rules.schedule)
         indices = range(self.start + 1, num + 1)
         return sorted(indices, key=lambda index: (self._sureness[index], -index))[:count]
 

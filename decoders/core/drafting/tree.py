@@ -58,7 +58,7 @@ class DraftTree:
 
     @property
     def chain_probs(self) -> list[Tensor] | None:
-        """Distributions of a chain's drafts in order; None if the drafts are certain."""
+        """Distributions of a chain's drafts in order, or None if the drafts are certain."""
         return [self.probs[row] for row in range(len(self) - 1)] if self.probs else None
 
     @property
@@ -67,21 +67,21 @@ class DraftTree:
         return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
-        """Add and return a row after `parent` that is no draft; no accepted path contains it."""
+        """Add and return a row after `parent` that is no draft and on no accepted path."""
         self.tokens.append(token)
         self.parents.append(parent)
         self._children.append({})
         return len(self.tokens) - 1
 
     def draft(self, token: int, parent: int) -> int:
-        """Return the row of a draft after `parent`; add the row if it is new."""
+        """Return the row of a draft after `parent`, adding the row if it is new."""
         row = self._children[parent].get(token)
         if row is None:
             row = self._children[parent][token] = self.append(token, parent)
         return row
 
     def add(self, continuation: Sequence[int]) -> None:
-        """Add a chain of drafts after row 0; chains with a common prefix share its rows."""
+        """Add a chain of drafts after row 0, sharing rows with chains of the same prefix."""
         row = 0
         for token in continuation:
             row = self.draft(token, row)
@@ -106,7 +106,7 @@ class DraftTree:
 
     @property
     def depth(self) -> int:
-        """Number of drafts on the longest path; rows that are no drafts come after all drafts."""
+        """Number of drafts on the longest path, assuming that rows that are no drafts come last."""
         return max(self.depths[: self.num_drafts + 1])
 
     def path(self, picks: Sequence[int]) -> list[int]:
@@ -116,7 +116,7 @@ class DraftTree:
             rows.append(child)
         return rows
 
-    def below(self, row: int) -> tuple[int, ...]:
+    def first_branch(self, row: int) -> tuple[int, ...]:
         """Return the tokens of the first branch after `row`."""
         tokens = []
         while self._children[row]:
@@ -125,13 +125,13 @@ class DraftTree:
         return tuple(tokens)
 
 
-def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple[int, int, int]]:
+def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tuple[int, int, int]]:
     """Shape a tree of the likeliest rows, if candidates depend only on the depth.
 
     Args:
         chances: for each depth, the probabilities of its candidates, descending. A row's
             probability is the product along its path; candidates of probability 0 are left out.
-        most: most drafts of the tree.
+        limit: maximum number of drafts of the tree.
 
     Returns:
         ``(parent row, depth, candidate)`` of rows 1, 2, …, parents first; depths count from 0.
@@ -144,42 +144,42 @@ def likeliest_paths(chances: Sequence[Sequence[float]], most: int) -> list[tuple
     def offer(chance: float, parent: int, depth: int, candidate: int) -> None:
         nonlocal entered
         if depth < len(chances) and candidate < len(chances[depth]):
-            own = chance * chances[depth][candidate]
-            if own > 0:
-                heapq.heappush(heap, (-own, entered, chance, parent, depth, candidate))
+            joint = chance * chances[depth][candidate]
+            if joint > 0:
+                heapq.heappush(heap, (-joint, entered, chance, parent, depth, candidate))
                 entered += 1
 
     offer(1.0, 0, 0, 0)
-    while heap and len(shape) < most:
-        own, _, before, parent, depth, candidate = heapq.heappop(heap)
+    while heap and len(shape) < limit:
+        joint, _, before, parent, depth, candidate = heapq.heappop(heap)
         shape.append((parent, depth, candidate))
-        offer(-own, len(shape), depth + 1, 0)
+        offer(-joint, len(shape), depth + 1, 0)
         offer(before, parent, depth, candidate + 1)
     return shape
 
 
 def likeliest_candidates(
-    logits: Tensor, sampling: Sampling, most: int
+    logits: Tensor, sampling: Sampling, num: int
 ) -> tuple[Tensor, list[list[float]], list[list[int]]]:
     """Return a drafter's distributions ``[R, V]``, and the likeliest tokens of each.
 
     At temperature 0 the distributions are not warped, because the tree needs its candidates'
-    probabilities. Returns the distributions, then the probabilities and the ids of the `most`
+    probabilities. Returns the distributions, then the probabilities and the ids of the `num`
     likeliest tokens.
     """
-    for ask in (logits.device.type == "cpu", True):  # again if top-p made rows NaN
-        probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, ask=ask)
-        best = probs.topk(min(most, probs.shape[-1]), -1)
+    for sync in (logits.device.type == "cpu", True):  # again if top-p made rows NaN
+        probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, sync=sync)
+        best = probs.topk(min(num, probs.shape[-1]), -1)
         chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
-        if ask or all(row[0] == row[0] for row in chances):
+        if sync or all(row[0] == row[0] for row in chances):
             break
     return probs, chances, [list(map(int, row)) for row in ids]
 
 
-def draw_candidates(probs: Tensor, most: int, uniforms: Uniforms, output: int) -> list[int]:
-    """Draw up to `most` tokens without replacement from q ``[V]``, each by a separate uniform."""
+def draw_candidates(probs: Tensor, num: int, uniforms: Uniforms, output: int) -> list[int]:
+    """Draw up to `num` tokens without replacement from q ``[V]``, each by a separate uniform."""
     left, drawn = probs.double().clone(), []
-    for candidate in range(most):
+    for candidate in range(num):
         if not left.sum() > 0:
             break
         u = torch.tensor(
@@ -213,16 +213,16 @@ def verify_strict(
     while True:
         left, position = target_probs[path[-1]].double(), output + len(path) - 1
         children = tree.children(path[-1])
-        offered = draft_probs[path[-1]].double().clone() if children else left
+        proposal = draft_probs[path[-1]].double().clone() if children else left
         for candidate, (token, child) in enumerate(children.items()):
-            offered = offered / offered.sum()
-            if uniforms.at("accept", position, candidate) * offered[token] < left[token]:
+            proposal = proposal / proposal.sum()
+            if uniforms.at("accept", position, candidate) * proposal[token] < left[token]:
                 path.append(child)
                 break
-            residual = (left - offered).clamp(min=0)
+            residual = (left - proposal).clamp(min=0)
             if residual.sum() > 0:  # zero only by rounding, if both distributions agree
                 left = residual / residual.sum()
-            offered = offered.index_fill(0, upload(token, offered.device), 0.0)
+            proposal = proposal.index_fill(0, upload(token, proposal.device), 0.0)
         else:
             u = [uniforms.at("recover", position)]
             return path, int(pick(left[None], upload(u, left.device, torch.float64)))

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from decoders.core.engine.reads import Read, Readout
 from decoders.core.model import Call
 from decoders.core.sampling import (
-    MOST_VALUES,
+    MAX_VALUES,
     Stream,
     compare_distributions,
     in_parts,
@@ -29,7 +29,7 @@ from decoders.core.upload import upload
 
 
 def read_acceptances(
-    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, ask: bool
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, sync: bool
 ) -> Read:
     """Verify the drafts of merged calls by the logits ``[sum R, V]`` of K + 1 read rows each.
 
@@ -37,28 +37,28 @@ def read_acceptances(
     """
     sizes = [len(readout.outputs) for readout in readouts]
     counts = [size - 1 for size in sizes]
-    most = max(counts)
-    if most == 0:  # no drafts anywhere: only bonus tokens
+    max_drafts = max(counts)
+    if max_drafts == 0:  # no drafts anywhere: only bonus tokens
         uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
-        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
-        return picks, lambda found: [
-            CallResult(acceptance=Acceptance(0, int(token))) for token in found
+        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
+        return picks, lambda values: [
+            CallResult(acceptance=Acceptance(0, int(token))) for token in values
         ]
-    num = max(1, MOST_VALUES // ((most + 1) * logits.shape[-1]))  # sequences at once
+    num = max(1, MAX_VALUES // ((max_drafts + 1) * logits.shape[-1]))  # sequences at once
     starts = [0, *itertools.accumulate(sizes)]
     parts = [
         _verified(
             logits[starts[first] : starts[min(first + num, len(sizes))]],
             readouts[first : first + num],
             sampling,
-            most,
-            ask,
+            max_drafts,
+            sync,
         )
         for first in range(0, len(sizes), num)
     ]
-    return torch.cat(parts), lambda found: [
-        CallResult(acceptance=_acceptance(found[start : start + 2 + 2 * most], count))
-        for start, count in zip(itertools.count(0, 2 + 2 * most), counts, strict=False)
+    return torch.cat(parts), lambda values: [
+        CallResult(acceptance=_acceptance(values[start : start + 2 + 2 * max_drafts], count))
+        for start, count in zip(itertools.count(0, 2 + 2 * max_drafts), counts, strict=False)
     ]
 
 
@@ -70,23 +70,23 @@ def _acceptance(numbers: Sequence[float], count: int) -> Acceptance:
 
 
 def _verified(
-    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, most: int, ask: bool
+    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, max_drafts: int, sync: bool
 ) -> Tensor:
     """Return accepted count, next token, ratios and overlaps per sequence: ``[B, 2 + 2 K]``."""
-    distribution, device = warp(logits, sampling, ask=ask), logits.device
+    distribution, device = warp(logits, sampling, sync=sync), logits.device
     sizes = [len(readout.outputs) for readout in readouts]
-    drafts = [list(r.call.drafts) + [0] * (most - len(r.call.drafts)) for r in readouts]
+    drafts = [list(r.call.drafts) + [0] * (max_drafts - len(r.call.drafts)) for r in readouts]
     drafts_on_device = upload(drafts, device)
-    target_distribution = _pad_rows(torch.split(distribution, sizes), most + 1)
+    target_distribution = _pad_rows(torch.split(distribution, sizes), max_drafts + 1)
     proposed = [_draft_distribution(readout.call, distribution) for readout in readouts]
-    draft_distribution = _pad_rows(proposed, most)
+    draft_distribution = _pad_rows(proposed, max_drafts)
     accepted, tokens = verify_rejection(
         target_distribution,
         draft_distribution,
         drafts_on_device,
         upload([size - 1 for size in sizes], device),
-        _padded_uniforms(readouts, "accept", most, device),
-        _padded_uniforms(readouts, "recover", most + 1, device),
+        _padded_uniforms(readouts, "accept", max_drafts, device),
+        _padded_uniforms(readouts, "recover", max_drafts + 1, device),
         *_relaxed(logits, readouts, sizes, drafts_on_device),
     )
     near = compare_distributions(target_distribution, draft_distribution, drafts_on_device)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVarTuple
 if TYPE_CHECKING:
     from decoders.core.engine.sequence import RunningSequence
 
-MOST_TIMEOUTS = 3
+MAX_TIMEOUTS = 3
 """After this many timeouts in a row, a decoder gets no further prompts."""
 _Ts = TypeVarTuple("_Ts")
 
@@ -36,21 +36,21 @@ class Deadline:
         *,
         always_due: bool = False,
     ) -> None:
-        """Limit answers by the clock `now` in seconds; `always_due` if no timer sets the flag."""
+        """Limit answers by the clock `now` in seconds (`always_due` if no timer sets the flag)."""
         self.limit_s = limit_s
         self.due = self._always_due = always_due
         self.inside: float | None = None
         self._now = now
-        self._began: dict[RunningSequence, float] = {}
+        self._starts: dict[RunningSequence, float] = {}
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
-        """Run a turn of a job's decoder; the first turn starts the job's time."""
-        began = self._began.get(job)
-        if began is None:
-            began = self._began[job] = self._now()
+        """Run a turn of a job's decoder, in its first turn from the job's start on."""
+        start_s = self._starts.get(job)
+        if start_s is None:
+            start_s = self._starts[job] = self._now()
         try:
-            self.inside = began
+            self.inside = start_s
             turn(*args)
         except OutOfTime as stop:
             self.inside = None
@@ -58,7 +58,7 @@ class Deadline:
         finally:
             self.inside = None
 
-    def stop_the_latest(self, active: Sequence[RunningSequence]) -> None:
+    def fail_overdue(self, active: Sequence[RunningSequence]) -> None:
         """Fail one answer that is out of time, if any: that with most calls since its last token.
 
         Other answers may only have waited for it, so their time restarts when it has `ended`.
@@ -66,22 +66,22 @@ class Deadline:
         self.due = self._always_due
         now_s = self._now()
         running = [job for job in active if job.outcome is None]
-        late = [job for job in running if now_s - self._began[job] > self.limit_s]
+        late = [job for job in running if now_s - self._starts[job] > self.limit_s]
         if late:
             max(late, key=lambda job: job.idle_calls).fail(self._error())
 
     def ended(self, job: RunningSequence) -> None:
-        """Forget a job; count a timeout, and then restart the time of all other jobs."""
-        self._began.pop(job, None)
+        """Forget a job, and after a timeout restart the time of all other jobs."""
+        self._starts.pop(job, None)
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0
             return
-        self._in_a_row = min(self._in_a_row + 1, MOST_TIMEOUTS)
-        self._began = dict.fromkeys(self._began, self._now())
+        self._in_a_row = min(self._in_a_row + 1, MAX_TIMEOUTS)
+        self._starts = dict.fromkeys(self._starts, self._now())
 
     def refuses(self) -> TimeoutError | None:
-        """Return why no further answer may start (after `MOST_TIMEOUTS` in a row), else None."""
-        if self._in_a_row < MOST_TIMEOUTS:
+        """Return why no further answer may start (after `MAX_TIMEOUTS` in a row), else None."""
+        if self._in_a_row < MAX_TIMEOUTS:
             return None
         return TimeoutError(f"not started: the {self._in_a_row} answers before it timed out")
 

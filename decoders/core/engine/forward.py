@@ -1,4 +1,4 @@
-"""Forward passes of calls of any length; a long prompt runs in chunks but counts as one call."""
+"""Forward passes of calls of any length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFILL_CHUNK = 512  # rows of a prompt in one forward pass
 
 
 def forward(calls: Sequence[Call]) -> Tensor:
-    """Return logits ``[sum R, V]``; skip tokens that a session has cached from an earlier text."""
+    """Return logits ``[sum R, V]``, skipping tokens that a session has cached from another text."""
     model: Model = calls[0].session.model
     if any(call.session.kept for call in calls):
         starts = [(call.session, call.session.length) for call in calls]
@@ -22,8 +22,8 @@ def forward(calls: Sequence[Call]) -> Tensor:
         for session, start in starts:
             session.base = start
         return logits
-    widest = max(len(call.tokens) for call in calls)
-    if widest <= PREFILL_CHUNK:
+    width = max(len(call.tokens) for call in calls)
+    if width <= PREFILL_CHUNK:
         return model.forward(calls)
     bases = [(call.session, call.session.length, call.session.calls) for call in calls]
     tails = [_feed_head(call) for call in calls]
@@ -34,20 +34,20 @@ def forward(calls: Sequence[Call]) -> Tensor:
 
 
 def _without_kept(call: Call) -> Call:
-    """Skip leading tokens that are cached already; keep at least one row and all read rows."""
+    """Skip leading tokens that are cached already, except for one row and all read rows."""
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
-    most = min(_first_needed(call), len(tokens) - branches, len(kept))
-    ordered = call.positions is None or call.positions[:most] == tuple(range(most))
-    num = next((n for n in range(most) if tokens[n] != kept[n]), max(most, 0))
+    max_skipped = min(_first_read_row(call), len(tokens) - branches, len(kept))
+    ordered = call.positions is None or call.positions[:max_skipped] == tuple(range(max_skipped))
+    num = next((n for n in range(max_skipped) if tokens[n] != kept[n]), max(max_skipped, 0))
     if session.length or not ordered or not _is_causal(call, num):
         return call
     session.length = num
     return _rest(call, num)
 
 
-def _first_needed(call: Call) -> int:
+def _first_read_row(call: Call) -> int:
     """Return the first row whose logits or hidden states are returned, or the number of tokens."""
     return min((*call.read, *call.hidden), default=len(call.tokens))
 
@@ -71,11 +71,11 @@ def _is_causal(call: Call, fed: int) -> bool:
 
 
 def _feed_head(call: Call) -> Call:
-    """Feed a long call except for its last chunk; the fed rows must have a causal mask."""
+    """Feed a long call, whose rows must have a causal mask, except for its last chunk."""
     tokens, positions = call.tokens, call.positions
-    first_needed = _first_needed(call)
+    first_read_row = _first_read_row(call)
     fed = 0
-    while len(tokens) - fed > PREFILL_CHUNK and first_needed - fed >= PREFILL_CHUNK:
+    while len(tokens) - fed > PREFILL_CHUNK and first_read_row - fed >= PREFILL_CHUNK:
         chunk = slice(fed, fed + PREFILL_CHUNK)
         head = dataclasses.replace(
             call,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Decoder
 from decoders.core.model import Model
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 
-_SLACK_ROWS = MOST_DRAFTS + 8  # cache entries beyond prompt and budget, for rejected rows
+_SLACK_ROWS = MAX_DRAFTS + 8  # cache entries beyond prompt and budget, for rejected rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Models:
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Run the plain modules of compiled models; compile no graph."""
+        """Run the plain modules of compiled models, compiling no graph."""
         with ExitStack() as stack:
             for model in self._loaded():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())
@@ -54,7 +54,7 @@ class Models:
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
-    """Return a decoder's adapters by name; `ValueError` if the models do not fit it."""
+    """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
         if "draft" in part.needs:
@@ -79,14 +79,14 @@ def check_draft(name: str, models: Models) -> None:
 
 
 def find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
-    """Return a decoder's adapter; `ValueError` if its model has no adapter of that name."""
+    """Return a decoder's adapter, or raise `ValueError` if its model has none of that name."""
     model = models.target if decoder.adapter_of == "target" else models.draft
     attached = {} if model is None else model.adapters
     if name not in attached:
-        known = ", ".join(sorted(attached)) or "none"
+        names = ", ".join(sorted(attached)) or "none"
         raise ValueError(
             f"decoder {decoder.name!r} needs an adapter named {name!r} of the "
-            f"{decoder.adapter_of}, which has {known}; pass --adapter {name}=PATH"
+            f"{decoder.adapter_of}, which has {names}; pass --adapter {name}=PATH"
         )
     variant, allowed = attached[name].variant, decoder.variants
     if allowed and variant not in allowed:

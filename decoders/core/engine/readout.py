@@ -53,16 +53,16 @@ def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequ
 
 
 def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Read all forms; on a GPU, read them again if top-p made rows NaN (`nucleus`)."""
-    ask = sampling.top_p == 1 or logits.device.type == "cpu"
-    results = _read_at_once(logits, readouts, sampling, ask)
-    if ask or not any(_is_open(result, logits.shape[-1]) for result in results):
+    """Read all forms, on a GPU again if top-p made rows NaN (`nucleus`)."""
+    sync = sampling.top_p == 1 or logits.device.type == "cpu"
+    results = _read_at_once(logits, readouts, sampling, sync)
+    if sync or not any(_is_open(result, logits.shape[-1]) for result in results):
         return results
     return _read_at_once(logits, readouts, sampling, True)
 
 
 def _read_at_once(
-    logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool
+    logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool
 ) -> Sequence[CallResult]:
     """Read all forms, and copy their numbers to the host at once."""
     forms = sorted({readout.output for readout in readouts})
@@ -72,8 +72,8 @@ def _read_at_once(
         parts = _split_rows(logits, readouts)
         rows = [torch.cat(p) if p[1:] else p[0] for p in ([parts[i] for i in g] for g in members)]
     reads = [
-        _READERS[form](of, [readouts[i] for i in group], sampling, ask)
-        for form, of, group in zip(forms, rows, members, strict=True)
+        _READERS[form](form_logits, [readouts[i] for i in group], sampling, sync)
+        for form, form_logits, group in zip(forms, rows, members, strict=True)
     ]
     numbers = [values.flatten() for values, _ in reads]
     flat = numbers[0] if len(numbers) == 1 else torch.cat([each.double() for each in numbers])
@@ -122,39 +122,39 @@ def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> Tensor:
     return pick(distribution, _uniforms(readouts, distribution.device))
 
 
-def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
+def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     if sampling.greedy:
         picks = likeliest(logits)
     else:  # in parts, because no distribution is kept
         uniforms = _uniforms(readouts, logits.device)
-        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, ask=ask), u), logits, uniforms)
-    return picks, lambda found: [
-        CallResult(picks=part) for part in _split([*map(int, found)], readouts)
+        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
+    return picks, lambda values: [
+        CallResult(picks=part) for part in _split([*map(int, values)], readouts)
     ]
 
 
-def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
+def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     if sampling.greedy:
-        return _read_argmax(logits, readouts, sampling, ask)
-    distribution = warp(logits, sampling, ask=ask)
-    return _weighed(_draw(distribution, readouts), distribution, readouts)
+        return _read_argmax(logits, readouts, sampling, sync)
+    distribution = warp(logits, sampling, sync=sync)
+    return _with_confidences(_draw(distribution, readouts), distribution, readouts)
 
 
-def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
+def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     distribution = torch.softmax(logits, dim=-1)
-    return _weighed(highest(distribution)[1], distribution, readouts)
+    return _with_confidences(highest(distribution)[1], distribution, readouts)
 
 
-def _weighed(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
+def _with_confidences(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
     """Read tokens ``[R]``, and their confidences from distributions ``[R, V]``."""
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    known = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
-    confidences = confidence_of(distribution, known, kinds.pop())
+    indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
+    confidences = rate_confidence(distribution, indices, kinds.pop())
 
-    def results(found: list[float]) -> list[CallResult]:
-        picks = _split([*map(int, found[: len(tokens)])], readouts)
-        sure = _split(found[len(tokens) :], readouts)
+    def results(values: list[float]) -> list[CallResult]:
+        picks = _split([*map(int, values[: len(tokens)])], readouts)
+        sure = _split(values[len(tokens) :], readouts)
         return [
             CallResult(picks=tokens_of, confidences=confidences_of)
             for tokens_of, confidences_of in zip(picks, sure, strict=True)
@@ -168,7 +168,7 @@ def _confidence(readout: Readout) -> Confidence:
     return slots.confidence if slots is not None and readout.slots else "prob"
 
 
-def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
+def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
     """Return the confidences of tokens ``[R]`` in distributions ``[R, V]`` (`Slots.confidence`)."""
     if kind == "neg_entropy":
         return torch.exp(torch.xlogy(distribution, distribution).sum(-1))
@@ -178,18 +178,18 @@ def confidence_of(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Ten
     return prob - distribution.scatter(-1, tokens[:, None], 0.0).amax(-1)
 
 
-def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, ask: bool) -> Read:
-    distribution = warp(logits, sampling, ask=ask)
+def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
+    distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return picks, lambda found: [
+    return picks, lambda values: [
         CallResult(picks=part, probs=probs)
         for part, probs in zip(
-            _split([*map(int, found)], readouts), _split_rows(distribution, readouts), strict=True
+            _split([*map(int, values)], readouts), _split_rows(distribution, readouts), strict=True
         )
     ]
 
 
-def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _ask: bool) -> Read:
+def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     parts = _split_rows(logits, readouts)
     return logits.new_empty(0), lambda _: [CallResult(logits=part) for part in parts]
 

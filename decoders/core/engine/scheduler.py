@@ -23,7 +23,7 @@ from decoders.core.model import Call, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[[Sequence[Call]], Tensor]
-_Ask = Callable[[Sequence[Answer]], None]
+_Read = Callable[[Sequence[Answer]], None]
 _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 
 
@@ -45,13 +45,13 @@ class Scheduler:
         steps: Callable[[Request], Steps] | None = None,
         forward: Forward = forward,
         read_out: _ReadOut = read_out,
-        answer: _Ask | None = None,
+        answer: _Read | None = None,
     ) -> None:
-        """Check that the models fit the decoder; no session is opened before `run`.
+        """Check that the models fit the decoder.
 
-        `steps`, `forward`, `read_out` and `answer` replace the decoder's or the engine's own
-        functions, so that instruments can wrap them. `ValueError` for a missing or unfit model or
-        adapter.
+        No session is opened before `run`. `steps`, `forward`, `read_out` and `answer` replace the
+        decoder's or the engine's own functions, so that instruments can wrap them. `ValueError` for
+        a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
@@ -75,19 +75,19 @@ class Scheduler:
             return
         self._models.ensure(1, self._capacity([prompt]))
         tokens = tuple(prompt[:num_tokens])
-        opened = self._open()
-        for session in opened:
+        sessions = self._open()
+        for session in sessions:
             if session is not None:
                 forward([session.call(tokens, read=())])  # not timed: no instrument
                 session.keep_text(tokens)
-        self._kept = opened
+        self._kept = sessions
 
     def _open(self) -> tuple[Session, Session | None]:
         return self._models.target.open(), None if self._draft is None else self._draft.open()
 
     def _capacity(self, prompts: Sequence[Sequence[int]]) -> int:
-        longest = max((len(prompt) for prompt in prompts), default=0)
-        return min(longest + self._sampling.max_new_tokens, self._models.target.max_length)
+        num_tokens = max((len(prompt) for prompt in prompts), default=0)
+        return min(num_tokens + self._sampling.max_new_tokens, self._models.target.max_length)
 
     def run(
         self,
@@ -97,7 +97,7 @@ class Scheduler:
         on_emit: Callable[[int, int], None] | None = None,
         on_finish: Callable[[int, Outcome], None] | None = None,
     ) -> list[Outcome]:
-        """Answer every prompt; return outcomes in the prompts' order, failed ones included.
+        """Answer every prompt and return outcomes in the prompts' order, failed ones included.
 
         Args:
             prompts: token ids, at least one per prompt.
@@ -144,9 +144,9 @@ class Scheduler:
                 finish(job.index, job.outcome)
             while waiting and len(active) < self._batch_size:
                 index, (prompt, sampling) = waiting.popleft()
-                refused = self._refusal(prompt)
-                if refused is not None:
-                    finish(index, refused)
+                refusal = self._refusal(prompt)
+                if refusal is not None:
+                    finish(index, refusal)
                     continue
                 kept, self._kept = self._kept, None
                 job = RunningSequence(
@@ -165,7 +165,7 @@ class Scheduler:
                 for group in [active] if self._batches else [[job] for job in active]:
                     _answer_group(self._answer, group, deadline)
             elif deadline.due:
-                deadline.stop_the_latest(active)
+                deadline.fail_overdue(active)
             runnable = [job for job in active if job.pending is not None]
             if runnable:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
@@ -185,7 +185,7 @@ class Scheduler:
             self._deadline.ended(job)
 
     def _execute(self, group: Sequence[RunningSequence]) -> None:
-        """Run calls as one pass; if it fails, one by one, so that only the faulty call fails."""
+        """Run calls as one pass, or if it fails one by one, so that only the faulty call fails."""
         calls = [job.pending for job in group if job.pending is not None]
         before = [_state(call.session) for call in calls] if len(calls) > 1 else []
         try:
@@ -221,7 +221,7 @@ class Scheduler:
 def generate(
     decoder: Decoder, prompt_ids: Sequence[int], sampling: Sampling, models: Models
 ) -> Generation:
-    """Generate one answer, unbatched; raise the decoder's exceptions."""
+    """Generate one answer, unbatched, raising the decoder's exceptions."""
     (outcome,) = Scheduler(decoder, models, sampling).run([prompt_ids])
     if isinstance(outcome, Exception):
         raise outcome
@@ -268,27 +268,27 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
     ]
 
 
-def _answer_group(ask: _Ask, group: Sequence[RunningSequence], deadline: Deadline) -> None:
-    """Give every sequence of a group its outcome; all share the first one's time limit."""
+def _answer_group(read: _Read, group: Sequence[RunningSequence], deadline: Deadline) -> None:
+    """Give every sequence of a group its outcome within the first one's time limit."""
     first = group[0]
-    deadline.guard(first, _answer_all, ask, group)
+    deadline.guard(first, _answer_all, read, group)
     for job in group:
         if job.outcome is None:  # the group is out of time
             assert isinstance(first.outcome, TimeoutError)
             job.fail(first.outcome)
 
 
-def _answer_all(ask: _Ask, group: Sequence[RunningSequence]) -> None:
-    """Answer all at once; if that fails, answer the unanswered sequences one by one."""
+def _answer_all(read: _Read, group: Sequence[RunningSequence]) -> None:
+    """Answer all at once, or if that fails the unanswered sequences one by one."""
     try:
-        ask(group)
+        read(group)
     except (Exception, SystemExit) as error:
         if len(group) == 1:
             group[0].fail(as_exception(error))
             return
         for job in [job for job in group if job.outcome is None]:
             job.restart()
-            _answer_all(ask, [job])
+            _answer_all(read, [job])
         return
     for job in group:
         if job.outcome is None:

@@ -71,10 +71,10 @@ class RunningSequence:
         self.restart()
 
     def restart(self) -> None:
-        """Forget emits and counts; no session has been fed yet."""
+        """Forget emits and counts before any session is fed."""
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
-        self._counted = (0, 0, 0, 0)
+        self._step_start = (0, 0, 0, 0)
         self._ran = [0, 0, 0, 0]
         self._empty_emits = self.idle_calls = 0
 
@@ -84,14 +84,14 @@ class RunningSequence:
         return self.outcome is not None
 
     def ran(self, role: Role, num_rows: int) -> None:
-        """See `Answer.ran`; passes after the end are not counted."""
+        """Count a pass (see `Answer.ran`), unless the answer has ended."""
         if self.outcome is None:
             index = 0 if role == "target" else 2
             self._ran[index] += 1
             self._ran[index + 1] += num_rows
 
     def passed(self) -> None:
-        """See `Answer.passed`; does nothing, but instruments can wrap it."""
+        """Do nothing (see `Answer.passed`), so that instruments can wrap it."""
 
     def emit(self, emit: Emit) -> None:
         """See `Answer.emit`."""
@@ -118,7 +118,7 @@ class RunningSequence:
             self.fail(as_exception(error))
 
     def take(self, result: CallResult) -> None:
-        """Continue with the result of the pending call; fail if its logits were NaN or infinite."""
+        """Continue with the pending call's result, or fail if its logits were NaN or infinite."""
         if not_a_number(result, self._vocab_size):
             assert self.pending is not None
             role = "target" if self.pending.session is self._target else "draft"
@@ -136,7 +136,7 @@ class RunningSequence:
         self.pending, self.outcome = None, _standing(self._steps, error)
 
     def end(self) -> None:
-        """Close the coroutine; an error during closing fails the answer."""
+        """Close the coroutine, failing the answer if closing raises an error."""
         try:
             if self._steps is not None:
                 self._steps.close()
@@ -170,8 +170,8 @@ class RunningSequence:
     def _record(self, emit: Emit) -> None:
         tokens, stop = self._cut(emit.tokens)
         counts = self._counts()
-        work = [now - then for now, then in zip(counts, self._counted, strict=True)]
-        self._counted = counts
+        work = [now - then for now, then in zip(counts, self._step_start, strict=True)]
+        self._step_start = counts
         self._tokens += tokens
         num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
         if stop is not None and 0 < accepted <= emit.drafted:
@@ -242,7 +242,7 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(_no_id("emitted", token, vocab_size))
     for event in events:
-        drafts = (event.drafted, event.longest, event.accepted)
+        drafts = (event.drafted, event.max_accepted, event.accepted)
         counts = (*drafts, event.num_leading, event.passes)
         for count in (*counts, *event.decided):
             if type(count) is not int:
@@ -253,7 +253,7 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
 
 
 def _no_id(did: str, token: object, vocab_size: int) -> str:
-    """Say that a token is no id; the vocabulary's size marks a row from which nothing was drawn."""
+    """Say that a token is no id (the vocabulary's size marks a row without any draw)."""
     line = f"decoder {did} {token!r:.40}; ids are integers below {vocab_size}"
     if type(token) is int and token == vocab_size:
         line += (

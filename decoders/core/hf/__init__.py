@@ -1,1 +1,1 @@
-"""Models of the transformers library; no other folder of the core imports that library."""
+"""Run models of the transformers library, which no other folder of the core imports."""

@@ -65,10 +65,10 @@ class Architecture:
 
     @classmethod
     def of(cls, module: Any, cache: Any) -> Architecture:
-        """Study a module with an empty transformers cache; `ValueError` if it cannot run here."""
+        """Study a module with an empty transformers cache, or raise `ValueError` if it is unfit."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
-        length = longest_sequence(config)
+        length = max_sequence_length(config)
         if length is None:
             raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
         windows = _windows(config)
@@ -88,9 +88,9 @@ class Architecture:
 
 
 def main_device(module: Any) -> torch.device:
-    """Return the device of a module's inputs; on several devices, the first GPU or else the CPU.
+    """Return the device of a module's inputs.
 
-    Parts that are kept in CPU memory next to GPUs compute on the first GPU.
+    On several devices it is the first GPU, which also runs parts kept in CPU memory, or the CPU.
     """
     devices = list(dict.fromkeys(getattr(module, "hf_device_map", {}).values()))
     if len(devices) < 2:
@@ -124,8 +124,8 @@ def _refuse_other_memories(module: Any) -> None:
     raise ValueError(f"{name} {why}; {_ADVICE}")
 
 
-def longest_sequence(config: Any) -> int | None:
-    """Return the longest sequence that a text config allows; None if it names none."""
+def max_sequence_length(config: Any) -> int | None:
+    """Return the longest sequence that a text config allows, or None if it names none."""
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         return None
@@ -155,12 +155,12 @@ def _windows(config: Any) -> dict[str, int | None]:
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
         return {"full_attention" if window is None else "sliding_attention": window}
-    known = {"full_attention": None, "sliding_attention": window}
-    strange = [k for k in dict.fromkeys(kinds) if k not in known]
+    spans = {"full_attention": None, "sliding_attention": window}
+    strange = [k for k in dict.fromkeys(kinds) if k not in spans]
     if strange or ("sliding_attention" in kinds and window is None):
         names = ", ".join(strange) or "sliding_attention without a sliding_window"
         raise ValueError(f"{config.model_type} has layers of {names}; {_ADVICE}")
-    return {kind: known[kind] for kind in dict.fromkeys(kinds)}
+    return {kind: spans[kind] for kind in dict.fromkeys(kinds)}
 
 
 @torch.inference_mode()
@@ -194,7 +194,7 @@ def _planes(
 
 @torch.inference_mode()
 def _study_head(module: Any) -> tuple[int, bool]:
-    """Return V and `reads_hidden`; the head's output is scaled up to expose a soft cap."""
+    """Return V and `reads_hidden`, scaling the head's output up to expose a soft cap."""
     base, head = text_model(module), module.get_output_embeddings()
     seen: dict[str, Tensor] = {}
 
@@ -219,27 +219,27 @@ def _study_head(module: Any) -> tuple[int, bool]:
     return int(logits.shape[-1]), exact
 
 
-def generation_of(module: Any) -> dict[str, Any]:
+def model_settings(module: Any) -> dict[str, Any]:
     """Return the settings of a model's generation config that differ from transformers' own."""
     generation = getattr(module, "generation_config", None)
-    given = generation.to_diff_dict() if generation is not None else {}
-    known = (*_SAMPLED, *_PROCESSORS, *_ENDS)
-    return {name: given[name] for name in known if given.get(name) is not None}
+    settings = generation.to_diff_dict() if generation is not None else {}
+    names = (*_SAMPLED, *_PROCESSORS, *_ENDS)
+    return {name: settings[name] for name in names if settings.get(name) is not None}
 
 
-def notes_of(module: Any) -> tuple[str, ...]:
+def generation_notes(module: Any) -> tuple[str, ...]:
     """List generation settings that are not applied, and a text length that rope limits."""
     config = module.config.get_text_config()
     notes = []
     generation = getattr(module, "generation_config", None)
-    given = {name: getattr(generation, name, None) for name in _PROCESSORS}
-    applied = [f"{name}={value}" for name, value in given.items() if value not in _NEUTRAL]
+    settings = {name: getattr(generation, name, None) for name in _PROCESSORS}
+    applied = [f"{name}={value}" for name, value in settings.items() if value not in _NEUTRAL]
     if applied:
         notes.append(
             f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
             "answers may differ from those of generate()"
         )
-    drawn = ", ".join(f"{k}={v}" for k, v in generation_of(module).items() if k in _SAMPLED)
+    drawn = ", ".join(f"{k}={v}" for k, v in model_settings(module).items() if k in _SAMPLED)
     if getattr(generation, "do_sample", None):
         notes.append(
             f"its generation config samples ({drawn}); a run samples only by its own options "

@@ -116,16 +116,16 @@ class MaskBuilder:
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
 
-    def windowed(self, visible: Tensor, positions: Tensor, stored: Tensor) -> Masks:
-        """Add windows to `visible` ``[B, N, T]``; return ``[B, 1, N, T]`` per kind of layer.
+    def windowed(self, visible: Tensor, positions: Tensor, entries: Tensor) -> Masks:
+        """Add windows to `visible` ``[B, N, T]`` and return ``[B, 1, N, T]`` per kind of layer.
 
-        `positions` ``[B, N]`` are positions of rows, `stored` ``[B, T]`` positions of entries.
+        `positions` ``[B, N]`` are positions of rows, `entries` ``[B, T]`` positions of entries.
         """
         masks: dict[str, Tensor | None] = {}
         for kind, window in self._windows.items():
             near = visible
             if window is not None:
-                near = visible & (positions[:, :, None] - stored[:, None, :] < window)
+                near = visible & (positions[:, :, None] - entries[:, None, :] < window)
             masks[kind] = self.additive(near)[:, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
@@ -152,10 +152,10 @@ def grouped_attention(
     wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph has any width
     on_gpu = query.device.type == "cuda"
     if (num_groups == 1 and not on_gpu) or wide or alone or special or by_head:
-        given: tuple[Tensor, None] = sdpa_attention_forward(
+        output: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
-        return given
+        return output
     rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
     if on_gpu and not (rows.shape[0] * rows.shape[1] >= _PROCESSORS and rows.shape[2] >= _WIDE):
         out = _by_products(rows, key, value, attention_mask, scaling or query.shape[-1] ** -0.5)

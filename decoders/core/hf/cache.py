@@ -27,18 +27,18 @@ class PlaneCache(Cache):
         """Take the planes, the entries ``[B, N]`` that the rows are written to, and T (`seen`)."""
         super().__init__(layers=[])
         self._planes, self._seen = planes, seen
-        self._given = self._entries = entries
+        self._call_entries = self._entries = entries
         self._indices: dict[int, Tensor] = {}
 
     def write(self, rows: Tensor, all_rows: bool) -> None:
         """Let the next layers write `rows` of the entries only, or all."""
-        self._entries = self._given if all_rows else self._given.index_select(1, rows)
+        self._entries = self._call_entries if all_rows else self._call_entries.index_select(1, rows)
         self._indices.clear()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store a layer's new states ``[B, H, N, D]``; return all it reads, ``[B, H, T, D]``."""
+        """Store a layer's new states ``[B, H, N, D]`` and return all it reads, ``[B, H, T, D]``."""
         return (
             self._update(2 * layer_idx, key_states),
             self._update(2 * layer_idx + 1, value_states),
@@ -130,7 +130,7 @@ class KVStore(Cache):
         parts = [part for base in bases for part in view(base).unbind(0)]
         return [parts[plane] for plane in self._order]
 
-    def planes_of(self, first: int, count: int) -> Sequence[Tensor]:
+    def row_planes(self, first: int, count: int) -> Sequence[Tensor]:
         """Return all planes of `count` rows from `first` on, each ``[count, H, C, D]``."""
         if (first, count) not in self._parts:
             parts = self._views(self._bases, lambda base: base.narrow(1, first, count))
@@ -183,7 +183,7 @@ class KVStore(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store a layer's new states ``[B', H, N, D]``; return all it reads, ``[B', H, T, D]``."""
+        """Store a layer's new states ``[B', H, N, D]`` and return all it reads."""
         plane = 2 * layer_idx
         into, reads = self._into, self._reads
         if into is not None and reads is not None:

@@ -28,7 +28,7 @@ _CONVERT_IT = (
     ".save_pretrained(OTHER), and give that folder"
 )
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
-_MOST_HEADER_BYTES = 10**8  # the format's own limit
+_MAX_HEADER_BYTES = 10**8  # the format's own limit
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def refusing_panics() -> Iterator[None]:
 
 def cache_folder() -> Path:
     """Return ``DECODING_BENCH_CACHE``, or a folder in the user's cache folder."""
-    if given := os.environ.get("DECODING_BENCH_CACHE"):
-        return Path(given).expanduser()
+    if folder := os.environ.get("DECODING_BENCH_CACHE"):
+        return Path(folder).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "decoding-bench"
 
@@ -55,70 +55,70 @@ def graphs_folder() -> Path:
     return cache_folder() / "graphs"
 
 
-def find_checkpoint(path_or_id: str | Path, what: str, *needed: str) -> str:
-    """Return the path of a local folder, or the hub id, of a "model" or "tokenizer" (`what`).
+def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:
+    """Return the path of a local folder, or the hub id, of a "model" or "tokenizer" (`role`).
 
-    `ValueError` for a folder that is missing, has none of the `needed` files, or holds a PEFT
+    `ValueError` for a folder that is missing, has none of the `files` files, or holds a PEFT
     adapter or pickled weights.
     """
-    given = str(path_or_id)
-    folder = Path(given).expanduser()
+    text = str(path_or_id)
+    folder = Path(text).expanduser()
     if folder.is_dir():
-        if what == "model":
-            _refuse_other_weights(given, folder)
-        if not any((folder / name).is_file() for name in needed):
+        if role == "model":
+            _refuse_other_weights(text, folder)
+        if not any((folder / name).is_file() for name in files):
             raise ValueError(
-                f"{what} {given!r}: that folder has no {' or '.join(needed)}; "
+                f"{role} {text!r}: that folder has no {' or '.join(files)}; "
                 "give a folder written by save_pretrained, or a hub id"
             )
         return str(folder)
-    if is_local(given):
+    if is_local(text):
         raise ValueError(
-            f"{what} {given!r}: there is no such folder; "
+            f"{role} {text!r}: there is no such folder; "
             "give a folder written by save_pretrained, or a hub id such as owner/name"
         )
-    return given
+    return text
 
 
 def cached(hub_id: str) -> Path | None:
-    """Return the folder of a hub model in the hub's cache on this machine; None: not there."""
-    folder = _folder_of(hub_id)
+    """Return the folder of a hub model in the hub's cache on this machine, or None."""
+    folder = _find_folder(hub_id)
     return folder if folder.is_dir() else None
 
 
-def _refuse_other_weights(given: str, folder: Path) -> None:
+def _refuse_other_weights(name: str, folder: Path) -> None:
     if (folder / _ADAPTER).is_file():
         if (folder / "config.json").is_file():
-            raise ValueError(f"model {given!r}: that folder has an adapter of PEFT; {MERGE_IT}")
+            raise ValueError(f"model {name!r}: that folder has an adapter of PEFT; {MERGE_IT}")
         raise ValueError(
-            f"model {given!r}: that folder holds an adapter of PEFT and no model; merge it into "
+            f"model {name!r}: that folder holds an adapter of PEFT and no model; merge it into "
             "its base model (peft: merge_and_unload, then save_pretrained) and give that folder"
         )
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if pickles and not any(folder.glob("*.safetensors")):
         raise ValueError(
-            f"model {given!r}: its weights are a pickle ({pickles[0].name}), which is not read, as "
+            f"model {name!r}: its weights are a pickle ({pickles[0].name}), which is not read, as "
             f"it may run code; {_CONVERT_IT}"
         )
 
 
-def is_local(given: str) -> bool:
+def is_local(name: str) -> bool:
     """Tell whether a name must mean a local folder, even if the folder does not exist."""
-    is_path = given.startswith((".", "/", "~")) or given.count("/") > 1
-    return is_path or Path(given).expanduser().exists()
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return is_path or Path(name).expanduser().exists()
 
 
-def unavailable(path_or_id: str | Path, what: str, error: Exception) -> ValueError:
+def unavailable(path_or_id: str | Path, role: str, error: Exception) -> ValueError:
     """Explain in one line why a checkpoint could not be read, here or from the hub."""
     if Path(path_or_id).expanduser().is_dir():
-        return ValueError(f"{what} {str(path_or_id)!r} cannot be loaded: {first_line(error)}")
+        return ValueError(f"{role} {str(path_or_id)!r} cannot be loaded: {first_line(error)}")
     if "model.safetensors" in str(error):  # found, but without these weights
         return ValueError(
-            f"{what} {str(path_or_id)!r} has no weights in safetensors, and pickles are not read; "
+            f"{role} {str(path_or_id)!r} has no weights in safetensors, and pickles are not read; "
             f"{_CONVERT_IT}"
         )
     return ValueError(
-        f"{what} {str(path_or_id)!r} is neither a local folder nor available from the hub; check "
+        f"{role} {str(path_or_id)!r} is neither a local folder nor available from the hub; check "
         f"the name and the network, or download it and give its folder ({first_line(error)})"
     )
 
@@ -134,12 +134,12 @@ def is_of_memory(error: Exception) -> bool:
 
 
 def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
-    """Hash a checkpoint's weight files in name order; None if there are none.
+    """Hash a checkpoint's weight files in name order (None if there are none).
 
     A folder converted from a GGUF file has that file's hash. Above `limit_bytes`, only a sample of
     every file is hashed. The digest then begins with `SAMPLED`, so it never equals a full hash.
     """
-    folder = _folder_of(path)
+    folder = _find_folder(path)
     if (source := folder / SOURCE).is_file():
         return GGUF + str(json.loads(source.read_text(encoding="utf-8"))["sha256"])
     files = _weight_files(folder)
@@ -148,19 +148,19 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     whole = sum(file.stat().st_size for file in files) <= limit_bytes
     digest = hashlib.sha256()
     for file in files:
-        for part in _all_of(file) if whole else _sample_of(file):
+        for part in _read_all(file) if whole else _read_sample(file):
             digest.update(part)
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
 
 
 def count_weights(path: str | Path) -> int | None:
-    """Count a checkpoint's weights from the headers of its files; None if there are none."""
+    """Count a checkpoint's weights from the headers of its files (None if there are none)."""
     total = 0
-    for file in _weight_files(_folder_of(path)):
+    for file in _weight_files(_find_folder(path)):
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             try:
-                header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
+                header = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
                 facts = [header[name] for name in header if name != "__metadata__"]
                 total += sum(math.prod(fact["shape"]) for fact in facts)
             except (ValueError, TypeError, KeyError):  # loading the file reports the error
@@ -168,7 +168,7 @@ def count_weights(path: str | Path) -> int | None:
     return total or None
 
 
-def _folder_of(path: str | Path) -> Path:
+def _find_folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -185,19 +185,19 @@ def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
 
 
-def _all_of(file: Path) -> Iterator[bytes]:
+def _read_all(file: Path) -> Iterator[bytes]:
     with file.open("rb") as stream:
         while chunk := stream.read(2**20):
             yield chunk
 
 
-def _sample_of(file: Path) -> Iterator[bytes]:
+def _read_sample(file: Path) -> Iterator[bytes]:
     """Sample evenly, because fine-tuning often leaves embeddings and the last norm unchanged."""
     size = file.stat().st_size
     yield f"{file.name} {size}\n".encode()
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        yield stream.read(min(length, _MOST_HEADER_BYTES))
+        yield stream.read(min(length, _MAX_HEADER_BYTES))
         for number in range(_STRETCHES):
             stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
             yield stream.read(_STRETCH_BYTES)

@@ -24,7 +24,7 @@ Inputs = Mapping[str, Tensor]
 Outputs = Sequence[Tensor]
 Function = Callable[[Any, Inputs, Sequence[Tensor]], Outputs]
 """Maps a name, inputs and the planes of a cache to outputs, and writes to the planes."""
-Held = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
+Facts = Callable[[Any], tuple[str, Mapping[str, Tensor]]]
 """Returns what the function uses besides its arguments, for a name: a description, whose first line
 is for readers, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
@@ -71,18 +71,18 @@ prompts would need a graph for each length.
 
 
 class Graphs:
-    """Graphs of a function, each made at the first call of its kind; `num_graphs` counts them."""
+    """The `num_graphs` graphs of a function, each made at the first call of its kind."""
 
     def __init__(
         self,
         function: Function,
-        held: Held,
+        facts: Facts,
         *,
         device: torch.device,
         backend: Backend = "inductor",
     ) -> None:
-        """Take a function and what it holds; `fixed` graphs serve only one set of input shapes."""
-        self._function, self._held = function, held
+        """Take a function and its facts (`fixed`: graphs serve only one set of input shapes)."""
+        self._function, self._facts = function, facts
         self.backend = backend
         self._on_gpu = device.type == "cuda"
         self.fixed = self._on_gpu or backend == "eager"
@@ -106,12 +106,12 @@ class Graphs:
     def bound(
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[], Outputs]:
-        """Return the run of a graph as a function for repeated calls; errors as in `__call__`."""
+        """Return the run of a graph as a function for repeated calls, with errors of `__call__`."""
         places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
         key = (name, len(_rows(inputs)), tuple(map(self._kind, inputs.values())), *places)
         graph = self._graphs.get(key)
         if graph is None:
-            graph = self._made(name, key, inputs, planes)
+            graph = self._make(name, key, inputs, planes)
             if graph is None:
                 return partial(self._function, name, inputs, planes)
             self._graphs[key] = graph
@@ -131,26 +131,26 @@ class Graphs:
     def _kind(self, tensor: Tensor) -> tuple[object, ...]:
         return tuple(tensor.shape) if self.fixed else tuple(size == 1 for size in tensor.shape)
 
-    def _made(
+    def _make(
         self, name: Hashable, key: Hashable, inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[list[Tensor]], Outputs] | None:
         """Return a new graph, or None while another process makes it."""
         function, names = self._function, list(inputs)
 
-        def flat(*given: Tensor) -> Outputs:
-            return function(name, dict(zip(names, given, strict=False)), given[len(names) :])
+        def flat(*tensors: Tensor) -> Outputs:
+            return function(name, dict(zip(names, tensors, strict=False)), tensors[len(names) :])
 
         if self.backend == "eager":
-            return lambda given: flat(*given)
-        given = [*inputs.values(), *planes]
+            return lambda tensors: flat(*tensors)
+        tensors = [*inputs.values(), *planes]
         sequences, num_rows = _rows(inputs).shape[:2]
         rows = "one row" if num_rows == 1 else "rows"
         kind = f"{sequences} x {rows}{f' of {name}' if name else ''}"
         try:
             if self._on_gpu:
-                return _captured(flat, given, len(names))
+                return _capture(flat, tensors, len(names))
             with warnings.catch_warnings(action="ignore"):  # warnings of compilers
-                return self._compiled(flat, names, given, f"{key}", kind, *self._held(name))
+                return self._compiled(flat, names, tensors, f"{key}", kind, *self._facts(name))
         except (graph_files.CannotMakeError, graph_children.EndedError) as error:
             raise NoGraphError(str(error)) from error
         except Exception as error:  # compilers raise anything
@@ -161,20 +161,20 @@ class Graphs:
         self,
         flat: Callable[..., Outputs],
         names: Sequence[str],
-        given: Sequence[Tensor],
+        tensors: Sequence[Tensor],
         key: str,
         kind: str,
         text: str,
         constants: Mapping[str, Tensor],
     ) -> Callable[[list[Tensor]], Outputs] | None:
         if self.backend == "export":
-            module = _exported(flat, names, given).module()
-            return lambda given: module(*given)
+            module = _export(flat, names, tensors).module()
+            return lambda tensors: module(*tensors)
         few = graph_files.load_products()
-        package = graph_files.Package.of(f"{key} {names} {few} {text}", given, constants)
+        package = graph_files.Package.of(f"{key} {names} {few} {text}", tensors, constants)
 
         def make() -> None:
-            program = _exported(flat, names, given)
+            program = _export(flat, names, tensors)
             products.use_in(program, few)
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
@@ -201,24 +201,24 @@ class _Flat(nn.Module):
         super().__init__()
         self.flat = flat
 
-    def forward(self, *given: Tensor) -> Outputs:
-        return self.flat(*given)
+    def forward(self, *args: Tensor) -> Outputs:
+        return self.flat(*args)
 
 
-def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequence[Tensor]) -> Any:
+def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
     """Trace a function of tensors for any sizes of `_SIZES`, and any values of held tensors.
 
     All sizes of the example differ, because a trace may treat equal sizes as one.
     """
     letters = [_MASK if name.startswith("mask.") else DIMS[name] for name in names]
-    letters += [_PLANE] * (len(given) - len(names))
+    letters += [_PLANE] * (len(tensors) - len(names))
     fixed = torch.export.Dim.STATIC
     # a named size for all planes; with AUTO, each plane would have its own size and its own index
     free = {**dict.fromkeys(_SIZES, torch.export.Dim.AUTO), "C": torch.export.Dim("C", min=2)}
     example: list[Tensor] = []
     dynamic: list[dict[int, Any]] = []
     with torch.inference_mode(False), torch.no_grad():
-        for tensor, dims in zip(given, letters, strict=True):
+        for tensor, dims in zip(tensors, letters, strict=True):
             pairs = list(zip(dims, tensor.shape, strict=True))
             shape = [size if size == 1 else _SIZES.get(dim, size) for dim, size in pairs]
             example.append(torch.zeros(shape, dtype=tensor.dtype, device=tensor.device))
@@ -226,7 +226,7 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
             dynamic.append(dict(enumerate(sizes)))
         with _config.patch(use_duck_shape=False):
             program = torch.export.export(
-                _Flat(flat), tuple(example), dynamic_shapes={"given": tuple(dynamic)}, strict=False
+                _Flat(flat), tuple(example), dynamic_shapes={"args": tuple(dynamic)}, strict=False
             )
     _check_sizes(program, letters)
     for spec in program.graph_signature.input_specs:
@@ -240,28 +240,28 @@ def _exported(flat: Callable[..., Outputs], names: Sequence[str], given: Sequenc
 def _check_sizes(program: Any, letters: Sequence[str]) -> None:
     """Raise `ValueError` if a graph does not serve all sizes, or treats two sizes as one."""
     inputs = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-    found: dict[str, set[str]] = {}
+    by_dim: dict[str, set[str]] = {}
     for name, dims in zip(program.graph_signature.user_inputs, letters, strict=True):
         for dim, size in zip(dims, inputs[name].shape, strict=True):
             if dim in _SIZES and str(size) != "1":
-                found.setdefault(dim, set()).add(str(size))
-    symbols = [symbol for each in found.values() for symbol in each]
-    one_each = all(len(each) == 1 for each in found.values())
+                by_dim.setdefault(dim, set()).add(str(size))
+    symbols = [symbol for each in by_dim.values() for symbol in each]
+    one_each = all(len(each) == 1 for each in by_dim.values())
     if not one_each or len(set(symbols)) < len(symbols) or any(map(str.isdigit, symbols)):
-        sizes = ", ".join(f"{dim}: {'/'.join(sorted(each))}" for dim, each in found.items())
+        sizes = ", ".join(f"{dim}: {'/'.join(sorted(each))}" for dim, each in by_dim.items())
         raise ValueError(f"its graph would not serve calls of all sizes ({sizes})")
 
 
-def _captured(
-    flat: Callable[..., Outputs], given: Sequence[Tensor], num_inputs: int
+def _capture(
+    flat: Callable[..., Outputs], tensors: Sequence[Tensor], num_inputs: int
 ) -> Callable[[list[Tensor]], Outputs]:
     """Capture a graph that reads inputs from buffers, and planes in place."""
-    buffers = [each.clone() for each in given[:num_inputs]]
-    fixed = [*buffers, *given[num_inputs:]]
+    buffers = [each.clone() for each in tensors[:num_inputs]]
+    fixed = [*buffers, *tensors[num_inputs:]]
     replay = capture(lambda: flat(*fixed))
 
-    def run(given: list[Tensor]) -> Outputs:
-        for buffer, each in zip(buffers, given, strict=False):
+    def run(tensors: list[Tensor]) -> Outputs:
+        for buffer, each in zip(buffers, tensors, strict=False):
             buffer.copy_(each, non_blocking=True)
         return replay()
 
@@ -269,7 +269,7 @@ def _captured(
 
 
 def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
-    """Capture work on tensors at fixed addresses as a CUDA graph; return its replay function.
+    """Capture work on tensors at fixed addresses as a CUDA graph and return its replay function.
 
     Every replay overwrites and returns the same tensors. The function keeps `work`, and thus its
     tensors, alive, because the graph holds only addresses.
@@ -291,7 +291,7 @@ def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
     return replay
 
 
-def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict[str, Tensor]:
+def collect_tensors(thing: Any, name: str = "", seen: set[int] | None = None) -> dict[str, Tensor]:
     """Return all tensors, by path, that a module or an object of this project refers to."""
     seen = set() if seen is None else seen
     if isinstance(thing, Tensor):
@@ -300,8 +300,8 @@ def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict
         return {}
     seen.add(id(thing))
     if isinstance(thing, nn.Module):
-        own = [*thing.named_parameters(name, remove_duplicate=False)]
-        return dict([*own, *thing.named_buffers(name, remove_duplicate=False)])
+        pairs = [*thing.named_parameters(name, remove_duplicate=False)]
+        return dict([*pairs, *thing.named_buffers(name, remove_duplicate=False)])
     parts: Iterable[tuple[object, Any]] = ()
     if isinstance(thing, Mapping):
         parts = thing.items()
@@ -312,7 +312,7 @@ def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> dict
     elif type(thing).__module__.startswith("decoders."):
         names = getattr(thing, "__slots__", None) or vars(thing)
         parts = [(each, getattr(thing, each)) for each in names]
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for part, value in parts:
-        found |= tensors_of(value, f"{name}.{part}", seen)
-    return found
+        tensors |= collect_tensors(value, f"{name}.{part}", seen)
+    return tensors

@@ -16,11 +16,11 @@ from decoders.core.hf.attention import ungroup_attention
 
 @torch.no_grad()
 def library_copy(module: Any) -> Any:
-    """Copy a causal LM without our wrappers and hooks; contiguous weights are shared."""
+    """Copy a causal LM without our wrappers and hooks, sharing contiguous weights."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        own = tensor if tensor.is_contiguous() else _laid_out(tensor)
-        memo[id(tensor)] = own
+        weight = tensor if tensor.is_contiguous() else _laid_out(tensor)
+        memo[id(tensor)] = weight
     copied = copy.deepcopy(module, memo)
     for part in copied.modules():
         vars(part).pop("forward", None)
@@ -37,7 +37,7 @@ _stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 @torch.no_grad()
 def stops_early(module: Any) -> bool:
-    """Tell whether a module's body runs only as many layers as its config says; test it once."""
+    """Test once whether a module's body runs only as many layers as its config says."""
     if module in _stop_early:
         return _stop_early[module]
     try:

@@ -22,7 +22,7 @@ Loop = Callable[..., Any]
 
 
 def load_custom(path: str, function: str) -> Loop:
-    """Load the loop of a folder or Python file, again if it changed; `ValueError` if that fails."""
+    """Load the loop of a folder or file, again if it changed, or raise `ValueError`."""
     file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
     return _load(path, function, file.stat().st_mtime_ns if file.is_file() else 0)
 
@@ -47,14 +47,14 @@ def _load(path: str, function: str, _changed_ns: int) -> Loop:
         raise ValueError(line) from error
     if not callable(loop):
         raise ValueError(f"custom loop {path!r} has no function {function!r}; name one: function=…")
-    return lambda module, **given: module.generate(**given, custom_generate=loop)
+    return lambda module, **arguments: module.generate(**arguments, custom_generate=loop)
 
 
-def _run_alone(loop: Loop, module: Any, **given: Any) -> Any:
+def _run_alone(loop: Loop, module: Any, **arguments: Any) -> Any:
     """Run a loop instead of `generate`, with the arguments and defaults of `generate`."""
-    known = inspect.signature(GenerationMixin.generate).parameters.values()
-    usual = {p.name: p.default for p in known if p.kind is not p.VAR_KEYWORD}
+    parameters = inspect.signature(GenerationMixin.generate).parameters.values()
+    usual = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
     for name in ("self", "custom_generate"):
         usual.pop(name, None)
     with torch.no_grad():
-        return loop(model=module, **{**usual, **given})
+        return loop(model=module, **{**usual, **arguments})

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
 from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
-from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, tensors_of
-from decoders.core.hf.runner import Runner
+from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
+from decoders.core.hf.runner import ModuleRunner
 
 
 class DraftRunner:
     """Runs the passes of an attached adapter, and lends cache planes to one text after another."""
 
-    def __init__(self, work: DraftPass, runner: Runner) -> None:
+    def __init__(self, work: DraftPass, runner: ModuleRunner) -> None:
         """Compile passes as `runner` compiles calls."""
         self._work, self._runner = work, runner
         self._like = next(work.layers.parameters())
@@ -28,7 +28,7 @@ class DraftRunner:
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
             backend = runner.graphs.backend
-            self.graphs = Graphs(work, self._held, device=self._like.device, backend=backend)
+            self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
         self.forget()
 
     def forget(self) -> None:
@@ -45,9 +45,9 @@ class DraftRunner:
         return sum(each.nbytes for each in [*levels, *short, *itertools.chain(*self._planes)])
 
     def begin(self, capacity: int) -> DraftCache | SlotCache:
-        """Begin a text of at most `capacity` rows; dropping the returned cache frees its planes.
+        """Begin a text of at most `capacity` rows.
 
-        The first free planes are reused, because a graph on a GPU is bound to their addresses.
+        Dropping the returned cache frees its planes, which are reused: graphs hold their addresses.
         """
         if capacity != self._capacity:
             self.forget()
@@ -70,8 +70,8 @@ class DraftRunner:
             return self._work(name, inputs, planes)
         return graphs(name, inputs, planes)
 
-    def _held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+    def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self._work.layers.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
-        about, _ = self._runner.held(None)  # embedding and head belong to the model
-        return f"{text}\n{config}\n{about}", tensors_of(self._work)
+        about, _ = self._runner.facts(None)  # embedding and head belong to the model
+        return f"{text}\n{config}\n{about}", collect_tensors(self._work)

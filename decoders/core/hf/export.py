@@ -60,7 +60,7 @@ class TransformersGenerate:
         adapters: Mapping[str, str | Path] | None = None,
         seed: int | None = None,
     ) -> None:
-        """Make a decoder; its models are opened in a call.
+        """Make a decoder, whose models are opened in a call.
 
         Args:
             decoder: a spec as on the command line, such as ``ptp`` or ``spec:k=4``.
@@ -115,12 +115,12 @@ class TransformersGenerate:
             [token for token, is_shown in zip(ids, row, strict=True) if is_shown]
             for ids, row in zip(texts, kept, strict=True)
         ]
-        criteria = [asked for asked in stopping_criteria if not isinstance(asked, _CUTS)]
+        criteria = [test for test in stopping_criteria if not isinstance(test, _CUTS)]
         answers = self._answers(model, prompts, sampling, criteria)
         pad = getattr(generation_config, "_pad_token_tensor", None)
         filler = 0 if pad is None else int(pad)
-        longest = max(map(len, answers))
-        added = [answer + [filler] * (longest - len(answer)) for answer in answers]
+        length = max(map(len, answers))
+        added = [answer + [filler] * (length - len(answer)) for answer in answers]
         ids = torch.cat([input_ids, torch.tensor(added, device=input_ids.device)], 1)
         if generation_config.return_dict_in_generate:
             return _output(sequences=ids)
@@ -133,10 +133,10 @@ class TransformersGenerate:
         sampling: Sampling,
         criteria: Sequence[Any],
     ) -> list[list[int]]:
-        def asked(request: Request) -> Steps:
-            return _asked(self._decoder.steps(request), request, criteria)
+        def watch(request: Request) -> Steps:
+            return _watch(self._decoder.steps(request), request, criteria)
 
-        steps = asked if criteria else None
+        steps = watch if criteria else None
         models = self._open(model)
         scheduler = Scheduler(self._decoder, models, sampling, len(prompts), steps=steps)
         again: Counter[tuple[int, ...]] = Counter()
@@ -155,7 +155,7 @@ class TransformersGenerate:
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
-        beyond = [type(asked).__name__ for asked in processors if not _is_of(asked, config)]
+        beyond = [type(each).__name__ for each in processors if not _comes_from(each, config)]
         if (config.num_beams or 1) > 1:
             beyond.append(f"num_beams={config.num_beams}")
         if beyond:
@@ -184,8 +184,8 @@ class TransformersGenerate:
             target = _wrapped(model)
             draft = None if self._draft is None else self._open_draft(target)
             for name, folder in self._adapters.items():
-                of = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
-                attached = draft if of.get(name) == "draft" else target
+                models = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
+                attached = draft if models.get(name) == "draft" else target
                 assert attached is not None
                 attached.attach(name, SlotAdapter.load(folder))
             self._models, self._module = Models(target=target, draft=draft), model
@@ -200,10 +200,10 @@ class TransformersGenerate:
 transformers_generate = TransformersGenerate
 
 
-def _is_of(processor: Any, config: Any) -> bool:
+def _comes_from(processor: Any, config: Any) -> bool:
     option = _WARPERS.get(type(processor))
-    own = option is not None and getattr(processor, option) == getattr(config, option)
-    return bool(config.do_sample) and own
+    matches = option is not None and getattr(processor, option) == getattr(config, option)
+    return bool(config.do_sample) and matches
 
 
 class _Stopped(Exception):
@@ -214,7 +214,7 @@ class _Stopped(Exception):
         self.tokens = tokens
 
 
-def _asked(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
+def _watch(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
     tokens: list[int] = []
     result: CallResult | None = None
     while True:
@@ -223,7 +223,7 @@ def _asked(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
         if isinstance(item, Emit):
             tokens += item.tokens
             ids = torch.tensor([[*request.prompt_ids, *tokens]], device=request.target.model.device)
-            if any(bool(torch.as_tensor(asked(ids, None)).all()) for asked in criteria):
+            if any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria):
                 raise _Stopped(tokens)
 
 

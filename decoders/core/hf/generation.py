@@ -47,7 +47,7 @@ def run_generate(
     module = request.target.model.library_module
     module.generation_config = _settings(**(assistant or {}))
     ids, mask = _padded([answer.request.prompt_ids for answer in answers], module.device)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "input_ids": ids,
         "attention_mask": mask,
         "generation_config": _config(request.sampling, options),
@@ -60,16 +60,16 @@ def run_generate(
             if helper is module:
                 helper = library_copy(helper)
             helper.generation_config = _settings(**(assistant or {}))
-            given["assistant_model"] = helper
+            arguments["assistant_model"] = helper
             stack.enter_context(_hooked(helper, "draft", course))
         stack.enter_context(_hooked(module, "target", course))
         if custom is not None or not request.sampling.greedy:
             stack.enter_context(_seeded(answers, module.device))
         if custom is None:
-            module.generate(**given, streamer=_Streamer(course))
+            module.generate(**arguments, streamer=_Streamer(course))
         else:
             criteria = StoppingCriteriaList([_Criterion(course)])
-            course.finish(custom(module, **given, stopping_criteria=criteria))
+            course.finish(custom(module, **arguments, stopping_criteria=criteria))
 
 
 def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
@@ -151,12 +151,12 @@ class _Course:
         if not self._num_passes["target"]:
             raise RuntimeError("the loop gave tokens without a forward pass of the target's body")
         drafts = self._drafts()
-        for answer, own in zip(self._answers, tokens, strict=True):
-            pairs = zip(own, drafts, strict=False)
+        for answer, new in zip(self._answers, tokens, strict=True):
+            pairs = zip(new, drafts, strict=False)
             accepted = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
             answer.emit(
                 Emit(
-                    tokens=tuple(own),
+                    tokens=tuple(new),
                     drafted=len(drafts),
                     accepted=accepted,
                     rejected=tuple(drafts[accepted:]),
@@ -164,7 +164,7 @@ class _Course:
             )
         self._width += len(tokens[0])
 
-    def grown(self, ids: Tensor) -> None:
+    def extend(self, ids: Tensor) -> None:
         if ids.shape[1] > self._width:
             self.step(ids[:, self._width :].tolist())
 
@@ -178,7 +178,7 @@ class _Course:
                 "the custom loop returned no ids [1, T] that begin with its prompt; return what "
                 "generate() returns for a decoder-only model: prompt and answer"
             )
-        self.grown(ids)
+        self.extend(ids)
 
     def _drafts(self) -> list[int]:
         if self._fed is None:
@@ -191,12 +191,12 @@ class _Streamer:
     """Reads transformers' stream: first the prompts, then tokens ``[B]`` or ``[1, K]`` per step."""
 
     def __init__(self, course: _Course) -> None:
-        self._course, self._begun = course, False
+        self._course, self._has_prompt = course, False
 
     def put(self, value: Tensor) -> None:
-        if self._begun:
+        if self._has_prompt:
             self._course.step(value.tolist() if value.dim() == 2 else value[:, None].tolist())
-        self._begun = True
+        self._has_prompt = True
 
     def end(self) -> None: ...
 
@@ -209,5 +209,5 @@ class _Criterion(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
         del scores
-        self._course.grown(input_ids)
+        self._course.extend(input_ids)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

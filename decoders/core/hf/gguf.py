@@ -27,8 +27,8 @@ _CUT_DIGITS = "smollm"
 """A pre-tokenizer that transformers does not know; it makes every digit a separate token."""
 
 
-def sha256_of(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
-    """Hash a file; call `on_bytes` with the size of each chunk."""
+def hash_file(file: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+    """Hash a file, calling `on_bytes` with the size of each chunk."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while chunk := stream.read(2**22):
@@ -67,7 +67,7 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
 
 
 def check(file: Path) -> None:
-    """Look at a file's first bytes; `ValueError` if it is not GGUF, or a package is missing."""
+    """Check a file's first bytes: `ValueError` if it is not GGUF, or a package is missing."""
     try:
         with file.open("rb") as stream:
             magic = stream.read(len(_MAGIC))

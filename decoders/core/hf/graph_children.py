@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 _POLL_S = 0.05
-_MOST = 1000
+_MAX_CHARACTERS = 1000
 """Characters of a child's error, which a pipe holds while nobody reads."""
 
 
@@ -35,33 +35,33 @@ class Children:
     compiles = True
     """Graphs that are missing may be compiled."""
 
-    def __init__(self, most: int) -> None:
-        """Run at most `most` children at once; 0 starts none."""
-        self._most = most
-        self._begun: dict[Path, Any] = {}
+    def __init__(self, max_children: int) -> None:
+        """Run at most `max_children` children at once, or none if 0."""
+        self._max_children = max_children
+        self._children: dict[Path, Any] = {}
 
     def __len__(self) -> int:
         """Return the number of children started so far."""
-        return len(self._begun)
+        return len(self._children)
 
     def have(self, path: Path, make: Callable[[], object]) -> bool:
-        """Start a child that makes a file; return False if none may start."""
-        if path not in self._begun:
-            if not self._most:
+        """Start a child that makes a file and return False if none may start."""
+        if path not in self._children:
+            if not self._max_children:
                 return False
-            while sum(child.is_alive() for child in self._begun.values()) >= self._most:
+            while sum(child.is_alive() for child in self._children.values()) >= self._max_children:
                 time.sleep(_POLL_S)
-            self._begun[path], _ = _started(make)
+            self._children[path], _ = _started(make)
         return True
 
     def wait(self) -> None:
-        """Wait for all children; if one failed to make its file, the next call tries again."""
-        for child in self._begun.values():
+        """Wait for all children (after a failed one, the next call tries again)."""
+        for child in self._children.values():
             child.join()
 
     def stop(self) -> None:
         """Terminate all running children."""
-        for child in self._begun.values():
+        for child in self._children.values():
             child.terminate()
             child.join()
 
@@ -82,8 +82,8 @@ def side_by_side() -> Iterator[Children]:
         current = before
 
 
-class _Stored(Children):
-    """Compiles nothing; keeps the paths of the missing graphs, whose calls run uncompiled."""
+class _StoredOnly(Children):
+    """Compiles nothing and keeps the paths of missing graphs, whose calls run uncompiled."""
 
     compiles = False
 
@@ -98,12 +98,12 @@ class _Stored(Children):
 
 @contextmanager
 def stored_only() -> Iterator[list[Path]]:
-    """Compile nothing inside the context: use graphs on disk; yield the list of missing ones."""
+    """Use only graphs on disk inside the context and yield the list of missing ones."""
     global current
-    before, stored = current, _Stored()
-    current = stored
+    before, children = current, _StoredOnly()
+    current = children
     try:
-        yield stored.missing
+        yield children.missing
     finally:
         current = before
 
@@ -131,7 +131,7 @@ def apart(make: Callable[[], object]) -> None:
 
 
 def _started(make: Callable[[], object]) -> tuple[Any, Any]:
-    """Start a child; return it, and the end of a pipe that receives a line if it fails."""
+    """Start a child and return it, and the end of a pipe that receives a line if it fails."""
     forks = multiprocessing.get_context("fork")
     failed, fails = forks.Pipe(duplex=False)
     work = partial(_compile_alone, make, torch.get_num_threads(), fails)
@@ -153,4 +153,4 @@ def _compile_alone(make: Callable[[], object], num_threads: int, fails: Any) -> 
     except (Exception, KeyboardInterrupt) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         with suppress(OSError):  # nobody listens
-            fails.send(" ".join(lines[:2])[:_MOST])
+            fails.send(" ".join(lines[:2])[:_MAX_CHARACTERS])

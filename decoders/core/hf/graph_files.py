@@ -40,16 +40,16 @@ class CannotMakeError(ValueError):
 
 
 def missing_compiler() -> str | None:
-    """Explain why no machine code can be made here; None if it can."""
-    given = os.environ.get("CXX")
-    wanted = (given,) if given else _COMPILERS
-    if any(shutil.which(name) for name in wanted):
+    """Explain why no machine code can be made here (None if it can)."""
+    compiler = os.environ.get("CXX")
+    compilers = (compiler,) if compiler else _COMPILERS
+    if any(shutil.which(name) for name in compilers):
         return None
-    return f"no C++ compiler ({', '.join(wanted)}) is found; install one (g++)"
+    return f"no C++ compiler ({', '.join(compilers)}) is found; install one (g++)"
 
 
 def why_none() -> str | None:
-    """Explain why no file can be made here: no compiler or no room; None if one can."""
+    """Explain why no file can be made here: no compiler or no room (None if one can)."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     if missing := missing_compiler():
@@ -80,11 +80,11 @@ class Package:
     path: Path
 
     @classmethod
-    def of(cls, key: str, given: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Package:
+    def of(cls, key: str, tensors: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Package:
         """Find this machine's package for a key and for inputs and constants of these kinds."""
         digest = hashlib.sha256(_machine().encode())
         digest.update(key.encode())
-        for each in given:
+        for each in tensors:
             digest.update(f"{each.dtype} {each.dim()}".encode())
         for name, each in constants.items():
             digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
@@ -108,19 +108,19 @@ class Package:
         return self.path.with_suffix(".json")
 
     def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-        """Compile an exported program; an interrupted compilation leaves no files.
+        """Compile an exported program.
 
-        `about` describes the graph in listings.
+        An interrupted compilation leaves no files. `about` describes the graph in listings.
 
         Raises:
             ValueError: the program holds a tensor that is not among the constants; the code would
                 fix the values of such a tensor.
         """
-        held = {**program.state_dict, **program.constants}
-        held = {name: each for name, each in held.items() if isinstance(each, Tensor)}
-        known = {_place(each): name for name, each in constants.items()}
-        names = {name: known[_place(each)] for name, each in held.items() if _place(each) in known}
-        rest = {name: each for name, each in held.items() if name not in names}
+        state = {**program.state_dict, **program.constants}
+        state = {name: each for name, each in state.items() if isinstance(each, Tensor)}
+        keys = {_place(each): name for name, each in constants.items()}
+        names = {name: keys[_place(each)] for name, each in state.items() if _place(each) in keys}
+        rest = {name: each for name, each in state.items() if name not in names}
         large = [f"{name} {tuple(each.shape)}" for name, each in rest.items() if each.numel() > 1]
         if large:
             raise ValueError(f"the graph would fix tensors that it is not given: {large[:3]}")
@@ -129,36 +129,36 @@ class Package:
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
-            made = Path(scratch) / self.path.name
+            file = Path(scratch) / self.path.name
             # fused operations then round like separate ones: a row has the same bits in all graphs
             is_half = any(each.dtype.itemsize == 2 for each in constants.values())
             options = {_PACKED: False, "emulate_precision_casts": is_half}
             for _ in range(3):  # again while a process beside this one writes a file of both
                 torch._inductor.aoti_compile_and_package(
-                    program, package_path=str(made), inductor_configs=options
+                    program, package_path=str(file), inductor_configs=options
                 )
-                if all(each.file_size for each in zipfile.ZipFile(made).infolist()):
+                if all(each.file_size for each in zipfile.ZipFile(file).infolist()):
                     break
-            facts = made.with_suffix(".json")
-            text = json.dumps({**about, _NAMES: names, _VALUES: values, _HASH: sha256(made)})
+            facts = file.with_suffix(".json")
+            text = json.dumps({**about, _NAMES: names, _VALUES: values, _HASH: sha256(file)})
             facts.write_text(text, encoding="utf-8")
             facts.replace(self._names)
-            made.replace(self.path)
+            file.replace(self.path)
 
     def load(self, constants: Mapping[str, Tensor]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
         """Load the code and pass it the constants without copying them."""
         facts = self._facts()
         graph = torch._inductor.aoti_load_package(str(self.path), run_single_threaded=True)
-        given = {name: constants[own] for name, own in facts[_NAMES].items()}
+        values = {name: constants[source] for name, source in facts[_NAMES].items()}
         for name, (dtype, shape, value) in facts[_VALUES].items():
-            given[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
-        wanted = {name: given[name].detach() for name in graph.get_constant_fqns()}
-        graph.load_constants(wanted, check_full_update=True, user_managed=True)
-        return _Loaded(graph.loader, wanted)
+            values[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
+        weights = {name: values[name].detach() for name in graph.get_constant_fqns()}
+        graph.load_constants(weights, check_full_update=True, user_managed=True)
+        return _LoadedPackage(graph.loader, weights)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _LoadedPackage:
     """Machine code with its constants, kept alive here because the code only points to them."""
 
     loader: Any
@@ -178,7 +178,7 @@ def _library() -> Path:
 
 
 def has_products() -> bool:
-    """Tell whether `products` is compiled for this machine; graphs may be, too."""
+    """Tell whether `products`, without its graphs, is compiled for this machine."""
     return _is_sound(_library())
 
 

@@ -55,7 +55,7 @@ class Layout:
         bucketed: bool = False,
         tile: int | None = None,
     ) -> None:
-        """Allocate the cache; `bucketed`: for CUDA graphs; `tile`: rows of a tile, or None."""
+        """Allocate the cache, `bucketed` for CUDA graphs, in tiles of `tile` rows unless None."""
         self._device = device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
@@ -74,7 +74,7 @@ class Layout:
             self._entries = torch.arange(capacity, device=device)[None]
             self._positions = self._existing(self._entries, capacity)
             shape = (num_rows, entries + 1)
-            self._stored = torch.zeros(shape, dtype=torch.int64, device=device)
+            self._places = torch.zeros(shape, dtype=torch.int64, device=device)
         self.masks = MaskBuilder(
             architecture.windows, architecture.dtype, architecture.device, capacity
         )
@@ -82,13 +82,13 @@ class Layout:
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""
         self.store.move_row(source, row, length)
-        self._stored[row] = self._stored[source]
+        self._places[row] = self._places[source]
 
     def gather(self, row: int, sources: Sequence[int], start: int) -> None:
         """Copy entries `sources` (ascending) of a row to `start`, `start` + 1, …."""
         self.store.gather(row, sources, start)
         if self.window:
-            line = self._stored[row]
+            line = self._places[row]
             line[start : start + len(sources)] = line[list(sources)]
 
     def fits_views(self, call: Call) -> bool:
@@ -116,7 +116,7 @@ class Layout:
         else:
             positions = self._existing(upload([call.row_positions()], self._device), stop)
         if self.window:
-            self._stored[call.session.row, start:stop] = positions[0]
+            self._places[call.session.row, start:stop] = positions[0]
         read = None if len(call.read) == num_rows else read_rows(call)
         return Pass([call], ids, positions, None, read, [0], hidden=call.hidden)
 
@@ -127,16 +127,16 @@ class Layout:
         seen = max(call.session.length + call.num_rows for call in ordered)
         rows, row_index = self._padded(ordered, width, seen)
         assert rows.entries is not None
-        indices = _rows_of(ordered)
+        indices = _cache_rows(ordered)
         first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
         self.store.scattered(row_index, rows.entries, seen, first)
         return _reading(calls, rows)
 
     def framed(self, calls: Sequence[Call]) -> Pass:
         """Lay calls out for a graph: all inputs are tensors, and the cache rows are consecutive."""
-        (call, *others), bucketed = calls, self._bucketed
+        (call, *rest), bucketed = calls, self._bucketed
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
-        if not (others or bucketed or lone_slot) and self.fits_views(call):
+        if not (rest or bucketed or lone_slot) and self.fits_views(call):
             start, row = call.session.length, call.session.row
             stop = start + call.num_rows
             mask = self.masks.after(start, call.num_rows, call.mask).contiguous()
@@ -146,7 +146,7 @@ class Layout:
                 masks=self.masks.per_kind(mask),
                 read=read_rows(call),
                 entries=self._entries[:, start:stop],
-                planes=self.store.planes_of(row, 1),
+                planes=self.store.row_planes(row, 1),
             )
         width = max(1 + lone_slot, *(call.num_rows for call in calls))
         seen = max(call.session.length + call.num_rows for call in calls)
@@ -154,11 +154,11 @@ class Layout:
             width, seen = power_of_two(width), _round_up(seen, _LENGTH_BUCKET)
         filled = self._filled_up(calls)
         rows, _ = self._padded(filled, width, seen)
-        planes = self.store.planes_of(filled[0].session.row, len(filled))
+        planes = self.store.row_planes(filled[0].session.row, len(filled))
         return _reading(calls, rows)._replace(planes=planes)
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> tuple[Pass, Tensor]:
-        """Pad calls to N = `width` rows that see T = `seen`; also return cache rows ``[B]``."""
+        """Pad calls to N = `width` rows that see T = `seen`, and return also cache rows ``[B]``."""
         packed: list[int] = []
         for call in ordered:
             start, num_rows = call.session.length, call.num_rows
@@ -172,10 +172,10 @@ class Layout:
         entries, row_index, starts = numbers[:, 2 * width : -2], numbers[:, -2], numbers[:, -1]
         positions = self._existing(positions, seen)
         if self.window:
-            self._stored[row_index[:, None], entries] = positions
+            self._places[row_index[:, None], entries] = positions
         visible = self.masks.visible(ordered, starts, width, seen)
-        stored = self._stored.index_select(0, row_index)[:, :seen] if self.window else visible
-        masks = self.masks.windowed(visible, positions, stored)
+        places = self._places.index_select(0, row_index)[:, :seen] if self.window else visible
+        masks = self.masks.windowed(visible, positions, places)
         firsts = range(0, len(ordered) * width, width)
         return Pass(ordered, ids, positions, masks, None, firsts, entries=entries), row_index
 
@@ -194,7 +194,7 @@ class Layout:
         ids, positions, row_index, entries = numbers
         positions = self._existing(positions, 1 + max(position for _, position, _, _ in cells))
         if self.window:
-            self._stored[row_index, entries] = positions
+            self._places[row_index, entries] = positions
         self.store.packed(row_index, entries)
         masks = self._tiled_masks(packed, positions.view(-1, tile))
         rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, packed=packed)
@@ -207,10 +207,10 @@ class Layout:
         )
         if not self.window:
             return self.masks.windowed(visible, positions, visible)
-        planes = [block.of(self._stored[:, None, :, None]) for block in packed.blocks]
-        stored = torch.cat(planes).view(-1, tiles.BLOCK)
+        planes = [block.select(self._places[:, None, :, None]) for block in packed.blocks]
+        entries = torch.cat(planes).view(-1, tiles.BLOCK)
         of_tile = [block.tile for block in packed.blocks for _ in block.contexts]
-        return self.masks.windowed(visible, positions[upload(of_tile, self._device)], stored)
+        return self.masks.windowed(visible, positions[upload(of_tile, self._device)], entries)
 
     def _existing(self, positions: Tensor, stop: int) -> Tensor:
         """Clamp positions to the model's last position, which drafts may overshoot.
@@ -221,7 +221,7 @@ class Layout:
 
     def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
         """Add empty calls for the other cache rows, up to a power of two rows."""
-        by_row = dict(zip(_rows_of(calls), calls, strict=True))
+        by_row = dict(zip(_cache_rows(calls), calls, strict=True))
         rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
         model = calls[0].session.model
         return [
@@ -242,8 +242,8 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _rows_of(calls: Sequence[Call]) -> list[int]:
-    """Return the cache rows of calls; all rows must differ."""
+def _cache_rows(calls: Sequence[Call]) -> list[int]:
+    """Return the cache rows of calls, which must differ."""
     rows = [call.session.row for call in calls]
     assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
     return rows

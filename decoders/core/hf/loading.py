@@ -20,7 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 from decoders.core.adapter.gating import decoder_layers
-from decoders.core.hf.architecture import longest_sequence
+from decoders.core.hf.architecture import max_sequence_length
 from decoders.core.hf.checkpoint import (
     MERGE_IT,
     find_checkpoint,
@@ -88,16 +88,16 @@ def _unread(names: Collection[str]) -> tuple[str, ...]:
     """Note weights for which the architecture has no place."""
     if not names:
         return ()
-    first, *others = sorted(names)
-    what = f"{first} and {len(others)} more" if others else first
+    first, *rest = sorted(names)
+    text = f"{first} and {len(rest)} more" if rest else first
     return (
         f"the architecture has no place for {len(names)} of its files' weights, which are left out "
-        f"({what}): do config.json and the weights belong together?",
+        f"({text}): do config.json and the weights belong together?",
     )
 
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint folder or hub model; `ValueError` if it has none."""
+    """Load the tokenizer of a checkpoint folder or hub model, or raise `ValueError`."""
     source = find_checkpoint(path_or_id, "tokenizer", *_TOKENIZER)
     try:
         with refusing_panics():
@@ -110,13 +110,13 @@ def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
 
 
 def has_tokenizer(path_or_id: str | Path) -> bool:
-    """Tell whether a checkpoint has a tokenizer of its own; a hub model always counts as so."""
+    """Tell whether a checkpoint has its own tokenizer (a hub model counts as having one)."""
     folder = Path(path_or_id).expanduser()
     return not folder.is_dir() or any((folder / name).is_file() for name in _TOKENIZER)
 
 
-def context_of(path_or_id: str | Path) -> int | None:
-    """Return a checkpoint's longest sequence without loading it; None if its config names none.
+def max_context(path_or_id: str | Path) -> int | None:
+    """Return a checkpoint's longest sequence without loading it, or None if its config names none.
 
     Raises:
         ValueError: there is no such checkpoint, or its configuration cannot be read.
@@ -126,7 +126,7 @@ def context_of(path_or_id: str | Path) -> int | None:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
     except Exception as error:  # the library may raise anything on a damaged folder
         raise unavailable(path_or_id, "model", error) from error
-    return longest_sequence(config)
+    return max_sequence_length(config)
 
 
 def placement(module: Any) -> str:
@@ -134,8 +134,8 @@ def placement(module: Any) -> str:
     whole: Mapping[str, Any] = getattr(module, "hf_device_map", {"": module.device})
     names = {id(part): name for name, part in module.named_modules()}
     devices = [_mapped_device(whole, names[id(layer)]) for layer in decoder_layers(module)]
-    counted = Counter(f"cuda:{d}" if isinstance(d, int) else str(d) for d in devices)
-    return ", ".join(f"{device} {count}" for device, count in counted.items())
+    counts = Counter(f"cuda:{d}" if isinstance(d, int) else str(d) for d in devices)
+    return ", ".join(f"{device} {count}" for device, count in counts.items())
 
 
 def _mapped_device(device_map: Mapping[str, Any], name: str) -> Any:
@@ -149,17 +149,17 @@ def no_bars() -> Iterator[None]:
     """Hide the progress bars of transformers and tqdm."""
     log: Any = logging  # untyped
     bars: Any = tqdm
-    had_bars, made = log.is_progress_bar_enabled(), bars.__init__
+    had_bars, init = log.is_progress_bar_enabled(), bars.__init__
 
     def hidden(self: Any, *args: Any, **options: Any) -> None:
-        made(self, *args, **{**options, "disable": True})
+        init(self, *args, **{**options, "disable": True})
 
     log.disable_progress_bar()
     bars.__init__ = hidden
     try:
         yield
     finally:
-        bars.__init__ = made
+        bars.__init__ = init
         if had_bars:
             log.enable_progress_bar()
 

@@ -30,9 +30,9 @@ from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.architecture import (
     Architecture,
-    generation_of,
+    generation_notes,
     main_device,
-    notes_of,
+    model_settings,
     token_ids,
 )
 from decoders.core.hf.attention import group_attention, own_attention
@@ -45,7 +45,7 @@ from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.norms import fuse_norms
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
-from decoders.core.hf.runner import Runner
+from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import Call, Model, Session
 
 _MERGED_BYTES = 32 * 2**20
@@ -108,7 +108,7 @@ class HFModel(Model):
         assert not (grouped and quantized), "packed weights cannot be grouped"
         if grouped or quantized is not None:
             group_attention(module)
-        self._runner = Runner(module, self.architecture, backend=backend if compile else None)
+        self._runner = ModuleRunner(module, self.architecture, backend=backend if compile else None)
         if grouped:
             gated = self._runner.gated = GatedModule(module, side_by_side=True)
             gated.rest(GroupedWeights.base(gated).everywhere)
@@ -165,16 +165,16 @@ class HFModel(Model):
         return twin
 
     def share_vocabulary(self, size: int) -> None:
-        """Draft for a target of `size` ids and the same tokenizer; never draft an id of only one.
+        """Draft for a target of `size` ids and the same tokenizer.
 
-        Logits of ids that the target lacks are dropped, those of ids that this model lacks are
-        -inf. Text with such an id is fed as this model's last id.
+        Ids of only one are never drafted: logits that the target lacks are dropped, those that this
+        model lacks are -inf. Text with such an id is fed as this model's last id.
         """
         self.vocab_size = size
 
     @property
     def tile(self) -> int | None:
-        """Rows of a tile in row-invariant numerics; None: calls are not tiled."""
+        """Rows of a tile in row-invariant numerics (None: calls are not tiled)."""
         return self._runner.tile
 
     @property
@@ -226,12 +226,12 @@ class HFModel(Model):
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._detach(name)
-        own = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+        heads = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
             head = ShortHead(head, heads.words.to(self.device))
-        if (work := _PASSES.get(type(own))) is not None:
-            self._drafts[name] = DraftRunner(work(own, self._runner.tokens, head), self._runner)
+        if (work := _PASSES.get(type(heads))) is not None:
+            self._drafts[name] = DraftRunner(work(heads, self._runner.tokens, head), self._runner)
 
     @property
     def _no_hidden(self) -> str:
@@ -258,7 +258,7 @@ class HFModel(Model):
         return logits.float()
 
     def adapter_bytes(self, name: str) -> int:
-        """See `Model.adapter_bytes`; includes merged weights and caches of draft layers."""
+        """Count `Model.adapter_bytes` with merged weights and caches of draft layers."""
         heads = self._heads.get(name)
         if heads is None:
             return self._runner.adapters[name].num_bytes
@@ -276,14 +276,14 @@ class HFModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """The module as transformers made it; linear weights that are not contiguous are copied."""
+        """The module as transformers made it, with copies of linear weights not contiguous."""
         if self._library is None:
             self._library = self.module if self.cut is not None else library_copy(self.module)
         return self._library
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights; tied weights count once, packed weights at their packed size."""
+        """Bytes of the weights, with tied weights counted once and packed weights as packed."""
         plain: int = sum(parameter.nbytes for parameter in self.module.parameters())
         return plain + packed_bytes(self.module)
 
@@ -318,19 +318,19 @@ class HFModel(Model):
             "dtype": str(self.dtype).removeprefix("torch."),
             "attention": str(self._config._attn_implementation),
             **placed,
-            **({"generation": generation} if (generation := generation_of(self.module)) else {}),
+            **({"generation": generation} if (generation := model_settings(self.module)) else {}),
         }
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the model's answers for readers, one line each."""
-        return (*self.unread, *notes_of(self.module))
+        return (*self.unread, *generation_notes(self.module))
 
     @property
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
-        own = self._runner.graphs, *(drafts.graphs for drafts in self._drafts.values())
-        return sum(graphs.num_graphs for graphs in own if graphs is not None)
+        counters = self._runner.graphs, *(drafts.graphs for drafts in self._drafts.values())
+        return sum(graphs.num_graphs for graphs in counters if graphs is not None)
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
@@ -347,7 +347,7 @@ class HFModel(Model):
         return 0 if self._layout is None else self._layout.store.num_bytes
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """See `Model.reserve`; `capacity` may exceed `max_length`, because drafts may overshoot."""
+        """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""
         there = self._layout is not None and self._size == (num_rows, capacity)
         super().reserve(num_rows, capacity)
         if there:
@@ -376,11 +376,11 @@ class HFModel(Model):
         layout = self._layout
         assert layout is not None
         assert all(self._owns(call.session) for call in calls), "a session is not open here"
-        known = self.architecture.vocab_size
-        fed = calls if self.vocab_size <= known else [_known(call, known) for call in calls]
+        size = self.architecture.vocab_size
+        fed = calls if self.vocab_size <= size else [_hide_unknown(call, size) for call in calls]
         logits, hidden = self._runner.run(layout, fed)
-        if self.vocab_size != known:
-            missing = max(0, self.vocab_size - known)
+        if self.vocab_size != size:
+            missing = max(0, self.vocab_size - size)
             logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))
         first = 0
         for call in calls:
@@ -401,7 +401,7 @@ class HFModel(Model):
         return self._runner.replay(self._layout, calls)
 
 
-def _known(call: Call, size: int) -> Call:
+def _hide_unknown(call: Call, size: int) -> Call:
     """Return a call whose tokens a model of `size` ids has."""
     return dataclasses.replace(call, tokens=tuple(min(token, size - 1) for token in call.tokens))
 

@@ -1,4 +1,4 @@
-"""Root-mean-square norms that run one kernel each; those of transformers run seven."""
+"""Root-mean-square norms that run one kernel each, not seven as in transformers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CLOSE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 def fuse_norms(module: Any) -> None:
     """Let each norm of a causal LM run torch's kernel, if both agree up to rounding."""
     for norm in module.modules():
-        ours = not hasattr(norm, "_hf_hook")  # else accelerate moves weights or inputs
-        if ours and type(norm).__name__.endswith("RMSNorm") and isinstance(norm.weight, Tensor):
+        is_plain = not hasattr(norm, "_hf_hook")  # else accelerate moves weights or inputs
+        if is_plain and type(norm).__name__.endswith("RMSNorm") and isinstance(norm.weight, Tensor):
             fused = partial(_normed, norm)
             probe = torch.linspace(-1, 2, norm.weight.numel()).to(norm.weight)[None]
             close = _CLOSE.get(probe.dtype, 0.0)

@@ -42,7 +42,7 @@ def make(library: Path) -> None:
 
 
 def load(library: Path) -> dict[torch.dtype, int]:
-    """Load the code; return its most rows by dtype, which are measured once and kept on disk."""
+    """Load the code and return its row limits by dtype, which are measured once and stored."""
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         torch.library.register_fake("decoders::product", _unfilled)
@@ -72,11 +72,11 @@ def _measure_few(dtype: torch.dtype) -> int:
     for num_rows in ROWS:
         x = torch.ones(num_rows, _SHAPE[1], dtype=dtype)
         times_s: dict[int, list[float]] = {0: [], num_rows: []}  # by limit; 0: the library
-        for _, (limit, own) in product(range(_ROUNDS), times_s.items()):
+        for _, (limit, call) in product(range(_ROUNDS), times_s.items()):
             start_s = time.perf_counter()
             for weight in weights:
                 torch.ops.decoders.product(x, weight, limit)
-            own.append(time.perf_counter() - start_s)
+            call.append(time.perf_counter() - start_s)
         if median(times_s[num_rows]) > median(times_s[0]):
             break
         few = num_rows
@@ -84,15 +84,15 @@ def _measure_few(dtype: torch.dtype) -> int:
 
 
 def use_in(program: Any, few: Mapping[torch.dtype, int]) -> None:
-    """Replace products with weights and attention in an exported program; `few`: see `load`."""
+    """Replace products with weights and attention in an exported program (`few`: see `load`)."""
     for node in list(program.graph.nodes):
         _gated_product(node, few)
     for node in list(program.graph.nodes):
         with program.graph.inserting_before(node):
-            made = _product(node, few) or _attention(node)
-        if made is not None:
-            made.meta["val"] = node.meta["val"]
-            node.replace_all_uses_with(made)
+            result = _product(node, few) or _attention(node)
+        if result is not None:
+            result.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(result)
             program.graph.erase_node(node)
     program.graph_module.recompile()
 
@@ -104,15 +104,15 @@ def _product(node: Any, few: Mapping[torch.dtype, int]) -> Any:
         return None
     call = node.graph.call_function
     x, weight, *bias = node.args
-    held = weight.meta["val"]
-    if not (most := few.get(held.dtype, 0)) or held.dim() != 2:
+    value = weight.meta["val"]
+    if not (max_rows := few.get(value.dtype, 0)) or value.dim() != 2:
         return None
     if not is_linear:
         weight = call(_aten.t.default, (weight,))
-    made = call(torch.ops.decoders.product.default, (x, weight, most))
+    result = call(torch.ops.decoders.product.default, (x, weight, max_rows))
     if bias and bias[0] is not None:
-        made = call(_aten.add.Tensor, (made, bias[0]))
-    return made
+        result = call(_aten.add.Tensor, (result, bias[0]))
+    return result
 
 
 def _gated_product(node: Any, few: Mapping[torch.dtype, int]) -> None:
@@ -126,23 +126,23 @@ def _gated_product(node: Any, few: Mapping[torch.dtype, int]) -> None:
         return
     (_, view, base), (scaled, high, low) = total, delta
     x, weight = base.args
-    if (held := weight.meta["val"]).dtype != torch.bfloat16 or held.dtype not in few:
+    if (value := weight.meta["val"]).dtype != torch.bfloat16 or value.dtype not in few:
         return
     call = node.graph.call_function
     with node.graph.inserting_before(node):
         columns = [call(_aten.t.default, (part,)) for part in (weight, low.args[1], high.args[1])]
-        operands = (x, *columns, scaled.args[1].args[0], few[held.dtype])
-        made = call(torch.ops.decoders.gated_product.default, operands)
-    made.meta["val"] = base.meta["val"]
+        operands = (x, *columns, scaled.args[1].args[0], few[value.dtype])
+        result = call(torch.ops.decoders.gated_product.default, operands)
+    result.meta["val"] = base.meta["val"]
     node.graph.erase_node(node)
     node.graph.erase_node(view)
-    base.replace_all_uses_with(made)
+    base.replace_all_uses_with(result)
     for part in (scaled, high, low, base):
         node.graph.erase_node(part)
 
 
 def _chain(node: Any, *targets: Any) -> list[Any]:
-    """Return nodes of these targets, each the first argument of the one before; else none."""
+    """Return nodes of these targets, each the first argument of the one before, or none."""
     nodes = []
     for target in targets:
         if getattr(node, "target", None) != target:
@@ -157,9 +157,9 @@ def _attention(node: Any) -> Any:
     if node.target != _aten.scaled_dot_product_attention.default:
         return None
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    operands: list[Any] = [given.get(name) for name in names[:4]]
-    if None in operands or given.get("dropout_p") or given.get("is_causal"):
+    arguments = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    operands: list[Any] = [arguments.get(name) for name in names[:4]]
+    if None in operands or arguments.get("dropout_p") or arguments.get("is_causal"):
         return None
     query, key, value, mask = (each.meta["val"] for each in operands)
     is_grouped = query.shape[:2] == key.shape[:2] and query.shape[3] == value.shape[3]
@@ -169,5 +169,5 @@ def _attention(node: Any) -> Any:
         return None
     if operands[3].target == _aten.repeat.default:  # once for each query head that shares keys
         operands[3] = operands[3].args[0]
-    scale = given.get("scale") or query.shape[3] ** -0.5
+    scale = arguments.get("scale") or query.shape[3] ** -0.5
     return node.graph.call_function(torch.ops.decoders.attend.default, (*operands, float(scale)))

@@ -31,9 +31,9 @@ _OUTPUTS = 16
 
 
 class QuantizedLinear(nn.Linear):
-    """A linear layer with packed weights; its `weight` has only the shape, not the values.
+    """A linear layer with packed weights.
 
-    `scales` are ``[N]``, or scales and zeros ``[K / GROUP, N, 2]``.
+    Its `weight` has only a shape. `scales` are ``[N]``, or scales and zeros ``[K / GROUP, N, 2]``.
     """
 
     packed: Tensor
@@ -71,7 +71,7 @@ class QuantizedLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
     def unpacked(self) -> Tensor:
-        """Return the unpacked weights ``[N, K]``; unpacking int4 is slow."""
+        """Return the unpacked weights ``[N, K]`` (slow for int4)."""
         if self.width == "int8":
             return self.packed.to(self.scales.dtype) * self.scales[:, None]
         one = torch.eye(self.in_features, dtype=self.scales.dtype)
@@ -106,7 +106,7 @@ def _int4(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def quantize(module: Any, width: Width) -> None:
-    """Pack a causal LM's linear layers and head, but no tied embedding; `ValueError` if unfit."""
+    """Pack a causal LM's linear layers and head, but no tied embedding (else `ValueError`)."""
     if module.device.type != "cpu":
         raise ValueError(
             f"--quantize {width} runs only on a CPU (torch's packed kernels); leave it out, or "

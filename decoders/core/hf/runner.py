@@ -21,17 +21,17 @@ from decoders.core.adapter.weights import graph_size
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.cache import PlaneCache
-from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, tensors_of
+from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, collect_tensors
 from decoders.core.hf.layout import Layout, Pass
 from decoders.core.model import Call
 from decoders.core.upload import upload
 
 
-class Runner:
-    """Runs the forward passes of a module; `adapters` are attached by name."""
+class ModuleRunner:
+    """Runs the forward passes of a module, with `adapters` attached by name."""
 
     def __init__(self, module: Any, architecture: Architecture, backend: Backend | None) -> None:
-        """Run calls of few rows as graphs of a `backend`; None: without graphs."""
+        """Run calls of few rows as graphs of a `backend` (None: without graphs)."""
         self.head: nn.Module = module.get_output_embeddings()
         self.tokens: nn.Module = module.get_input_embeddings()
         self.gated: GatedModule | None = None
@@ -46,10 +46,10 @@ class Runner:
         self.compiling = True
         self.graphs: Graphs | None = None
         if backend is not None:
-            self.graphs = Graphs(self._computed, self.held, device=self._device, backend=backend)
+            self.graphs = Graphs(self._computed, self.facts, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
-        """Return an uncompiled, row-invariant runner of this module; `ValueError` if impossible."""
+        """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""
         configs = tiles.prepare(self._module)
         self._gate()
         twin = copy.copy(self)
@@ -76,12 +76,12 @@ class Runner:
             self.graphs.drop(name)
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
-        """Run calls in one pass; return float32 logits ``[R, V]`` and states of `hidden` rows."""
+        """Run calls in one pass and return float32 logits ``[R, V]`` and `hidden` rows' states."""
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
         graphs = self.graphs if self.compiling else None
-        most = max(call.num_rows for call in calls)
-        if graphs is not None and graphs.serve(most, len(calls)):
+        num_rows = max(call.num_rows for call in calls)
+        if graphs is not None and graphs.serve(num_rows, len(calls)):
             return self._run_graph(layout.framed(calls), graphs)
         if len(calls) == 1 and layout.fits_views(calls[0]):
             return self._run_lone(layout, layout.lone(calls[0]))
@@ -92,7 +92,7 @@ class Runner:
         if call.slots is None:
             return self._logits(layout, {"input_ids": rows.ids}, rows)
         row, start = call.session.row, call.session.length
-        adapter = self._adapter_of([call])
+        adapter = self._shared_adapter([call])
         embedded, gate = adapter.one(call.slots, self.tokens(rows.ids))
         self._late_slots.begin(
             adapter.late_slots(rows.calls, rows.firsts, embedded),
@@ -106,7 +106,7 @@ class Runner:
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         if all(call.slots is None for call in rows.calls):
             return self._logits(layout, {"input_ids": rows.ids}, rows)
-        adapter, embedded = self._adapter_of(rows.calls), self.tokens(rows.ids)
+        adapter, embedded = self._shared_adapter(rows.calls), self.tokens(rows.ids)
         fixed = rows.packed is not None
         embedded, gate = adapter.merged(rows.calls, rows.firsts, embedded, bucketed=fixed)
         self._late_slots.begin(adapter.late_slots(rows.calls, rows.firsts, embedded))
@@ -121,11 +121,11 @@ class Runner:
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
-        graphs = self.graphs or Graphs(self._computed, self.held, device=self._device)
+        graphs = self.graphs or Graphs(self._computed, self.facts, device=self._device)
         rows = layout.framed(calls)
-        given, num_read = self._inputs(rows, graphs), len(rows.read or ())
+        inputs, num_read = self._inputs(rows, graphs), len(rows.read or ())
         on_gpu = self._device.type == "cuda"
-        work = capture(lambda: self._computed(*given)) if on_gpu else graphs.bound(*given)
+        work = capture(lambda: self._computed(*inputs)) if on_gpu else graphs.bound(*inputs)
         return lambda: [each[:num_read] for each in work()]
 
     def _inputs(self, rows: Pass, graphs: Graphs) -> tuple[str | None, Inputs, Sequence[Tensor]]:
@@ -139,7 +139,7 @@ class Runner:
         if name is None:
             inputs["ids"] = rows.ids
         else:
-            adapter = self._adapter_of(rows.calls)
+            adapter = self._shared_adapter(rows.calls)
             inputs |= adapter.inputs(
                 rows.calls, rows.firsts, self.tokens(rows.ids), bucketed=graphs.fixed
             )
@@ -184,7 +184,7 @@ class Runner:
             return (chosen.float(),)
         return self.head(chosen).to(self._device).float(), out
 
-    def held(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+    def facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
         adapter = self.adapters.get(name)
         used: dict[str, Any] = {"module": self._module, "gated": self.gated}
@@ -192,10 +192,10 @@ class Runner:
         if adapter is not None:  # without its tables of embedded uniforms, one per warp
             used |= {"weights": adapter.weights, "adapter": adapter.module}
             config = adapter.config
-        whole, of = self._module.config, self._module.config.get_text_config()
-        model = f"{type(self._module).__name__} {of.num_hidden_layers} x {of.hidden_size}"
-        text = f"{model}, {self._module.dtype}\n{whole.to_json_string()} {config}"
-        return text, tensors_of(used)
+        sizes = self._module.config.get_text_config()
+        model = f"{type(self._module).__name__} {sizes.num_hidden_layers} x {sizes.hidden_size}"
+        text = f"{model}, {self._module.dtype}\n{self._module.config.to_json_string()} {config}"
+        return text, collect_tensors(used)
 
     def _run_tiled(
         self, layout: Layout, calls: Sequence[Call], tile: int
@@ -242,12 +242,12 @@ class Runner:
     def _logits_of_columns(self, fed: Mapping[str, Any], rows: Pass) -> Tensor:
         """Run a model that applies its head itself, on all rows of the columns that are read."""
         width = rows.positions.shape[1]
-        wanted = range(width) if rows.read is None else rows.read
-        columns = sorted({row % width for row in wanted}) or [0]
+        read = range(width) if rows.read is None else rows.read
+        columns = sorted({row % width for row in read}) or [0]
         kept = upload(columns, self._device)
         out = self._output(**fed, logits_to_keep=kept).flatten(0, 1)
         index = {column: number for number, column in enumerate(columns)}
-        flat = [row // width * len(columns) + index[row % width] for row in wanted]
+        flat = [row // width * len(columns) + index[row % width] for row in read]
         return self._select(out, flat).float()
 
     def _output(self, **fed: Any) -> Tensor:
@@ -263,7 +263,7 @@ class Runner:
             return values.narrow(0, first, len(rows))
         return values.index_select(0, upload(rows, self._device))
 
-    def _adapter_of(self, calls: Sequence[Call]) -> AttachedAdapter:
+    def _shared_adapter(self, calls: Sequence[Call]) -> AttachedAdapter:
         names = {call.slots.adapter for call in calls if call.slots is not None}
         assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
         return self.adapters[names.pop()]

@@ -28,7 +28,7 @@ _UNMOVED = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
 the usual rounding is larger. In most models no bit changes."""
 _ENDINGS = 3
 """Other endings of a prompt: rounding may send a row to another expert with one, not with each."""
-_MOST_WORK = 2e11
+_MAX_WORK = 2e11
 """Weights times tokens of the longest compared prompt, which takes a CPU a few seconds."""
 _GPU_WORK = 1000
 """The same limit for a GPU, as a multiple of the CPU's."""
@@ -44,16 +44,16 @@ class _Answer:
 
 
 def self_check(model: HFModel) -> list[str]:
-    """Compare a model without open sessions; return one line for each comparison left out.
+    """Compare a model without open sessions and return one line for each comparison left out.
 
     Raises:
         ValueError: a call fails or logits differ; one line says where, and for which architecture.
     """
     with model.uncompiled(), _in_one_line(model):
-        tokens, own = _own(model)
-        usual = _usual(model, tokens, own)
-        _check_causal(model, tokens, own, usual.max().item())
-        _compare(model, own, usual, _answers(model, tokens))
+        tokens, expected = _own_logits(model)
+        usual = _usual(model, tokens, expected)
+        _check_causal(model, tokens, expected, usual.max().item())
+        _compare(model, expected, usual, _answers(model, tokens))
     window, compared = _windows(model)
     if window and window < model.max_length and not compared:
         return [f"not compared with transformers' own forward beyond its window of {window:,}"]
@@ -61,11 +61,11 @@ def self_check(model: HFModel) -> list[str]:
 
 
 def check_graphs(model: HFModel, batch_sizes: Sequence[int]) -> None:
-    """Compare calls of so many sequences that run as graphs; errors as in `self_check`."""
+    """Compare calls of so many sequences that run as graphs, with errors of `self_check`."""
     with _in_one_line(model):
-        tokens, own = _own(model)
+        tokens, expected = _own_logits(model)
         answers = _compiled_answers(model, tokens, batch_sizes)
-        _compare(model, own, _usual(model, tokens, own), answers)
+        _compare(model, expected, _usual(model, tokens, expected), answers)
 
 
 @contextmanager
@@ -81,35 +81,35 @@ def _in_one_line(model: HFModel) -> Iterator[None]:
         ) from error
 
 
-def _own(model: HFModel) -> tuple[list[int], Tensor]:
+def _own_logits(model: HFModel) -> tuple[list[int], Tensor]:
     """Return a prompt, and the logits ``[N, V]`` that transformers' own forward gives for it."""
     tokens = _ids(model, min(_LENGTH, model.max_length), 0)
-    own = model.own_logits(tokens, len(tokens))
-    if own.isnan().any():
+    expected = model.own_logits(tokens, len(tokens))
+    if expected.isnan().any():
         raise ValueError(
             f"{type(model.module).__name__} gives NaN in transformers' own forward pass in "
             f"{model.facts['dtype']}: its weights are damaged, or it overflows; try --dtype "
             "bfloat16 or float32"
         )
-    return tokens, own
+    return tokens, expected
 
 
-def _usual(model: HFModel, tokens: list[int], own: Tensor) -> Tensor:
+def _usual(model: HFModel, tokens: list[int], expected: Tensor) -> Tensor:
     """Return the largest errors ``[N]`` of rows that the usual rounding explains."""
     batched = model.own_logits(tokens, len(tokens), [_ids(model, len(tokens), 1)] * 2)
-    return _USUAL * _errors(batched, own)
+    return _USUAL * _errors(batched, expected)
 
 
-def _compare(model: HFModel, own: Tensor, usual: Tensor, answers: Iterator[_Answer]) -> None:
+def _compare(model: HFModel, expected: Tensor, usual: Tensor, answers: Iterator[_Answer]) -> None:
     quantile, bound = _BOUNDS[model.dtype]
     dtype = model.facts["dtype"]
     bound = max(bound, usual.quantile(quantile).item())
-    known = {tuple(_ids(model, len(own), 0)): own}
+    by_tokens = {tuple(_ids(model, len(expected), 0)): expected}
     for answer in answers:
         key, num_rows = tuple(answer.tokens), len(answer.logits)
-        if key not in known:
-            known[key] = model.own_logits(key, num_rows)
-        error = _errors(answer.logits, known[key][-num_rows:]).quantile(quantile).item()
+        if key not in by_tokens:
+            by_tokens[key] = model.own_logits(key, num_rows)
+        error = _errors(answer.logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
         if not error <= bound:  # NaN is an error, too
             raise ValueError(
                 f"{type(model.module).__name__} gives other logits for {answer.how} than "
@@ -119,8 +119,8 @@ def _compare(model: HFModel, own: Tensor, usual: Tensor, answers: Iterator[_Answ
             )
 
 
-def _check_causal(model: HFModel, tokens: list[int], own: Tensor, usual: float) -> None:
-    """Raise `ValueError` if later tokens change the `own` logits ``[N, V]`` of earlier ones.
+def _check_causal(model: HFModel, tokens: list[int], expected: Tensor, usual: float) -> None:
+    """Raise `ValueError` if later tokens change the `expected` logits ``[N, V]`` of earlier ones.
 
     All texts have one shape, so that even rounding is the same for most models.
     """
@@ -130,7 +130,7 @@ def _check_causal(model: HFModel, tokens: list[int], own: Tensor, usual: float) 
         for step in range(1, _ENDINGS + 1):
             ending = [(token + step) % model.vocab_size for token in tokens[cut:]]
             after = model.own_logits([*tokens[:cut], *ending], len(tokens))
-            moved = torch.minimum(moved, _errors(after[:cut], own[:cut]).cpu())
+            moved = torch.minimum(moved, _errors(after[:cut], expected[:cut]).cpu())
             if moved.max() <= bound:
                 break
         else:
@@ -143,10 +143,10 @@ def _check_causal(model: HFModel, tokens: list[int], own: Tensor, usual: float) 
 
 
 def _windows(model: HFModel) -> tuple[int, int]:
-    """Return the widest window and the compared window; 0: none, or comparing would take long."""
+    """Return the widest window and the compared one (0 if none, or if comparing takes long)."""
     window = max((window or 0 for window in model.architecture.windows.values()), default=0)
-    most = _MOST_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
-    fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= most
+    max_work = _MAX_WORK * (1 if model.device.type == "cpu" else _GPU_WORK)
+    fits = window + _BLOCK <= model.max_length and window * model.num_parameters <= max_work
     return window, window if fits else 0
 
 

@@ -33,18 +33,18 @@ _MODELS: Any = AutoModelForCausalLM  # its `from_config` has no types
 _SPREAD = 0.02
 
 
-def config_of(shape: str | Path, **changes: Any) -> Any:
-    """Return the configuration of a name in `SHAPES` or of a folder; `ValueError` for others."""
+def shape_config(shape: str | Path, **changes: Any) -> Any:
+    """Return the configuration of a name in `SHAPES` or of a folder, or raise `ValueError`."""
     if str(shape) in SHAPES:
         return AutoConfig.for_model(**{**SHAPES[str(shape)], **changes})
     if not (Path(shape) / "config.json").is_file():
-        known = ", ".join(SHAPES)
-        raise ValueError(f"shape {str(shape)!r} is neither a folder with a config.json nor {known}")
+        names = ", ".join(SHAPES)
+        raise ValueError(f"shape {str(shape)!r} is neither a folder with a config.json nor {names}")
     return AutoConfig.from_pretrained(str(shape), **changes)
 
 
 def count_weights(config: Any) -> int:
-    """Count the weights of a configuration's model; tied weights count once."""
+    """Count the weights of a configuration's model, tied weights once."""
     with torch.device("meta"), no_init_weights():
         module = _MODELS.from_config(config)
     module.tie_weights()
@@ -62,7 +62,7 @@ def random_model(
     backend: Backend = "inductor",
     spread: float = _SPREAD,
 ) -> HFModel:
-    """Make a model with seeded normal weights of deviation `spread`; norms are 1 and biases 0."""
+    """Make a model with seeded normal weights of deviation `spread`, norms 1 and biases 0."""
     with torch.device(device), no_init_weights():
         module = _MODELS.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
     module.tie_weights()

@@ -27,7 +27,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
-from decoders.core.adapter.gating import tiled, tiles_of
+from decoders.core.adapter.gating import tiled, tiling
 from decoders.core.hf.cache import flat_entries
 from decoders.core.model import Call
 from decoders.core.upload import upload
@@ -43,7 +43,7 @@ _LENGTH_ROPES = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ContextBlock:
     """E cache entries from each of the S contexts that the rows of one tile have.
 
     A key of `contexts` is a cache row and E of its entries, in text order. The value lists how many
@@ -54,7 +54,7 @@ class Block:
     contexts: dict[tuple[int, Sequence[int]], list[int]] = field(default_factory=dict)
     _index: dict[object, Tensor] = field(default_factory=dict)
 
-    def of(self, plane: Tensor) -> Tensor:
+    def select(self, plane: Tensor) -> Tensor:
         """Select the block's states ``[S, K, E, D]`` from a plane ``[B, K, C, D]``."""
         row, entries = next(iter(self.contexts))
         if len(self.contexts) == 1 and isinstance(entries, range):
@@ -76,13 +76,13 @@ class Packed:
 
     firsts: list[int]
     num_rows: int
-    blocks: list[Block]
+    blocks: list[ContextBlock]
 
 
 def pack(calls: Sequence[Call], tile: int) -> Packed:
     """Concatenate calls and find the blocks that each tile sees, in order."""
     firsts: list[int] = []
-    blocks: dict[tuple[int, int], Block] = {}
+    blocks: dict[tuple[int, int], ContextBlock] = {}
     num_rows = 0
     for call in calls:
         firsts.append(num_rows)
@@ -93,7 +93,7 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
                 by_tile.setdefault(number, {})[offset] = call.session.length + count
             for number, seen in by_tile.items():
                 for first in range(0, max(seen.values()), BLOCK):
-                    block = blocks.setdefault((number, first), Block(number))
+                    block = blocks.setdefault((number, first), ContextBlock(number))
                     # branches of one text share the blocks that they have in common
                     context = (call.session.row, _entries(first, call.session.length, order))
                     counts_of = block.contexts.setdefault(context, [-first] * tile)
@@ -115,12 +115,12 @@ def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
     seen = {row: call.mask[row].nonzero().flatten().tolist() for row in every if not straight[row]}
     branches: list[tuple[list[int], dict[int, int]]] = []
     for row in sorted(seen, key=lambda row: -len(seen[row])):
-        own = seen[row]
-        counts = next((counts for order, counts in branches if order[: len(own)] == own), None)
+        rows = seen[row]
+        counts = next((counts for order, counts in branches if order[: len(rows)] == rows), None)
         if counts is None:
             counts = {}
-            branches.append((own, counts))
-        counts[row] = len(own)
+            branches.append((rows, counts))
+        counts[row] = len(rows)
     yield from branches
 
 
@@ -129,15 +129,15 @@ def _entries(first: int, start: int, order: Sequence[int]) -> Sequence[int]:
     every = range(first, first + BLOCK)
     if every.stop <= start or isinstance(order, range) or order == list(range(len(order))):
         return every
-    own = range(start, start + len(order))
-    return tuple(start + order[e - start] if e in own else e for e in every)
+    entries = range(start, start + len(order))
+    return tuple(start + order[e - start] if e in entries else e for e in every)
 
 
-_running: Sequence[Block] = ()
+_running: Sequence[ContextBlock] = ()
 
 
 @contextmanager
-def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Iterator[None]:
+def running(configs: Sequence[Any], tile: int, blocks: Sequence[ContextBlock]) -> Iterator[None]:
     """Run a module (after `prepare`) in tiles of N rows, with attention over these blocks."""
     global _running
     before, _running = _running, blocks
@@ -145,7 +145,7 @@ def running(configs: Sequence[Any], tile: int, blocks: Sequence[Block]) -> Itera
     try:
         for config in configs:
             config._attn_implementation = NAME
-        with tiles_of(tile):
+        with tiling(tile):
             yield
     finally:
         _running = before
@@ -181,13 +181,13 @@ def tiled_attention(
     for block in _running:
         rows = query[:, :, block.tile * tile : (block.tile + 1) * tile]
         grouped = rows.reshape(1, num_shared, -1, query.shape[-1])
-        scores = (grouped @ block.of(key).transpose(2, 3)).float() * scaling
+        scores = (grouped @ block.select(key).transpose(2, 3)).float() * scaling
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         mask = attention_mask[first : first + len(block.contexts), None]
         first += len(block.contexts)
         scores = (scores.view(*scores.shape[:2], -1, tile, BLOCK) + mask).flatten(2, 3)
-        tiles[block.tile] = _attend(scores, block.of(value), tiles[block.tile])
+        tiles[block.tile] = _attend(scores, block.select(value), tiles[block.tile])
     out = [_mean(attended, query.shape[1], tile) for attended in tiles]
     return torch.cat(out).to(query.dtype)[None], None
 
@@ -201,16 +201,16 @@ def _attend(scores: Tensor, values: Tensor, before: _Attended | None) -> _Attend
 
     A row's weights are exactly 0 in contexts of other rows.
     """
-    most = scores.amax((0, 3)).unsqueeze(-1)
+    peak = scores.amax((0, 3)).unsqueeze(-1)
     if before is not None:
-        most = torch.maximum(most, before[0])
-    weights = torch.exp(scores - most)
+        peak = torch.maximum(peak, before[0])
+    weights = torch.exp(scores - peak)
     total = weights.sum(-1, keepdim=True).sum(0)
     mixed = (weights.to(values.dtype) @ values).float().sum(0)
     if before is not None:
-        kept = torch.exp(before[0] - most)
+        kept = torch.exp(before[0] - peak)
         total, mixed = before[1] * kept + total, before[2] * kept + mixed
-    return most, total, mixed
+    return peak, total, mixed
 
 
 def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
@@ -220,7 +220,7 @@ def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
 
 
 def prepare(module: Any) -> list[Any]:
-    """Let a module's norms and head run in tiles; return the configurations of its layers.
+    """Let a module's norms and head run in tiles and return the configurations of its layers.
 
     Raises:
         ValueError: in one line, if a row depends on other rows.

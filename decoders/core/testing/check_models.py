@@ -47,7 +47,7 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
 
 
 def halves(decoder: Decoder) -> Models:
-    """Return two tables that never pick the same word; the target's own adapter always errs."""
+    """Return two tables that never pick the same word, the target with an adapter that errs."""
     # the draft's adapter agrees with the draft
     error = float(decoder.adapter_of == "target")
     return with_adapters(decoder, Models(target=_Half(low=True), draft=_Half(low=False)), error)

@@ -50,7 +50,7 @@ class Distribution:
         """The probability mass of answers outside all cells."""
         return max(0.0, 1.0 - math.fsum(self.cells.values()))
 
-    def cell_of(self, answer: Answer) -> Outcomes:
+    def cell(self, answer: Answer) -> Outcomes:
         """Return an answer's cell, ``rest``, or ``impossible`` for an answer of probability 0."""
         for length in range(len(answer) + 1):
             prefix = answer[:length]
@@ -141,7 +141,7 @@ def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm's method (1979); those below the family's level reject."""
+    """Adjust p-values by Holm's method (1979), to reject those below the family's level."""
     order = np.argsort(p_values)
     scaled = [p_values[i] * (len(p_values) - rank) for rank, i in enumerate(order)]
     adjusted = np.empty(len(p_values))
@@ -166,26 +166,26 @@ class Draws:
         *,
         beginning: int = 0,
     ) -> None:
-        """Enumerate the exact distribution; keep answers short, as every draw costs a prefill."""
+        """Enumerate the exact distribution (of short answers, as every draw costs a prefill)."""
         lengths = [*([beginning] if beginning else []), sampling.max_new_tokens]
-        self._counted: list[tuple[int, Distribution, Counter[Outcomes]]] = []
+        self._tallies: list[tuple[int, Distribution, Counter[Outcomes]]] = []
         for length in lengths:
             shorter = replace(sampling, max_new_tokens=length)
             exact = exact_distribution(models.target, prompt, shorter, num_draws)
-            self._counted.append((length, exact, Counter()))
+            self._tallies.append((length, exact, Counter()))
         self._decoder, self._models = decoder, models
         self._prompt, self._sampling, self._num_draws = prompt, sampling, num_draws
 
     def draw(
         self, first_seed: int, batch_size: int, on_draw: Callable[[], None] = lambda: None
     ) -> None:
-        """Draw and count answers for seeds from `first_seed` on; raise an answer's exception."""
+        """Draw and count answers for seeds from `first_seed` on, raising an answer's exception."""
 
         def count(_index: int, outcome: Outcome) -> None:
             if not isinstance(outcome, Generation):
                 raise outcome
-            for length, exact, counts in self._counted:
-                counts[exact.cell_of(outcome.tokens[:length])] += 1
+            for length, exact, counts in self._tallies:
+                counts[exact.cell(outcome.tokens[:length])] += 1
             on_draw()
 
         scheduler = Scheduler(self._decoder, self._models, self._sampling, batch_size)
@@ -195,17 +195,17 @@ class Draws:
     @property
     def distribution(self) -> Distribution:
         """The exact distribution of whole answers."""
-        return self._counted[-1][1]
+        return self._tallies[-1][1]
 
     @property
     def counts(self) -> Counter[Outcomes]:
         """The whole answers drawn so far, by cell."""
-        return self._counted[-1][2]
+        return self._tallies[-1][2]
 
     @property
     def fits(self) -> list[Fit]:
         """The tests of all draws so far: of beginnings, if counted, then of whole answers."""
-        return [fit(exact, counts) for _, exact, counts in self._counted]
+        return [fit(exact, counts) for _, exact, counts in self._tallies]
 
 
 def exact_distribution(

@@ -20,7 +20,7 @@ from decoders.core.types import Acceptance, CallResult, Sampling
 
 @dataclass(frozen=True)
 class Scripted:
-    """Reads out calls; accepts draft i (from 0) with ``chances[i]`` if all before it are accepted.
+    """Reads out calls, accepting draft i (from 0) after accepted ones with ``chances[i]``.
 
     The last chance applies to all further drafts. Uniforms of the stream ``accept`` decide, so that
     the same seed gives the same verdicts. A tree must be a chain (`eagle` of width 1).
@@ -34,9 +34,9 @@ class Scripted:
         """Return results as `read_out` does, with scripted verdicts."""
         results = read_out(logits, readouts, sampling)
         pairs = zip(readouts, results, strict=True)
-        return [self._judged(each, result, logits.shape[-1]) for each, result in pairs]
+        return [self._judge(each, result, logits.shape[-1]) for each, result in pairs]
 
-    def _judged(self, readout: Readout, result: CallResult, vocab_size: int) -> CallResult:
+    def _judge(self, readout: Readout, result: CallResult, vocab_size: int) -> CallResult:
         call = readout.call
         drafts = call.drafts or (() if call.mask is None else call.tokens[1:])
         if readout.slots or not drafts:

@@ -105,7 +105,7 @@ class TableModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """See `Model.library_module`; its first layer alone acts as its draft model."""
+        """Return `Model.library_module`, whose first layer alone acts as its draft model."""
         if self._library is None:
             from decoders.core.testing.table_module import TableModule
 
@@ -131,16 +131,16 @@ class TableModel(Model):
         if key not in self._distributions:
             digest = hashlib.blake2b(repr((self._seed, key)).encode(), digest_size=8).digest()
             generator = np.random.Generator(np.random.Philox(int.from_bytes(digest, "little")))
-            own = torch.from_numpy(generator.normal(0, self._scale, self.vocab_size)).float()
+            noise = torch.from_numpy(generator.normal(0, self._scale, self.vocab_size)).float()
             if self._agree_with is not None:
                 other = self._agree_with.logits(context)
-                own = self._agreement * other + (1 - self._agreement) * own
-            self._distributions[key] = own
+                noise = self._agreement * other + (1 - self._agreement) * noise
+            self._distributions[key] = noise
         return self._distributions[key]
 
     @torch.inference_mode()
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        """See `Model.forward`; results are inference tensors, as those of every real model."""
+        """Return logits (see `Model.forward`) as inference tensors, like every real model."""
         self.num_forwards += 1
         rows = [row for call in calls for row in self._run(call)]
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
@@ -149,7 +149,7 @@ class TableModel(Model):
         session = call.session
         cache = self._tokens[session.row]
         del cache[session.length :]
-        rows = _Rows(call, cache)
+        rows = _CallRows(call, cache)
         contexts = [rows.context(row) for row in call.read]
         logits = [self.logits(context) for context in contexts]
         if call.slots is not None:
@@ -190,7 +190,7 @@ class TableModel(Model):
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return logits ``[N, V]`` and states ``[N, D]`` of a draft layer's rows."""
         contexts = [
-            [*(int(known) for known in state if known >= 0), token]
+            [*(int(word) for word in state if word >= 0), token]
             for state, token in zip(states.tolist(), tokens, strict=True)
         ]
         logits = []
@@ -199,10 +199,10 @@ class TableModel(Model):
             logits.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
         return torch.stack(logits), self._hidden(contexts)
 
-    def errs(self, context: Sequence[int], what: str, error: float) -> bool:
-        """Tell whether student `what` errs after a context; it does in a share `error` of all."""
+    def errs(self, context: Sequence[int], kind: str, error: float) -> bool:
+        """Tell whether student `kind` errs after a context, which it does in a share `error`."""
         seen = list(context[-self._order :]) if self._order else []
-        return self._chance(repr((self._seed, seen, what))) < error
+        return self._chance(repr((self._seed, seen, kind))) < error
 
     @staticmethod
     def _chance(key: str) -> float:
@@ -210,14 +210,14 @@ class TableModel(Model):
         digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little") / 2**32
 
-    def _predict(self, slots: Slots, slot: int, rows: _Rows) -> Tensor:
+    def _predict(self, slots: Slots, slot: int, rows: _CallRows) -> Tensor:
         context = rows.context(len(rows.fed) + slot)
         if self.adapters[slots.adapter].standalone:  # the first slot replaces the token before
             ends = itertools.accumulate(slots.sizes)
             branch = next(m for m, end in enumerate(ends) if slot < end)
             context = [*context, slots.anchors[branch]]
         token = 0
-        for u, slot_token in rows.carried(slot):
+        for u, slot_token in rows.slot_inputs(slot):
             token = self.picked(context, u, slots.warp) if slot_token == MASKED else slot_token
             context = [*context, token]
         chance = self._chance(repr((self._seed, context, slots.uniforms[slot])))
@@ -228,7 +228,7 @@ class TableModel(Model):
         return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
     def picked(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
-        """Pick the token after a context by u at temperature and top-p; without u the likeliest."""
+        """Pick the token after a context by u at temperature and top-p (the likeliest if no u)."""
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:
             distribution = self.logits(context).unsqueeze(0)
@@ -284,9 +284,9 @@ class TableSlots:
     def propose(
         self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
     ) -> tuple[list[int], list[float]]:
-        """See `RunningSlots.propose`; each chance is the chance of a correct draft."""
+        """Propose as `RunningSlots.propose`, each with its chance of being right."""
         model, drafts = self._model, list[int]()
-        context = [*(int(known) for known in states[-1].tolist() if known >= 0), tokens[-1]]
+        context = [*(int(word) for word in states[-1].tolist() if word >= 0), tokens[-1]]
         for u in uniforms:
             wrong = model.errs([*context, int(2**20 * u)], "slot", model.errors[self._name])
             u = u if temperature else NO_UNIFORM
@@ -295,7 +295,7 @@ class TableSlots:
         return drafts, [1 - model.errors[self._name]] * len(drafts)
 
 
-class _Rows:
+class _CallRows:
     """The rows of a call, and the tokens that each row sees."""
 
     def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:
@@ -312,15 +312,15 @@ class _Rows:
         seen = [fed for other, fed in enumerate(self.fed) if self._sees(row, other)]
         return [token for _, token in sorted(self._cache + seen)]
 
-    def carried(self, slot: int) -> list[tuple[float, int]]:
+    def slot_inputs(self, slot: int) -> list[tuple[float, int]]:
         """Return uniform and token of the slots that a slot sees, up to its position, in order."""
         slots, first = self._call.slots, len(self.fed)
         assert slots is not None
-        own = self._positions[first + slot]
+        limit = self._positions[first + slot]
         seen = [
             (position, u, slots.slot_tokens[other] if slots.slot_tokens else MASKED)
             for other, u in enumerate(slots.uniforms)
-            if (position := self._positions[first + other]) <= own
+            if (position := self._positions[first + other]) <= limit
             and self._sees(first + slot, first + other)
         ]
         return [(u, slot_token) for _, u, slot_token in sorted(seen)]

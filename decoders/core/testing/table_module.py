@@ -20,13 +20,13 @@ Law = Callable[[Sequence[int]], Tensor]
 
 
 class TableConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Two layers; the first is an exit: with only this layer, the table is a different one."""
+    """Two layers, of which the first is an exit where the table is a different one."""
 
     model_type = "table"
 
 
 class _Body(nn.Module):
-    """The layers, which map tokens to logits; the logits serve as hidden states."""
+    """The layers, which map tokens to logits that serve as hidden states."""
 
     def __init__(self, config: Any, whole: Law, early: Law) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
     _supports_cache_class = True
 
     def __init__(self, whole: Law, early: Law, *, vocab_size: int, max_length: int) -> None:
-        """Take functions from a context to logits ``[V]``; `early` is for the exit layer."""
+        """Take functions from a context to logits ``[V]``, `early` for the exit layer."""
         sizes: dict[str, Any] = {
             "vocab_size": vocab_size,
             "num_hidden_layers": 2,

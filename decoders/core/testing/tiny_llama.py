@@ -20,7 +20,7 @@ from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
 from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
-from decoders.core.hf.shapes import config_of, random_model
+from decoders.core.hf.shapes import random_model, shape_config
 
 _WIDTH, _RANK, _HEADS, _LAYERS = 32, 4, 2, 2
 _NUM_SLOTS = 6
@@ -44,7 +44,7 @@ def tiny_models(vocab_size: int, max_length: int) -> Models:
         "max_position_embeddings": max_length,
         "tie_word_embeddings": False,  # tied, random weights repeat their input
     }
-    config = config_of("llama-1b", **sizes)
+    config = shape_config("llama-1b", **sizes)
     target = random_model(config, dtype=torch.float32, device="cpu", spread=_SPREAD)
     module = copy.deepcopy(target.library_module)
     generator = torch.Generator().manual_seed(1)

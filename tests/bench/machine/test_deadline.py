@@ -15,7 +15,7 @@ import pytest
 from bench.machine.deadline import TimeLimit, default_limit_s
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
-from decoders.core.engine.deadline import MOST_TIMEOUTS
+from decoders.core.engine.deadline import MAX_TIMEOUTS
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.table_model import TableModel
@@ -121,14 +121,14 @@ def test_who_never_ends_is_not_asked_forever() -> None:
         outcomes = scheduler.run([[3]] * 6)
     said = [str(outcome) for outcome in outcomes]
     assert all(isinstance(outcome, TimeoutError) for outcome in outcomes)
-    assert [text.startswith("not fin") for text in said] == [True] * MOST_TIMEOUTS + [False] * 3
-    assert said[-1] == f"not started: the {MOST_TIMEOUTS} answers before it timed out"
+    assert [text.startswith("not fin") for text in said] == [True] * MAX_TIMEOUTS + [False] * 3
+    assert said[-1] == f"not started: the {MAX_TIMEOUTS} answers before it timed out"
     limit.forget()
     assert limit.refuses() is None
 
 
 def test_one_that_ends_starts_the_count_over() -> None:
-    hung = [[3]] * (MOST_TIMEOUTS - 1)
+    hung = [[3]] * (MAX_TIMEOUTS - 1)
     limit = TimeLimit(0.05)
     decoder, models = Hanging(way="calls"), Models(target=TableModel())
     with limit.ticking():

@@ -39,9 +39,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return begin
 
     monkeypatch.setattr(HFModel, "load", begins("weights"))
-    monkeypatch.setattr(Graphs, "_made", begins("graphs"))
+    monkeypatch.setattr(Graphs, "_make", begins("graphs"))
     monkeypatch.setattr(gguf, "convert", begins("conversion"))
-    monkeypatch.setattr(gguf, "sha256_of", begins("hashing"))
+    monkeypatch.setattr(gguf, "hash_file", begins("hashing"))
     monkeypatch.setattr("bench.plan.setup.load_adapter", begins("adapters"))
     monkeypatch.setattr("bench.plan.make.baseline_answers", begins("answers"))
     return began

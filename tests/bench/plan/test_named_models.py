@@ -40,10 +40,10 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def packaged(tmp_path, monkeypatch, cache):
     """A model of the table whose package holds a tiny file of the right hash."""
-    from decoders.core.hf.gguf import sha256_of
+    from decoders.core.hf.gguf import hash_file
 
     file = write_gguf(tmp_path / "tiny.gguf")
-    model = dataclasses.replace(SMOLLM, name="tiny", sha256=sha256_of(file))
+    model = dataclasses.replace(SMOLLM, name="tiny", sha256=hash_file(file))
     monkeypatch.setattr(named_models, "MODELS", (model,))
     monkeypatch.setattr(named_models, "package_file", lambda _: file)
     return model, file

@@ -33,16 +33,16 @@ def value(chances, survival, sizes, lead):
     )
 
 
-def every(num_branches, survival, longest, lead):
+def every(num_branches, survival, max_size, lead):
     """All allocations without a branch that proposes nothing of use or more than is known."""
-    most = min(longest, len(survival.chances) + lead)
+    most = min(max_size, len(survival.chances) + lead)
     return itertools.product((0, *range(lead + 1, most + 1)), repeat=num_branches)
 
 
-def best_values(chances, survival, longest, lead):
+def best_values(chances, survival, max_size, lead):
     """Most value of exactly b slots; b -> value."""
     found: dict[int, float] = {}
-    for sizes in every(len(chances), survival, longest, lead):
+    for sizes in every(len(chances), survival, max_size, lead):
         worth = value(chances, survival, sizes, lead)
         found[sum(sizes)] = max(worth, found.get(sum(sizes), 0.0))
     return found
@@ -118,15 +118,15 @@ def test_scaled_survival_falls_and_rises_with_its_power():
 
 @given(SURVIVALS, LEADS, st.integers(1, LONGEST), st.floats(0, 2))
 def test_the_best_length_of_a_lone_proposal_gives_most_tokens_per_cost(
-    survival, lead, longest, row_cost
+    survival, lead, max_size, row_cost
 ):
     def rate(size):
         proposed = size - lead
         stand = math.fsum(survival.chances[:proposed])
         return (2 + stand) / (2 + row_cost * ((1 + size) + (1 + proposed)))
 
-    size = best_length(survival, longest, lead, row_cost)
-    allowed = range(lead, max(lead, min(longest, len(survival.chances) + lead)) + 1)
+    size = best_length(survival, max_size, lead, row_cost)
+    allowed = range(lead, max(lead, min(max_size, len(survival.chances) + lead)) + 1)
     assert size in allowed
     assert rate(size) == pytest.approx(max(map(rate, allowed)))
 
@@ -137,7 +137,7 @@ def test_the_best_length_of_a_lone_proposal_gives_most_tokens_per_cost(
 @settings(max_examples=150, deadline=None)
 @given(CONFIDENCES, SURVIVALS, LEADS, st.floats(0.001, 3), st.integers(0, LONGEST))
 def test_with_room_to_spare_no_allocation_gives_more_per_unit_of_cost(
-    confidences, survival, lead, row_cost, longest
+    confidences, survival, lead, row_cost, max_size
 ):
     chances = branch_chances(confidences)
 
@@ -145,9 +145,9 @@ def test_with_room_to_spare_no_allocation_gives_more_per_unit_of_cost(
         rows = len(chances) + sum(sizes)
         return (1 + value(chances, survival, sizes, lead)) / (1 + row_cost * rows)
 
-    options = {"longest": longest + lead, "num_unused_slots": lead, "row_cost": row_cost}
+    options = {"max_size": max_size + lead, "num_unused_slots": lead, "row_cost": row_cost}
     found = allocate(chances, survival, budget=99, **options)
-    best = max(map(rate, every(len(chances), survival, longest + lead, lead)))
+    best = max(map(rate, every(len(chances), survival, max_size + lead, lead)))
     assert rate(found) == pytest.approx(best, rel=1e-5)
 
 
@@ -158,7 +158,7 @@ def test_the_budget_is_kept_and_no_branch_is_of_use_to_nobody(
 ):
     chances = branch_chances(confidences)
     sizes = allocate(
-        chances, survival, budget=budget, longest=LONGEST, num_unused_slots=lead, row_cost=row_cost
+        chances, survival, budget=budget, max_size=LONGEST, num_unused_slots=lead, row_cost=row_cost
     )
     most = min(LONGEST, len(survival.chances) + lead)
     assert len(sizes) == len(chances)
@@ -172,7 +172,7 @@ def test_a_budget_that_binds_brings_what_it_can(confidences, survival, lead, bud
     """All there is without a lead; with one a branch cannot start small, and half is sure."""
     chances = branch_chances(confidences)
     sizes = allocate(
-        chances, survival, budget=budget, longest=LONGEST, num_unused_slots=lead, row_cost=0
+        chances, survival, budget=budget, max_size=LONGEST, num_unused_slots=lead, row_cost=0
     )
     values = best_values(chances, survival, LONGEST, lead)
     best = max(worth for slots, worth in values.items() if slots <= budget)
@@ -197,7 +197,7 @@ def test_a_free_budget_is_spent_up_to_the_envelope_of_the_best_values(seed, lead
     assert len(vertices) >= 4
     for budget in range(1, max(best) + 1):
         sizes = allocate(
-            chances, survival, budget=budget, longest=LONGEST, num_unused_slots=lead, row_cost=0
+            chances, survival, budget=budget, max_size=LONGEST, num_unused_slots=lead, row_cost=0
         )
         worth = value(chances, survival, sizes, lead)
         vertex = max(v for v in vertices if v <= budget)
@@ -205,23 +205,23 @@ def test_a_free_budget_is_spent_up_to_the_envelope_of_the_best_values(seed, lead
         assert vertex < budget or worth == pytest.approx(best[budget])
 
 
-@pytest.mark.parametrize("longest", [1, 2, 4, 16])
+@pytest.mark.parametrize("max_size", [1, 2, 4, 16])
 @pytest.mark.parametrize("lead", [0, 1])
-def test_branches_grow_to_the_longest_where_rows_are_free(longest, lead):
+def test_branches_grow_to_the_longest_where_rows_are_free(max_size, lead):
     sizes = allocate(
         [0.3, 0.0, 0.7],
         geometric(0.9),
         budget=99,
-        longest=longest,
+        max_size=max_size,
         num_unused_slots=lead,
         row_cost=0,
     )
-    full = longest if longest > lead else 0
+    full = max_size if max_size > lead else 0
     assert sizes == [full, 0, full]
 
 
 def test_rows_that_cost_more_than_they_bring_are_not_run():
-    options = {"budget": 99, "longest": 8, "num_unused_slots": 0}
+    options = {"budget": 99, "max_size": 8, "num_unused_slots": 0}
     assert allocate([0.5, 0.5], geometric(0.5), row_cost=9.0, **options) == [0, 0]
     few = allocate([0.1, 0.9], geometric(0.8), row_cost=0.2, **options)
     many = allocate([0.1, 0.9], geometric(0.8), row_cost=0.02, **options)
@@ -241,7 +241,7 @@ def test_a_budget_below_the_best_size_of_a_branch_is_not_left_unspent(
     chances, rate, budget, expected
 ):
     survival = geometric(rate)
-    sizes = allocate(chances, survival, budget=budget, longest=16, num_unused_slots=1, row_cost=0)
+    sizes = allocate(chances, survival, budget=budget, max_size=16, num_unused_slots=1, row_cost=0)
     assert sizes == expected
 
 
@@ -257,7 +257,7 @@ def test_the_value_of_the_authors_code_gives_a_worse_allocation():
     fitting = [s for s in every(2, survival, budget, 0) if sum(s) <= budget]
     chosen = max(fitting, key=theirs)
     ours = allocate(
-        chances, survival, budget=budget, longest=budget, num_unused_slots=0, row_cost=0
+        chances, survival, budget=budget, max_size=budget, num_unused_slots=0, row_cost=0
     )
     assert chosen == (0, 6)
     assert ours == [1, 5]

@@ -51,7 +51,7 @@ def test_a_row_sees_its_ancestors_and_stands_as_far_on_as_it_is_deep() -> None:
 
 def test_a_tree_of_its_first_row_alone_has_no_drafts() -> None:
     tree = DraftTree(3)
-    assert (tree.depth, tree.path([5]), tree.below(0)) == (0, [0], ())
+    assert (tree.depth, tree.path([5]), tree.first_branch(0)) == (0, [0], ())
     assert tree.mask.tolist() == [[True]]
 
 
@@ -61,8 +61,8 @@ def test_the_path_follows_the_picks_into_drafts_alone() -> None:
     assert tree.path([1, 3, 0, 0, 0, 0]) == [0, 1, 3]
     assert tree.path([4, 0, 0, 0, 2, 0]) == [0, 4, 5]
     assert tree.path([8, 0, 0, 0, 0, 0]) == [0]  # a row that is no draft
-    assert tree.below(0) == (1, 2)
-    assert tree.below(4) == (2,)
+    assert tree.first_branch(0) == (1, 2)
+    assert tree.first_branch(4) == (2,)
 
 
 # ---------------------------------------------------------------- shape

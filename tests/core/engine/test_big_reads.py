@@ -84,7 +84,7 @@ def test_rows_read_in_parts_give_the_very_numbers_of_rows_read_at_once(
     with Largest() as whole:
         expected = read_out(logits, verifying(output, lenient=lenient), sampling)
     for module in ("decoders.core.sampling", "decoders.core.engine.acceptances"):
-        monkeypatch.setattr(f"{module}.MOST_VALUES", 4 * VOCAB)
+        monkeypatch.setattr(f"{module}.MAX_VALUES", 4 * VOCAB)
     with Largest() as parted:
         found = read_out(logits, verifying(output, lenient=lenient), sampling)
     assert same(found, expected)
@@ -122,7 +122,7 @@ def test_candidates_of_an_open_nucleus_are_those_of_the_cpu() -> None:
 
 def test_a_nucleus_that_does_not_ask_marks_open_rows_alone() -> None:
     logits = torch.cat([rows_of(2), rows_of(2, 0.1)])
-    asked, marked = warp(logits, NUCLEUS), warp(logits, NUCLEUS, ask=False)
+    asked, marked = warp(logits, NUCLEUS), warp(logits, NUCLEUS, sync=False)
     assert torch.equal(asked[:2], marked[:2])
     assert bool(marked[2:].isnan().all())
     assert pick(marked, torch.full((4,), 0.5, dtype=torch.float64))[2:].tolist() == [VOCAB] * 2

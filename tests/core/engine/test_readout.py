@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.engine.readout import confidence_of, joined, read_out
+from decoders.core.engine.readout import joined, rate_confidence, read_out
 from decoders.core.engine.reads import Readout, readouts
 from decoders.core.model import Call
 from decoders.core.sampling import Uniforms, pick, warp
@@ -224,13 +224,13 @@ def test_joined_keeps_the_tokens_result_and_adds_the_slots() -> None:
 
 def test_confidences_by_hand() -> None:
     distribution, tokens = torch.tensor([[0.5, 0.3, 0.2], [0.25, 0.25, 0.5]]), torch.tensor([0, 1])
-    assert confidence_of(distribution, tokens, "prob").tolist() == pytest.approx([0.5, 0.25])
-    assert confidence_of(distribution, tokens, "margin").tolist() == pytest.approx([0.2, -0.25])
+    assert rate_confidence(distribution, tokens, "prob").tolist() == pytest.approx([0.5, 0.25])
+    assert rate_confidence(distribution, tokens, "margin").tolist() == pytest.approx([0.2, -0.25])
     entropies = [-sum(p * math.log(p) for p in row) for row in distribution.tolist()]
     expected = [math.exp(-entropy) for entropy in entropies]
-    assert confidence_of(distribution, tokens, "neg_entropy").tolist() == pytest.approx(expected)
+    assert rate_confidence(distribution, tokens, "neg_entropy").tolist() == pytest.approx(expected)
     certain = torch.tensor([[0.0, 1.0]])
-    assert confidence_of(certain, torch.tensor([1]), "neg_entropy").tolist() == [1.0]
+    assert rate_confidence(certain, torch.tensor([1]), "neg_entropy").tolist() == [1.0]
 
 
 def slots_result(sampling: Sampling, logits: Tensor, **changes: object) -> CallResult:
@@ -248,7 +248,7 @@ def test_slots_give_the_kind_of_confidence_they_ask_for(output: str, kind: str) 
     distribution = (
         torch.softmax(logits[1:], -1) if output == "argmax" else warp(logits[1:], SAMPLING)
     )
-    expected = confidence_of(distribution, torch.tensor(result.slot_picks), kind)  # type: ignore[arg-type]
+    expected = rate_confidence(distribution, torch.tensor(result.slot_picks), kind)  # type: ignore[arg-type]
     assert result.slot_confidences == pytest.approx(expected.tolist())
 
 

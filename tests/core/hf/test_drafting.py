@@ -15,7 +15,7 @@ from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.compiled import COMPILED_PROMPT, Backend
 from decoders.core.hf.model import HFModel
-from decoders.core.types import MOST_DRAFTS
+from decoders.core.types import MAX_DRAFTS
 from tests.tiny_models import VOCAB, WIDTH, fresh
 
 LENGTHS = (3, 1, 5, 2, 1)
@@ -170,7 +170,7 @@ def test_memory_counts_the_planes_of_all_texts_at_once() -> None:
     before = model.adapter_bytes("drafts")
     caches = [model.drafter("drafts", 200) for _ in range(2)]
     planes = model.adapter_bytes("drafts") - before
-    assert planes == 2 * 4 * 4 * WIDTH // 4 * (200 + MOST_DRAFTS) * 4  # texts, planes, float32
+    assert planes == 2 * 4 * 4 * WIDTH // 4 * (200 + MAX_DRAFTS) * 4  # texts, planes, float32
     caches.clear()
     model.drafter("drafts", 200)
     assert model.adapter_bytes("drafts") - before == planes  # used again

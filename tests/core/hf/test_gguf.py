@@ -21,7 +21,7 @@ pytest.importorskip("accelerate", reason="the extra [gguf] is not installed")
 def converted(request, tmp_path_factory):
     place = tmp_path_factory.mktemp(request.param)
     file = write_gguf(place / "tiny.gguf", request.param)
-    return file, gguf.convert(file, place / "folder", gguf.sha256_of(file))
+    return file, gguf.convert(file, place / "folder", gguf.hash_file(file))
 
 
 def test_a_converted_model_runs_trains_and_is_saved_like_any_other(converted, tmp_path):
@@ -36,9 +36,9 @@ def test_a_converted_model_runs_trains_and_is_saved_like_any_other(converted, tm
 
 def test_a_converted_folder_has_the_hash_of_its_file_wherever_it_was_converted(converted, tmp_path):
     file, folder = converted
-    assert json.loads((folder / SOURCE).read_text())["sha256"] == gguf.sha256_of(file)
-    again = gguf.convert(file, tmp_path / "again", gguf.sha256_of(file))
-    assert weights_sha256(again) == weights_sha256(folder) == f"gguf:{gguf.sha256_of(file)}"
+    assert json.loads((folder / SOURCE).read_text())["sha256"] == gguf.hash_file(file)
+    again = gguf.convert(file, tmp_path / "again", gguf.hash_file(file))
+    assert weights_sha256(again) == weights_sha256(folder) == f"gguf:{gguf.hash_file(file)}"
 
 
 def test_weights_are_counted_without_reading_them(converted):

@@ -168,7 +168,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs without products, tracing and compiling: a package is an empty file."""
     monkeypatch.setattr(graph_files, "load_products", dict)
     monkeypatch.setattr(products, "use_in", lambda *_: None)
-    monkeypatch.setattr(compiled, "_exported", lambda *_: None)
+    monkeypatch.setattr(compiled, "_export", lambda *_: None)
     monkeypatch.setattr(Package, "exists", property(lambda package: package.path.exists()))
     monkeypatch.setattr(Package, "load", lambda *_: lambda given: [given[0] + 2])
 

@@ -281,7 +281,7 @@ def test_a_forward_that_fails_is_one_line():
 
 
 def test_a_prompt_beyond_a_wide_window_is_not_compared_and_said(monkeypatch):
-    monkeypatch.setattr(module_of_check, "_MOST_WORK", 10)
+    monkeypatch.setattr(module_of_check, "_MAX_WORK", 10)
     (line,) = self_check(made("mistral-window"))
     assert line.endswith(f"beyond its window of {WINDOW}")
 

@@ -1,18 +1,18 @@
 import pytest
 import torch
 
-from decoders.core.hf.shapes import SHAPES, config_of, count_weights, random_model
+from decoders.core.hf.shapes import SHAPES, count_weights, random_model, shape_config
 from tests.core.hf.test_replay import prefilled
 
 
 def test_shapes_have_the_weights_their_publishers_state():
     # model cards: 135M, 1.23B and 8.2B parameters
-    millions = {name: round(count_weights(config_of(name)) / 1e6) for name in SHAPES}
+    millions = {name: round(count_weights(shape_config(name)) / 1e6) for name in SHAPES}
     assert millions == {"smollm2-135m": 135, "llama-1b": 1236, "qwen3-8b": 8191}
 
 
 def test_a_random_model_runs_is_the_same_every_time_and_has_no_huge_or_zero_logits():
-    config = config_of("smollm2-135m")
+    config = shape_config("smollm2-135m")
     config.num_hidden_layers, config.vocab_size = 2, 97
     logits = []
     for _ in range(2):
@@ -26,4 +26,4 @@ def test_a_random_model_runs_is_the_same_every_time_and_has_no_huge_or_zero_logi
 
 def test_an_unknown_shape_is_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"neither a folder with a config\.json nor smollm2-135m"):
-        config_of(tmp_path)
+        shape_config(tmp_path)

@@ -466,13 +466,13 @@ def test_a_graph_of_slots_alone_has_no_gate_and_serves_any_number_at_any_tempera
     before = model.num_graphs
     weights = model._runner.adapters["ptp"].weights
     monkeypatch.setattr(weights, "through", lambda _: pytest.fail("slots alone are gated"))
-    held = [*model._runner.held("ptp")[1]]
+    held = [*model._runner.facts("ptp")[1]]
     for sizes in (4,), (2,), (1,):
         slots = slots_of(73, sizes, [5])
         got = model.forward([everything(first, [], slots=slots)])
         assert gap(got, cold(case, prompts[0], [], slots)) < TOLERANCE
     assert model.num_graphs == before + 1
-    assert held == [*model._runner.held("ptp")[1]], "a table of uniforms is part of the graph"
+    assert held == [*model._runner.facts("ptp")[1]], "a table of uniforms is part of the graph"
     both = [slots_of(75, (3,), [5]), slots_of(76, (3,), [7])]
     calls = [everything(first, [], slots=both[0]), everything(second, [], slots=both[1])]
     expected = [cold(case, prompt, [], of) for prompt, of in zip(prompts, both, strict=True)]

@@ -44,10 +44,10 @@ def test_what_is_rare_is_a_prefix_and_what_is_rarer_the_rest() -> None:
         coin, 3, 150
     )  # (1,) expects 37.5 draws and is not looked behind
     assert (1,) in distribution.cells
-    assert distribution.cell_of((1, 0, 0)) == (1,)
-    assert distribution.cell_of((0, 0, 1)) == (0, 0, 1)
+    assert distribution.cell((1, 0, 0)) == (1,)
+    assert distribution.cell((0, 0, 1)) == (0, 0, 1)
     distribution = enumerate_distribution(coin, 3, 30)
-    assert distribution.cell_of((1, 0, 0)) == "rest"
+    assert distribution.cell((1, 0, 0)) == "rest"
     assert distribution.rest == pytest.approx(0.25)
 
 
@@ -58,8 +58,8 @@ def test_a_stop_id_ends_an_answer() -> None:
 
 def test_an_answer_without_mass_is_impossible_and_rejects_alone() -> None:
     distribution = enumerate_distribution(coin, 2, 1000)
-    assert distribution.cell_of((0, 2)) == "impossible"
-    assert distribution.cell_of((0,)) == "impossible"  # it stopped where the distribution goes on
+    assert distribution.cell((0, 2)) == "impossible"
+    assert distribution.cell((0,)) == "impossible"  # it stopped where the distribution goes on
     counts: Counter[Outcomes] = Counter()
     counts.update({cell: round(mass * 1000) for cell, mass in distribution.cells.items()})
     assert fit(distribution, counts).p_value > 0.99

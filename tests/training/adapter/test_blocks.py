@@ -19,7 +19,7 @@ from tests.tiny_models import fresh, slot_adapter
 from tests.training.adapter.test_objectives import judge
 from tests.training.adapter.test_student import gap, gated_by_hooks
 from training.adapter.blocks import BlockRules
-from training.adapter.objectives import loss_of, run
+from training.adapter.objectives import run, slot_loss
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
 from training.text.data import Row
@@ -86,7 +86,7 @@ def test_blocks_hide_and_predict_as_defined(own: float) -> None:
             assert all(got in (MASKED, token) for got, token in zip(shown, expected, strict=True))
             assert windows.index[b, where].tolist() == [*range(start + 1, start + 1 + size)]
             assert windows.depth[b, where].tolist() == [*range(1, size + 1)]
-            mine = blocks.own[b, where].tolist()
+            mine = blocks.is_own[b, where].tolist()
             assert not mine[0]
             assert not any(m for m, token in zip(mine, shown, strict=True) if token == MASKED)
             end = min(end for end in ENDS[b] if end > start)
@@ -213,7 +213,7 @@ def test_blocks_at_once_equal_each_block_alone(name: str) -> None:
     checked, replaced = 0, 0
     for b, where in each_block(windows):
         text = ROWS[b].ids[: int(windows.start[b, where[0]])]
-        shown, mine = blocks.shown[b, where].tolist(), blocks.own[b, where].tolist()
+        shown, mine = blocks.shown[b, where].tolist(), blocks.is_own[b, where].tolist()
         first = [MASKED if own else token for token, own in zip(shown, mine, strict=True)]
         if any(mine):  # what the student says of these places while they are masks
             said = alone(student, name, text, first).argmax(-1).tolist()
@@ -242,7 +242,7 @@ def test_the_loss_is_the_cross_entropy_of_masked_tokens_and_reaches_the_whole_ad
             outcome.logits.detach(), outcome.usable.nonzero().tolist(), strict=True
         )
     )
-    loss = loss_of(student, outcome, "one-hot")
+    loss = slot_loss(student, outcome, "one-hot")
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in student.adapter.named_parameters():

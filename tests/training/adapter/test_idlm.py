@@ -29,7 +29,7 @@ from tests.training.adapter.test_train import Given, job_of, silent
 from training.adapter.blocks import BlockRules
 from training.adapter.job import AdapterJob
 from training.adapter.objectives import predictions, run
-from training.adapter.recipe import AdapterRecipe, RunTable
+from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.student import Student
 from training.adapter.windows import WindowSampling
 from training.adapters import train_adapter
@@ -127,7 +127,7 @@ def job_on(
     )
     adapter = SlotAdapter(config, seed=3)
     adapter.embedding.match(module.get_input_embeddings().weight)
-    table = RunTable(
+    table = AdapterRunTable(
         num_steps=80, warmup_steps=5, decay=0.7, muon_lr=0.02, adamw_lr=0.01, slots_per_row=24,
         eval_rows=24, eval_temperature=1.0, eval_top_p=1.0, eval_steps=1000,
         checkpoint_minutes=1000, **options,

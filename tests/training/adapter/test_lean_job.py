@@ -21,7 +21,7 @@ from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Sampling
 from decoders.isd import StridedDecoding
 from training.adapter import lean_job
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ShortHead, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, WordHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
 from training.adapters import begin_from, build_job, train_adapter
@@ -29,7 +29,7 @@ from training.judged import Best
 from training.reporter import Reporter, TrainingProgress
 from training.text.completion_file import Completion, write_completions
 from training.text.data import PoolSource, prompt_hash
-from training.text.sources import source_of
+from training.text.sources import build_source
 
 VOCAB = 40
 
@@ -79,7 +79,7 @@ def lean(recipe: dict[str, Any], answers: str) -> dict[str, Any]:
 def source(answers: str, **options: Any) -> PoolSource:
     section = {"kind": "completions", "path": answers, **options}
     words: Any = range(VOCAB)
-    found = source_of(section, tokenizer=words, max_length=64, folder=Path("unused"))
+    found = build_source(section, tokenizer=words, max_length=64, folder=Path("unused"))
     assert isinstance(found, PoolSource)
     return found
 
@@ -131,14 +131,14 @@ def test_files_that_cannot_be_learnt_are_refused(
 def test_a_recipe_names_them(answers: str, home: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
     section = {"kind": "completions", "path": answers}
-    found = source_of(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
+    found = build_source(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
     assert found.facts["kind"] == "completions"
 
 
 # ---------------------------------------------------------------- loss
 
 
-def loss_of(states: torch.Tensor, head: ShortHead, **options: Any) -> float:
+def loss_of(states: torch.Tensor, head: WordHead, **options: Any) -> float:
     target, top = torch.tensor([3, 7, 3]), torch.tensor([[3, 1], [0, 7], [9, 4]])
     logits = torch.tensor([[2.0, 1.0], [0.5, 0.3], [1.0, -1.0]])
     options = {"label_share": 0.0, "weight": torch.ones(3), **options}
@@ -154,7 +154,10 @@ def test_the_loss_is_what_a_loop_over_slots_gives() -> None:
         torch.randn(10, 6, generator=_seeded(1)),
         torch.randn(3, 6, generator=_seeded(2)),
     )
-    whole, slots = ShortHead(weight, torch.tensor([], dtype=torch.int64)), torch.tensor([1, 0.5, 2])
+    whole, slots = (
+        WordHead(weight, torch.tensor([], dtype=torch.int64)),
+        torch.tensor([1, 0.5, 2]),
+    )
     expected = torch.tensor(0.0)
     for m, temperature in enumerate((1.0, 0.5, 0.7)):
         q = F.softmax(weight @ states[m] / temperature, -1)
@@ -169,15 +172,15 @@ def test_the_loss_is_what_a_loop_over_slots_gives() -> None:
 
 def test_a_short_head_holds_all_words_that_are_asked_for() -> None:
     weight = torch.randn(10, 6, generator=_seeded(1))
-    head = ShortHead(weight, torch.tensor([4, 1, 8]))
+    head = WordHead(weight, torch.tensor([4, 1, 8]))
     asked = torch.tensor([[1, 9], [2, 4], [9, 9]])
     rows, place = head.of(asked)
     assert torch.equal(rows[place], weight[asked])
     assert len(rows) == 5
     assert head.of(torch.tensor([8, 1]))[0].shape == (3, 6)
-    every = ShortHead(weight, torch.arange(10))
+    every = WordHead(weight, torch.arange(10))
     states = torch.randn(3, 6, generator=_seeded(2))
-    whole = ShortHead(weight, torch.tensor([], dtype=torch.int64))
+    whole = WordHead(weight, torch.tensor([], dtype=torch.int64))
     assert loss_of(states, every) == pytest.approx(loss_of(states, whole), rel=1e-5)
 
 

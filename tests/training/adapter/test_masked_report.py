@@ -70,7 +70,7 @@ def test_a_report_of_strides_survives_json_and_says_what_they_gain() -> None:
     report = HeldOutReport.of(
         tally_of([True, False, True], [True] * 3),
         tally_of([True] * LENGTH),
-        opened=tally_of([False]),
+        isd=tally_of([False]),
     )
     values = json.loads(json.dumps(report.measured(), allow_nan=False))
     assert values["tokens_per_call"] == {"4": {"sampled": 2.333, "open": 1.0, "greedy": 4.0}}

@@ -27,9 +27,9 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
-from training.adapter.objectives import ObjectiveName, Outcome, loss_of, predictions, run
+from training.adapter.objectives import ObjectiveName, Outcome, predictions, run, slot_loss
 from training.adapter.student import Student
-from training.adapter.windows import LEAST_MASS, Windows, WindowSampling, draw_windows
+from training.adapter.windows import MIN_MASS, Windows, WindowSampling, draw_windows
 from training.text.data import Row
 
 VOCAB, WIDTH, TOP_K = 29, 32, 7
@@ -163,7 +163,7 @@ def slow(student: Student, windows: Windows, top_k: int) -> list[Slot]:
                     else edge + distribution[token].item() * windows.noise[b, q]
                 )
                 argmax = int(distributions[carried - 1].argmax())
-                agrees = token == argmax if greedy else distribution[token] > LEAST_MASS
+                agrees = token == argmax if greedy else distribution[token] > MIN_MASS
                 if shift:
                     counting.append((whole and bool(agrees), row.ids[carried + 1]))
                 else:
@@ -229,7 +229,7 @@ def test_the_one_hot_loss_is_the_cross_entropy_of_each_window_alone(
         for distribution, (_, _, target) in zip(logits, expected, strict=True)
     ]
     by_hand = -sum(math.log(chance) for chance in chances)
-    got = loss_of(student, outcome, "one-hot")
+    got = slot_loss(student, outcome, "one-hot")
     assert got.item() == pytest.approx(by_hand, rel=1e-4)
 
 
@@ -284,7 +284,7 @@ def test_divergences_are_those_of_the_distributions_and_greedy_slots_learn_the_a
             expected += float(
                 kl_divergence(*(distributions if objective == "kl" else distributions[::-1]))
             )
-    got = loss_of(student, outcome, objective)
+    got = slot_loss(student, outcome, objective)
     assert got.item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -320,8 +320,8 @@ def test_a_student_that_says_what_the_teacher_says_has_no_divergence(
     student = student_of("c-ptp")
     outcome = run(student, windows_of("c-ptp", WindowSampling()), 0)
     same = dataclasses.replace(outcome, logits=teacher_at(outcome) + 3.0)  # a shift is no change
-    assert loss_of(student, same, objective).item() == pytest.approx(0, abs=1e-3)
-    assert loss_of(student, outcome, objective).item() > 1
+    assert slot_loss(student, same, objective).item() == pytest.approx(0, abs=1e-3)
+    assert slot_loss(student, outcome, objective).item() > 1
 
 
 @pytest.mark.parametrize("gated", [True, False])
@@ -332,7 +332,7 @@ def test_gradients_reach_every_part_of_the_adapter_and_nothing_else(
     student = student_of("o-ptp" if objective == "one-hot" else "c-ptp", gated=gated)
     variant = student.adapter.config.variant
     outcome = run(student, windows_of(variant), TOP_K)
-    loss_of(student, outcome, objective).backward()  # type: ignore[no-untyped-call]
+    slot_loss(student, outcome, objective).backward()  # type: ignore[no-untyped-call]
     for name, parameter in student.adapter.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 1e-6, name
@@ -375,7 +375,7 @@ def test_a_c_ptp_slot_draws_from_its_own_warped_distribution(seed: int) -> None:
             )
             u = known[:token].sum().double() + known[token].double() * (1 - windows.noise[b, q])
             drawn = int(pick(said[None], u[None]))
-            counts = bool(known[token] > LEAST_MASS)
+            counts = bool(known[token] > MIN_MASS)
             right, confidence = drawn == token, said[drawn]
         kinds.add((greedy, counts, right))
         assert bool(judged.counts[m]) == counts
@@ -402,6 +402,6 @@ def test_windows_in_which_nothing_counts_give_a_loss_of_zero() -> None:
     outcome = run(student, nothing, 0)
     assert not outcome.usable.any()
     for name in LOSS_NAMES:
-        assert loss_of(student, outcome, name).item() == 0
+        assert slot_loss(student, outcome, name).item() == 0
     judged = judge(student, outcome, 0)
     assert len(judged.right) == len(judged.confidence) == len(judged.counts) == 0

@@ -22,7 +22,7 @@ from training import forward
 from training.adapter import student
 from training.adapter.rehearsal import rehearse
 from training.adapters import train_adapter, train_heads
-from training.text.sources import source_of
+from training.text.sources import build_source
 
 _ISD = {"variant": "isd", "code": "constant", "num_slots": 3, "rank": 2}
 
@@ -32,7 +32,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: Any, **__: Any) -> Any:
         pytest.fail("text was read for what cannot be trained")
 
-    monkeypatch.setattr("training.adapters.source_of", read)
+    monkeypatch.setattr("training.adapters.build_source", read)
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def test_rows_of_slots_are_cut_to_a_sliding_window(
     lengths: list[int] = []
 
     def noting(*given: Any, **options: Any) -> Any:
-        source = source_of(*given, **options)
+        source = build_source(*given, **options)
         lengths.extend(len(row.ids) for row in source.rows(0))
         return source
 
-    monkeypatch.setattr("training.adapters.source_of", noting)
+    monkeypatch.setattr("training.adapters.build_source", noting)
     train_adapter(recipe, tmp_path / "out", progress="none")
     assert max(lengths) == 100
     recipe["data"]["max_tokens"] = 101

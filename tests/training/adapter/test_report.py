@@ -11,7 +11,7 @@ import random
 import pytest
 import torch
 
-from training.adapter.objectives import Judged, Outcome
+from training.adapter.objectives import Judgement, Outcome
 from training.adapter.report import HeldOutReport, SlotTally, leading
 from training.adapter.windows import Windows
 
@@ -23,7 +23,7 @@ Window = list[bool]
 
 def judged_windows(
     rows: list[list[Window]], *, depth: int = 0, counts: bool = True
-) -> tuple[Outcome, Judged]:
+) -> tuple[Outcome, Judgement]:
     """Windows of G slots each, of which the first ``len(window)`` count.
 
     `depth` is the first slot's; `counts` False turns every slot after them from one that is not

@@ -22,7 +22,7 @@ from decoders.core.adapter_config import AdapterConfig, Code
 from tests.command_line import bench
 from tests.tiny_recipe import ADAPTER, RUN, SIZES
 from training.adapter.job import AdapterJob
-from training.adapter.recipe import AdapterRecipe, RunTable
+from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.report import HeldOutReport
 from training.adapter.student import Student
 from training.adapter.windows import WindowSampling
@@ -240,7 +240,7 @@ class Fixed:
         )
         adapter = SlotAdapter(config, seed=3)
         adapter.embedding.match(module.get_input_embeddings().weight)
-        table = RunTable(
+        table = AdapterRunTable(
             num_steps=60, warmup_steps=5, decay=0.7, muon_lr=0.02, adamw_lr=0.01,
             slots_per_row=24, eval_rows=64, eval_temperature=1.0, eval_top_p=1.0,
             eval_steps=1000, checkpoint_minutes=1000,

@@ -21,13 +21,13 @@ from decoders.core.adapter_config import VARIANTS, Variant
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.windows import (
-    LEAST_MASS,
+    MIN_MASS,
     Windows,
     WindowSampling,
-    carried,
     draw_windows,
     edges,
     explain,
+    sources,
 )
 from training.text.data import Row
 
@@ -246,7 +246,7 @@ DISTRIBUTIONS = WindowSampling(temperatures=(0.6, 1.4), top_ps=(0.7, 1.0), top_k
 
 def explain_by(windows: Windows, logits: Tensor, top_k: int, variant: Variant) -> Any:
     """Uniforms and targets from logits ``[B, Q, V]`` before each carried token."""
-    tokens = windows.ids.gather(1, carried(windows, variant))
+    tokens = windows.ids.gather(1, sources(windows, variant))
     left, mass = edges(logits, tokens, windows.warp, top_k)
     u, target, usable = explain(windows, logits.argmax(-1), left, mass, variant)
     return SimpleNamespace(u=u, target=target, usable=usable)
@@ -292,7 +292,7 @@ def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
                 agrees = (
                     text[before] == top
                     if greedy
-                    else bool(distribution[0, text[before]] > LEAST_MASS)
+                    else bool(distribution[0, text[before]] > MIN_MASS)
                 )
                 # O-PTP may still learn a greedy token that the text does not have
                 counts = alive and (agrees or (greedy and variant == "o-ptp"))
@@ -340,7 +340,7 @@ def test_windows_move_to_a_device_whole() -> None:
 def test_the_carried_token_is_the_predicted_or_the_one_before(variant: Variant) -> None:
     windows = windows_of(variant=variant, aligned=True)
     real = windows.number >= 0
-    found = carried(windows, variant)
+    found = sources(windows, variant)
     assert torch.equal(found[real], (windows.index - int(variant != "o-ptp"))[real])
     assert not found[~real].any()
 

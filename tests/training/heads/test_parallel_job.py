@@ -297,8 +297,8 @@ def test_what_is_kept_of_one_temperature_is_not_taken_for_another(
     row = next(row for row in job.source.rows(0) if row.temperature and sum(row.learn) > 2)
     rows = [dataclasses.replace(row, temperature=heat) for heat in (0.7, 1.0)]
     ids = torch.tensor([row.ids, row.ids])
-    kept = job._asked(rows, ids, job._taught)
-    anew = job._taught(rows, ids)
+    kept = job._compute(rows, ids, job._targets)
+    anew = job._targets(rows, ids)
     for ours, theirs in zip(kept, anew, strict=True):
         assert torch.allclose(ours.double(), theirs.double(), atol=1e-2)
     assert not torch.allclose(kept[2][0], kept[2][1], atol=1e-2), "so the temperature matters"

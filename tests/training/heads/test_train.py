@@ -24,7 +24,7 @@ from decoders.medusa import Medusa
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of, whole_and_parts
 from training.adapters import build_job, train_heads
-from training.heads.job import NONE, HeldOut, ranks_of, targets_of
+from training.heads.job import NONE, HeldOut, head_targets, word_ranks
 from training.heads.layer_job import unrolled
 from training.heads.recipe import HeadsRecipe
 from training.recipe import RECIPES, read_recipe
@@ -57,7 +57,7 @@ def job_of(tables: dict[str, Any], folder: Path) -> Any:
 def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:
     row = Row([10, 11, 12, 13, 14], [False, False, True, True, True])
     short = Row([20, 21], [False, True])
-    targets = targets_of([row, short], 2)
+    targets = head_targets([row, short], 2)
     assert targets[0].tolist() == [
         [NONE, NONE],  # the token after it is of the prompt
         [13, 14],
@@ -120,7 +120,7 @@ def test_held_out_answers_are_ranked_among_all_words(
     with torch.no_grad():
         for row in job.source.held_out(24):
             hidden = job.module.base_model(torch.tensor([row.ids])).last_hidden_state[0]
-            targets = targets_of([row], 3)[0]
+            targets = head_targets([row], 3)[0]
             for state, after in zip(hidden, targets.tolist(), strict=True):
                 logits = job.module.lm_head(job.heads(state[None])[0])
                 for head, token in enumerate(after):
@@ -307,7 +307,7 @@ def test_held_out_tokens_that_a_draft_layer_has_no_word_for_count_as_wrong(
     job = job_of(tables, tmp_path)
     rows = job.source.held_out(8)
     ((logits, targets, _),) = [next(job._drafted(rows))]
-    ranks = ranks_of(logits, job._indices(targets))
+    ranks = word_ranks(logits, job._indices(targets))
     outside = (targets != NONE) & ~torch.isin(targets, job.heads.words)
     assert outside.any()
     assert (ranks[outside] == 3).all()

@@ -22,8 +22,8 @@ from tests.specbench_tasks.published import write_csv
 from training.text.completion_file import Completion, CompletionPlan
 from training.text.completions import Teacher, sample, sampled_rows
 from training.text.data import Encoder, PoolSource, Row, row_hash
-from training.text.documents import prompt_of, rows_of
-from training.text.sources import Source, ZooSource, source_of
+from training.text.documents import cut_rows, first_prompt
+from training.text.sources import Source, ZooSource, build_source
 
 ROOT = Path(__file__).parents[3]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K"
@@ -93,7 +93,7 @@ def pool(rows: list[Row], num: int = 6, seed: int = 3) -> PoolSource:
 
 def given(tokenizer: Any, path: Path | str, **options: Any) -> PoolSource:
     section = {"kind": "text", "path": str(path), "max_tokens": 90, **options}
-    found = source_of(section, tokenizer=tokenizer, max_length=512, folder=Path("unused"))
+    found = build_source(section, tokenizer=tokenizer, max_length=512, folder=Path("unused"))
     assert isinstance(found, PoolSource)
     return found
 
@@ -212,7 +212,7 @@ def test_a_zoo_source_of_unknown_families_or_no_rows_is_an_error(encoder: Encode
 
 def test_a_document_is_cut_into_rows_that_give_it_back(plain: Any) -> None:
     text = "\n".join(texts(40))
-    rows = rows_of(text, plain, 50)
+    rows = cut_rows(text, plain, 50)
     assert plain.decode([token for row in rows for token in row.ids]) == text
     assert {len(row.ids) for row in rows[:-1]} == {50}
     assert all(row.learn == [False] + [True] * (len(row.ids) - 1) for row in rows)
@@ -222,9 +222,9 @@ def test_a_long_document_is_encoded_in_blocks_of_lines(
     plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "\n".join(texts(40))
-    whole = rows_of(text, plain, 10**6)
+    whole = cut_rows(text, plain, 10**6)
     monkeypatch.setattr("training.text.documents.BLOCK_CHARACTERS", 100)
-    blocks = rows_of(text, plain, 10**6)
+    blocks = cut_rows(text, plain, 10**6)
     assert plain.decode(blocks[0].ids) == plain.decode(whole[0].ids) == text
 
 
@@ -237,10 +237,10 @@ def test_every_row_of_a_document_opens_as_the_tokenizer_opens_a_text(plain: Any)
             return [9, *ids] if add_special_tokens else ids
 
     text = "\n".join(texts(10))
-    rows = rows_of(text, Opened(), 20)
+    rows = cut_rows(text, Opened(), 20)
     assert all(row.ids[0] == 9 and not row.learn[0] and len(row.ids) <= 20 for row in rows)
     assert plain.decode([token for row in rows for token in row.ids[1:]]) == text
-    assert prompt_of("red", Opened())[0] == 9
+    assert first_prompt("red", Opened())[0] == 9
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -254,9 +254,9 @@ def test_a_conversation_is_learnt_as_the_zoo_learns_it(
             for pair in said
             for role, text in zip(("user", "assistant"), pair, strict=True)
         ]
-        (row,) = rows_of(messages, tokenizer, 1024)
+        (row,) = cut_rows(messages, tokenizer, 1024)
         assert row == encoder.row(example)
-        assert prompt_of(messages, tokenizer) == row.ids[: row.learn.index(True)]
+        assert first_prompt(messages, tokenizer) == row.ids[: row.learn.index(True)]
 
 
 def chat(*texts: str) -> list[dict[str, str]]:
@@ -271,7 +271,7 @@ def learnt(row: Row, tokenizer: Any) -> str:
 
 def test_an_answer_without_an_end_token_is_learnt_up_to_the_next_turn(plain: Any) -> None:
     plain.chat_template = CHATML
-    (row,) = rows_of(chat("red", "old warm", "big", "new"), plain, 400)
+    (row,) = cut_rows(chat("red", "old warm", "big", "new"), plain, 400)
     assert learnt(row, plain) == "old warm<|im_end|>\nnew<|im_end|>\n"
 
 
@@ -283,30 +283,32 @@ def test_a_template_that_rewrites_the_past_still_shows_the_answers(plain: Any) -
         "{%- endif -%}{%- endfor -%}"
         "{%- if add_generation_prompt -%}<|assistant|> think{%- endif -%}"
     )
-    (row,) = rows_of(chat("red", "old warm", "big", "new"), plain, 400)
+    (row,) = cut_rows(chat("red", "old warm", "big", "new"), plain, 400)
     assert learnt(row, plain) == " old warm<|end|> hm new<|end|>"
 
 
 def test_a_conversation_that_does_not_fit_loses_its_end(tokenizer: Any) -> None:
-    (whole,) = rows_of(chat("red old", "warm big new"), tokenizer, 400)
-    (cut,) = rows_of(chat("red old", "warm big new"), tokenizer, 6)
+    (whole,) = cut_rows(chat("red old", "warm big new"), tokenizer, 400)
+    (cut,) = cut_rows(chat("red old", "warm big new"), tokenizer, 6)
     assert cut == Row(whole.ids[:6], whole.learn[:6])
 
 
 def test_without_a_template_or_an_answer_all_but_the_first_token_is_learnt(
     tokenizer: Any, plain: Any
 ) -> None:
-    (row,) = rows_of(chat("red", "old"), plain, 400)
+    (row,) = cut_rows(chat("red", "old"), plain, 400)
     assert learnt(row, plain) == plain.decode(row.ids[1:])
     assert plain.decode(row.ids) == "red\nold"
-    (row,) = rows_of(chat("red"), tokenizer, 400)
+    (row,) = cut_rows(chat("red"), tokenizer, 400)
     assert row.learn == [False] + [True] * (len(row.ids) - 1)
 
 
 def test_a_prompt_is_what_stands_before_the_first_answer(plain: Any, tokenizer: Any) -> None:
-    assert plain.decode(prompt_of("red old", plain)) == "red old"
-    assert plain.decode(prompt_of(chat("red", "old", "warm"), plain)) == "red"
-    assert tokenizer.decode(prompt_of(chat("red", "old"), tokenizer)) == "<|user|> red<|assistant|>"
+    assert plain.decode(first_prompt("red old", plain)) == "red old"
+    assert plain.decode(first_prompt(chat("red", "old", "warm"), plain)) == "red"
+    assert (
+        tokenizer.decode(first_prompt(chat("red", "old"), tokenizer)) == "<|user|> red<|assistant|>"
+    )
 
 
 # ---------------------------------------------------------------- files and datasets
@@ -612,7 +614,7 @@ def test_an_on_policy_source_learns_completions_and_not_prompts(
 
 
 def build(tokenizer: Any, folder: Path, teacher: Teacher | None = None, **section: Any) -> Source:
-    return source_of(section, tokenizer=tokenizer, max_length=64, folder=folder, teacher=teacher)
+    return build_source(section, tokenizer=tokenizer, max_length=64, folder=folder, teacher=teacher)
 
 
 def test_a_recipe_names_its_source(
@@ -744,7 +746,7 @@ def test_a_pretrained_model_writes_its_own_training_stories(tmp_path: Path) -> N
         "temperatures": [0, 0.7],
         "batch_size": 24,
     }
-    source = source_of(
+    source = build_source(
         section, tokenizer=tokenizer, max_length=512, folder=tmp_path, teacher=teacher
     )
     stories = [str(tokenizer.decode(row.ids[1:])) for row in source.rows(0) + source.held_out(4)]

@@ -1,0 +1,205 @@
+"""Names and docstrings of the source use the words of docs/glossary.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("decoders", "training", "specbench_tasks")
+"""The folders that are held to the words; `bench` is to follow."""
+
+NO_NOUNS = frozenset(
+    re.findall(
+        r"\w+",
+        """asked began begun bought dealt fallen found given gone got grown had held his its judged
+        known made meant mine needed offered opened others ours own refused said stood stored taken
+        taught their theirs these those told wanted watched what which who whose""",
+    )
+)
+"""Participles and pronouns that name nothing: neither a whole name nor the noun at its end."""
+SUPERLATIVES = frozenset({"fewest", "latest", "least", "most"})
+"""Words of limits, which are called `max_` and `min_`, in no part of a name."""
+LIMITS = frozenset({"largest", "longest", "shortest", "smallest", "surest", "widest"})
+PREDICATES = frozenset({"are", "has", "is", "num", "was"})
+"""Words after which a participle is no noun, as in `is_known`."""
+ALLOWED = {
+    "given": ("`gathering` of bench/cli passes options by it", ["training/cli.py"]),
+    "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
+    "most": (
+        "the parameter of drafters (docs/adding-a-decoder.md)",
+        ["decoders/core/drafting/drafter.py"],
+    ),
+    "own": ("a key of a recipe's [blocks]", ["training/adapter/blocks.py"]),
+    "shortest": ("an option of `lookup`", ["decoders/lookup.py"]),
+    "stored": (
+        "a key of recipes",
+        ["training/adapter/recipe.py", "training/draft.py", "training/heads/recipe.py"],
+    ),
+}
+"""Names that stay because they are a contract: why, and where (`most`: in every drafter)."""
+NO_OPENINGS = re.compile(r"(Of|What|Whether)\b")
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that a module defines or assigns, with their lines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name, node.lineno
+            case ast.arg():
+                yield node.arg, node.lineno
+            case ast.Name(ctx=ast.Store()):
+                yield node.id, node.lineno
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr, node.lineno
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, node.lineno
+
+
+def words(name: str) -> list[str]:
+    """Split a name into its words, in lower case."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)]
+
+
+def banned(name: str) -> bool:
+    """Tell whether a name uses a word as no name should."""
+    parts = words(name)
+    if not parts:
+        return False
+    is_noun = len(parts) == 1 or parts[0] not in PREDICATES
+    return (
+        (is_noun and parts[-1] in NO_NOUNS)
+        or bool(SUPERLATIVES & {*parts})
+        or (len(parts) == 1 and parts[0] in LIMITS)
+    )
+
+
+def is_allowed(name: str, file: str) -> bool:
+    """Tell whether a name is a contract of a file."""
+    return name in ALLOWED and (name == "most" or file in ALLOWED[name][1])
+
+
+def bad_names(source: str, file: str = "") -> list[str]:
+    """Return the names of a module that break the rules, with their lines."""
+    tree = ast.parse(source)
+    bad = [
+        f"{file}:{line} {name}"
+        for name, line in sorted({*names(tree)}, key=lambda each: each[1])
+        if banned(name) and not is_allowed(name, file)
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and re.search(r"\w_of$|^_*of_", node.name):
+            bad.append(f"{file}:{node.lineno} {node.name}")
+    return bad
+
+
+def bad_openings(source: str, file: str = "") -> list[str]:
+    """Return the first lines of docstrings that break the rules."""
+    bad = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | _Definition) and (text := ast.get_docstring(node)):
+            line = text.splitlines()[0]
+            if ";" in line or not line.endswith(".") or NO_OPENINGS.match(line):
+                bad.append(f"{file}:{getattr(node, 'lineno', 1)} {line}")
+    return bad
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Return the text of every file of the folders by its path."""
+    files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
+    return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_use_the_words_of_the_glossary(folder: str) -> None:
+    files = {file: text for file, text in sources().items() if file.startswith(f"{folder}/")}
+    assert files
+    bad = [line for file, text in files.items() for line in bad_names(text, file)]
+    assert not bad, "docs/glossary.md has other words for: " + "; ".join(bad)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_open_with_one_sentence(folder: str) -> None:
+    bad = [
+        line
+        for file, text in sources().items()
+        if file.startswith(f"{folder}/")
+        for line in bad_openings(text, file)
+    ]
+    assert not bad, "\n".join(bad)
+
+
+def test_every_exception_is_still_needed() -> None:
+    for name, (reason, files) in ALLOWED.items():
+        assert reason
+        for file in files:
+            assert name in {each for each, _ in names(ast.parse(sources()[file]))}, (name, file)
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for file, text in sources().items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(file)
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_the_glossary_lists_the_banned_words_and_stays_short() -> None:
+    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    table = "\n".join(lines).split("## Words that are not used in names")[1]
+    for word in ("told", "asked", "known", "made", "given", "most", "fewest", "x_of"):
+        assert f"`{word}`" in table, word
+    assert len(lines) <= 80
+
+
+@pytest.mark.parametrize(
+    ("line", "is_bad"),
+    [
+        ("told = 1", True),
+        ("self._asked = 1", True),
+        ("def f(known): ...", True),
+        ("for own in (): ...", True),
+        ("class Judged: ...", True),
+        ("tokens_given = 1", True),
+        ("_FEWEST = 1", True),
+        ("MOST_DRAFTS = 1", True),
+        ("longest = 1", True),
+        ("def rows_of(x): ...", True),
+        ("def of_rows(x): ...", True),
+        ("if found := 1: ...", True),
+        ("most = 1", False),  # the contract of drafters
+        ("is_known = 1", False),
+        ("known_words = 1", False),
+        ("longest_path = 1", False),
+        ("power_of_two = 1", False),
+        ("def of(cls): ...", False),
+        ("print(told)", False),
+    ],
+)
+def test_banned_words_are_found(line: str, is_bad: bool) -> None:
+    assert bool(bad_names(line, "decoders/hf.py")) == is_bad
+
+
+@pytest.mark.parametrize(
+    ("line", "is_bad"),
+    [
+        ("Return the rows.", False),
+        ("Return the rows; None if there are none.", True),
+        ("Return the rows", True),
+        ("Of a call: its rows.", True),
+        ("Whether a call has rows.", True),
+        ("What a call has.", True),
+    ],
+)
+def test_telegrams_are_found(line: str, is_bad: bool) -> None:
+    assert bool(bad_openings(f'def f():\n    """{line}"""')) == is_bad

@@ -17,7 +17,8 @@ from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.cell_data import CellData
 from bench.stats.limit import SHAPE
-from bench.stats.metrics import number_of
+from bench.stats.metric import Metric
+from bench.stats.metrics import compute
 from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, family_order
@@ -262,13 +263,19 @@ def _counters(data: CellData) -> Values:
     tally = data.tally
     draft_calls = [sum(r.steps.draft_calls) for r in data.timed if r.steps is not None]
     return {
-        **{name: number_of(each, data) for name, each in GATED.items()},
+        **{name: _number(each, data) for name, each in GATED.items()},
         "calls": tally.target_calls,
         "rows": tally.later_rows,
         "draft_calls": sum(draft_calls),
         "emitted": tally.emitted,
         "accepted": tally.accepted,
     }
+
+
+def _number(metric: Metric, data: CellData) -> float | None:
+    """Compute one metric of a cell; None if it is unknown or no number."""
+    entry = compute(data, {metric.name: metric})[metric.name]
+    return entry if isinstance(entry, int | float) else None
 
 
 def _quality(records: Sequence[SampleRecord], base: RunSnapshot) -> Values:

@@ -27,8 +27,8 @@ from bench.stats import decompose, ends, further_tables, latency, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metrics import judged, rows_of
-from bench.stats.quality import gold_answers
+from bench.stats.metrics import rows_of
+from bench.stats.quality import gold_answers, with_telling_quality
 from bench.stats.speedups import Speedups
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
@@ -66,8 +66,8 @@ class Findings:
 
     @cached_property
     def judged(self) -> pd.DataFrame:
-        """The summary that the report shows, see `bench.stats.metrics.judged`."""
-        return judged(self.summary)
+        """The summary that the report shows, see `bench.stats.quality.with_telling_quality`."""
+        return with_telling_quality(self.summary)
 
     @cached_property
     def floor(self) -> Estimate:

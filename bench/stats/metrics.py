@@ -17,23 +17,9 @@ import pandas as pd
 from bench.stats import counters, parallel_counters, times
 from bench.stats.cell_data import CellData
 from bench.stats.intervals import Estimate
-from bench.stats.metric import (
-    FACTOR,
-    JOULES,
-    MEGABYTES,
-    MILLISECONDS,
-    NATS,
-    PER_SECOND,
-    SHARE,
-    Gated,
-    Heading,
-    Metric,
-    Paper,
-    end,
-    metric,
-    metrics_of,
-)
+from bench.stats.metric import Gated, Heading, Metric, Paper, end, metric, metrics_of
 from bench.stats.quality import scored
+from bench.stats.units import FACTOR, JOULES, MEGABYTES, MILLISECONDS, NATS, PER_SECOND, SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,19 +448,6 @@ def compute(data: CellData, metrics: Mapping[str, Metric] = METRICS) -> dict[str
         name: getattr(entry, metrics[name].end) if isinstance(entry, Estimate) else entry
         for name, entry in entries.items()
     }
-
-
-def number_of(metric: Metric, data: CellData) -> float | None:
-    """Compute one metric of a cell; None if it is unknown or no number."""
-    entry = compute(data, {metric.name: metric})[metric.name]
-    return entry if isinstance(entry, int | float) else None
-
-
-def judged(summary: pd.DataFrame) -> pd.DataFrame:
-    """Replace quality in the `all` rows by quality over the families that can show a loss."""
-    told = summary["quality_tells"].notna() & summary["family"].eq("all")
-    columns = {f"quality{end}": summary[f"telling_quality{end}"] for end in ("", "_low", "_high")}
-    return summary.assign(**{name: summary[name].mask(told, c) for name, c in columns.items()})
 
 
 def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:

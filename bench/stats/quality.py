@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas as pd
+
 from bench.records.plan import Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
@@ -118,3 +120,12 @@ def _clipped(estimate: Estimate) -> Estimate:
     if estimate.low is None or estimate.high is None:
         return estimate
     return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
+
+
+def with_telling_quality(summary: pd.DataFrame) -> pd.DataFrame:
+    """Replace quality in the `all` rows by quality over the families that can show a loss."""
+    is_telling = summary["quality_tells"].notna() & summary["family"].eq("all")
+    columns = {f"quality{end}": summary[f"telling_quality{end}"] for end in ("", "_low", "_high")}
+    return summary.assign(
+        **{name: summary[name].mask(is_telling, c) for name, c in columns.items()}
+    )

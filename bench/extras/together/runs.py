@@ -18,7 +18,8 @@ from bench.records.plan import BASELINE, Plan
 from bench.report.figures.runs import RunNumbers
 from bench.report.tables.setting import hardware, model_of
 from bench.stats.further_tables import Rivals, rivals
-from bench.stats.metrics import judged, rows_of
+from bench.stats.metrics import rows_of
+from bench.stats.quality import with_telling_quality
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, summarise
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
@@ -98,7 +99,8 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 
 def summary_of(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
-    return judged(summarise(side.records, Plan(cells=side.planned), side.gold, side.status.found))
+    plan = Plan(cells=side.planned)
+    return with_telling_quality(summarise(side.records, plan, side.gold, side.status.found))
 
 
 def refuse_invalid(side: RunSnapshot) -> None:

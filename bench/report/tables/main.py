@@ -22,9 +22,10 @@ from bench.report.tables.table import (
     step_length,
 )
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metric import FACTOR, Heading, Metric
+from bench.stats.metric import Heading, Metric
 from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, rows_of
 from bench.stats.summary import ALL
+from bench.stats.units import FACTOR
 from bench.text import counted
 
 DETERMINED = 0.1

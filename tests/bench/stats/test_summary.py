@@ -13,7 +13,7 @@ from bench.plan.select import build_decoder
 from bench.records.plan import Cell, Plan
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.stats import further_tables, metrics, summary
+from bench.stats import further_tables, quality, summary
 from bench.stats.intervals import ratio_of_sums
 from bench.stats.workers import noise_floor
 from decoders.core.types import Sampling
@@ -158,8 +158,8 @@ def test_a_family_in_which_nobody_is_scored_leaves_quality_over_all_as_it_is(rec
     rows += answers(record, "spec", summarization=0.7, mt_bench=None)
     rows += [record(decoder, family="rag") for decoder in ("ar", "spec")]  # timed, never scored
     frame = summary.summarise(rows, PLAN)
-    for decoder, quality in (("ar", 0.9), ("spec", 0.7)):
-        assert row(frame, decoder)["quality"] == pytest.approx(quality)
+    for decoder, score in (("ar", 0.9), ("spec", 0.7)):
+        assert row(frame, decoder)["quality"] == pytest.approx(score)
         assert row(frame, decoder)["quality_metric"] == "1 family"
         assert pd.isna(row(frame, decoder, "mt_bench")["quality"])
 
@@ -321,7 +321,7 @@ def test_the_mean_of_scores_that_tell_leaves_out_those_at_ars_floor(record: Make
     assert row(frame, "nar")["telling_quality"] == pytest.approx(0.9)
     assert row(frame, "ar")["telling_quality"] == 1
     assert pd.isna(row(frame, "nar", "qa")["telling_quality"])
-    judged = metrics.judged(frame)
+    judged = quality.with_telling_quality(frame)
     assert row(judged, "nar")["quality"] == pytest.approx(0.9)
     assert row(judged, "nar", "qa")["quality"] == pytest.approx(0.2)
     untold = summary.summarise(scored("nar", 0.2, 0.9), PLAN)

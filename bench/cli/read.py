@@ -69,7 +69,7 @@ def _report_together(
         raise UsageError(line)
     folder = folder or output / TOGETHER
     code = extra("bench.jobs", "report-together")(names, output, folder, options.console())
-    _say_where(folder)
+    typer.echo(f"{folder / 'report.html'}  {folder / 'report.md'}  {folder / 'figures'}")
     return int(code)
 
 
@@ -117,7 +117,3 @@ def print_run(run_dir: Path) -> int:
     code = print_findings(Findings(load_run(run_dir)), console)
     print_next(run_dir, console)
     return int(code)
-
-
-def _say_where(run_dir: Path) -> None:
-    typer.echo(f"{run_dir / 'report.html'}  {run_dir / 'report.md'}  {run_dir / 'figures'}")

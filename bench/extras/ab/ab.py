@@ -131,7 +131,19 @@ class _AbRun:
                     done = repeat + 1
                 if done == self.num_repeats:
                     self._quality(arms)
-                    self._finish(arms)
+                    for arm in arms:
+                        answer = arm.process.ask("finish", lines=self.lines[arm.name])
+                        write_json(arm.folder / VOCABULARY, answer["pieces"], indent=0)
+                        run = load_run(arm.folder)
+                        found = parse(tuple[Difference, ...], answer["differences"], arm.name)
+                        status = self._status(
+                            arm.folder,
+                            COMPLETE,
+                            differences=found,
+                            floor=answer["floor"] and parse(Floor, answer["floor"], arm.name),
+                            num_records=len(run.records),
+                        )
+                        write_status(arm.folder, judge(replace(run, status=status)))
 
     @property
     def num_repeats(self) -> int:
@@ -217,20 +229,6 @@ class _AbRun:
                 busiest = max(loads, key=lambda load: load["other_cores"] or 0.0)
                 writer.event(busiest.pop("event"), **busiest)
         self.lines[arm.name] += records
-
-    def _finish(self, arms: Sequence[_AbSide]) -> None:
-        for arm in arms:
-            answer = arm.process.ask("finish", lines=self.lines[arm.name])
-            write_json(arm.folder / VOCABULARY, answer["pieces"], indent=0)
-            run = load_run(arm.folder)
-            status = self._status(
-                arm.folder,
-                COMPLETE,
-                differences=parse(tuple[Difference, ...], answer["differences"], arm.name),
-                floor=answer["floor"] and parse(Floor, answer["floor"], arm.name),
-                num_records=len(run.records),
-            )
-            write_status(arm.folder, judge(replace(run, status=status)))
 
     def _status(self, folder: Path, how: str, **facts: Any) -> RunStatus:
         return RunStatus(

@@ -145,12 +145,18 @@ class _Measurement:
         total, done = len(wanted) * self._grid.rounds, len(visits)
         self._progress.start("calls", total, min(done, total))
         for number in range(self._grid.rounds):
-            self._read_machine(number)
+            for probe in self._subject.probes:
+                if not {(what, number) for what in probe.what} <= self._calls.readings.keys():
+                    value = probe.per_second(self._subject.clock)
+                    for what in probe.what:
+                        self._keep(Reading(what=what, round=number, value=value))
             before = len(visits)
             for group in _in_order(by_sequences, number):
                 self._visit_all(_in_order(group, number), number)
             if len(visits) > before:
-                self._read_load(number)
+                other = None if self._subject.lap is None else self._subject.lap().other_cores
+                if other is not None and ("other_cores", number) not in self._calls.readings:
+                    self._keep(Reading(what="other_cores", round=number, value=other))
         try:
             self._replay()
         except (RuntimeError, ValueError) as error:  # raised by compilers
@@ -175,19 +181,6 @@ class _Measurement:
                 self._keep(LeftOut(cell=cell, reason=reason))
             elif needed > room:
                 self._keep(LeftOut(cell=cell, reason=f"{needed / 1e9:.1f} GB of memory"))
-
-    def _read_machine(self, number: int) -> None:
-        for probe in self._subject.probes:
-            if not {(what, number) for what in probe.what} <= self._calls.readings.keys():
-                value = probe.per_second(self._subject.clock)
-                for what in probe.what:
-                    self._keep(Reading(what=what, round=number, value=value))
-
-    def _read_load(self, number: int) -> None:
-        """Record the machine's other load in a round that has just been measured in part."""
-        other = None if self._subject.lap is None else self._subject.lap().other_cores
-        if other is not None and ("other_cores", number) not in self._calls.readings:
-            self._keep(Reading(what="other_cores", round=number, value=other))
 
     def _visit_all(self, cells: Sequence[CostCell], number: int) -> None:
         """Visit the cells of one number of sequences."""

@@ -45,7 +45,12 @@ def open_subject(
 
     def opened(run: ResolvedRun) -> HFModel:
         made = _random(run.config, device, shape) if shape else _loaded(run.config, device)
-        return _tried(made)
+        cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
+        if made.facts["compiled"]:
+            with Sequences(made, cells) as sequences:
+                for cell in cells:
+                    made.forward(sequences.calls(cell))
+        return made
 
     model = open_compiled(ResolvedRun(config=config, decoders={}), opened, note)
     facts = {**model.facts, "random_weights": shape is not None}
@@ -109,16 +114,6 @@ def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
         "compile": bool(config.compile),
         "quantized": config.quantize,
     }
-
-
-def _tried(model: HFModel) -> HFModel:
-    """Make the graphs of one sequence, if any, to find out now whether they can be made."""
-    cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
-    if model.facts["compiled"]:
-        with Sequences(model, cells) as sequences:
-            for cell in cells:
-                model.forward(sequences.calls(cell))
-    return model
 
 
 def work_of(model: HFModel) -> Work:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,8 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         parts = (read_json(run / MANIFEST) or {}).get("parts", ())
     except BenchError as error:
         return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
+    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
+    work = json.dumps([asked, env.dtype, *parts], sort_keys=True, default=str)
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
@@ -100,7 +102,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "device": env.gpu_name or env.machine.cpu or env.device,
         "dtype": env.dtype,
         "key": env.comparability_key,
-        "series": _series_name(config, env.dtype, parts),
+        "series": hashlib.sha256(work.encode()).hexdigest()[:8],  # of one work and model
     }
     summary = _summary(run / "summary.csv")
     return [facts | row for row in summary] or [facts]
@@ -115,13 +117,6 @@ def _summary(file: Path) -> list[dict[str, Any]]:
     chosen = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
     rows: list[dict[str, Any]] = json.loads(chosen.to_json(orient="records"))
     return rows
-
-
-def _series_name(config: Mapping[str, Any], dtype: str | None, parts: Iterable[str]) -> str:
-    """Return eight hexadecimal digits that identify work (a part's own) and model: one curve."""
-    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
-    text = json.dumps([asked, dtype, *parts], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:

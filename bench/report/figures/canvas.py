@@ -44,7 +44,12 @@ def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict
     with styled():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, the same in every format
-        _round_positions(figure)
+        for axes in figure.axes:
+            left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
+            axes.set_position((left, bottom, width, height))
+        for text in figure.texts:
+            x, y = text.get_position()
+            text.set_position((round(x, 6), round(y, 6)))
         for kind in kinds:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=200, metadata=undated.get(kind))
@@ -67,16 +72,6 @@ def palette_png(png: bytes) -> bytes:
     image = Image.open(io.BytesIO(png)).convert("RGB")
     image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
     return buffer.getvalue()
-
-
-def _round_positions(figure: Figure) -> None:
-    """Round positions, because the layout's last bits differ between processes."""
-    for axes in figure.axes:
-        left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
-        axes.set_position((left, bottom, width, height))
-    for text in figure.texts:
-        x, y = text.get_position()
-        text.set_position((round(x, 6), round(y, 6)))
 
 
 def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:

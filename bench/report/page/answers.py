@@ -106,14 +106,11 @@ def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
     for record in records:
         if record.kind == "timing" and record.decoder != SECOND_BASELINE:
             repeats[record.prompt][record.repeat][record.decoder] = record
-    return {
-        prompt: min(tries.items(), key=lambda item: (_num_errors(item[1]), item[0]))[1]
-        for prompt, tries in repeats.items()
-    }
 
+    def rank(repeat: tuple[int, _Decoders]) -> tuple[int, int]:
+        return sum(record.error is not None for record in repeat[1].values()), repeat[0]
 
-def _num_errors(answers: _Decoders) -> int:
-    return sum(record.error is not None for record in answers.values())
+    return {prompt: min(tries.items(), key=rank)[1] for prompt, tries in repeats.items()}
 
 
 def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:

@@ -138,7 +138,18 @@ class _Measurement:
 
     def run(self) -> str | None:
         """Measure all rounds, then the replay; if nothing can be replayed, return the reason."""
-        self._leave_out_what_cannot_be()
+        model, facts = self._subject.model, self._subject.facts
+        room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
+        for cell in self._grid.cells:
+            if cell in self._calls.left_out or cell in reached:
+                continue
+            cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
+            needed = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
+            if cell.context + cell.rows > model.max_length:
+                reason = f"beyond the model's {model.max_length} tokens"
+                self._keep(LeftOut(cell=cell, reason=reason))
+            elif needed > room:
+                self._keep(LeftOut(cell=cell, reason=f"{needed / 1e9:.1f} GB of memory"))
         visits = self._calls.visits
         wanted = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
         by_sequences = [list(g) for _, g in groupby(wanted, key=lambda cell: cell.sequences)]
@@ -166,21 +177,6 @@ class _Measurement:
     def _keep(self, event: Event) -> None:
         self._writer.event(event.event, **asdict(event))
         self._calls.add(event)
-
-    def _leave_out_what_cannot_be(self) -> None:
-        """Leave out cells that exceed the model's context or the memory."""
-        model, facts = self._subject.model, self._subject.facts
-        room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
-        for cell in self._grid.cells:
-            if cell in self._calls.left_out or cell in reached:
-                continue
-            cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
-            needed = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
-            if cell.context + cell.rows > model.max_length:
-                reason = f"beyond the model's {model.max_length} tokens"
-                self._keep(LeftOut(cell=cell, reason=reason))
-            elif needed > room:
-                self._keep(LeftOut(cell=cell, reason=f"{needed / 1e9:.1f} GB of memory"))
 
     def _visit_all(self, cells: Sequence[CostCell], number: int) -> None:
         """Visit the cells of one number of sequences."""

@@ -129,23 +129,21 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     if history.empty:
         line = f"{folder} holds no run; bench index takes the parent of run folders"
         raise UsageError(line)
-    made = {HISTORY: parquet_bytes(history), INDEX: page_of(history, folder)}
-    return write_files(folder, made)[-1], history
-
-
-def page_of(history: pd.DataFrame, folder: Path) -> bytes:
-    """Return the HTML of a history; runs link to their reports in `folder`."""
     runs = map(_known, history.drop_duplicates("run").to_dict("records"))
     lines = [_line(run, history, folder) for run in runs]
     latest = {str(line["branch"] or UNKNOWN): line for line in lines}
-    return render(
-        "index.html.jinja",
-        title=f"Runs in {folder.resolve().name}",
-        branches=sorted(latest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
-        lines=lines[::-1],
-        series=list(_series(history)),
-        headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
-    )
+    made = {
+        HISTORY: parquet_bytes(history),
+        INDEX: render(
+            "index.html.jinja",
+            title=f"Runs in {folder.resolve().name}",
+            branches=sorted(latest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
+            lines=lines[::-1],
+            series=list(_series(history)),
+            headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
+        ),
+    }
+    return write_files(folder, made)[-1], history
 
 
 def _known(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -86,7 +86,9 @@ class DecoderLM(LM):  # type: ignore[misc]
                 failed.append(outcome)
                 return
             at = indices[index]
-            texts[at] = cut(self._setup.text(outcome.tokens), until)
+            texts[at] = self._setup.text(outcome.tokens)
+            for string in filter(None, until):
+                texts[at] = texts[at].split(string)[0]
             facts = {"task": requests[at].task_name, "doc": requests[at].doc_id}
             facts["prompt"] = ids_hash(prompts[index])
             self._write({**facts, "tokens": outcome.tokens, "text": texts[at]})
@@ -117,7 +119,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         sampled = given.get("do_sample", bool(temperature))
         own = self._setup.sampling
         try:
-            special = set(self._tokenizer.all_special_ids)
+            special = set(self._tokenizer.all_special_ids)  # an answer's text hides these
             encoded = [
                 self._tokenizer.encode(text, add_special_tokens=False) for text in strings if text
             ]
@@ -180,14 +182,6 @@ class DecoderLM(LM):  # type: ignore[misc]
         """Keep the last `most` ids, as lm-eval's own models cut prompts."""
         self.num_cut += len(ids) > most
         return ids[max(0, len(ids) - most) :]
-
-
-def cut(text: str, until: Sequence[str]) -> str:
-    """Return a text cut at the first occurrence of any of the strings."""
-    for string in until:
-        if string:
-            text = text.split(string)[0]
-    return text
 
 
 def ending_at(

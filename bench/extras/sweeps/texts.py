@@ -88,17 +88,13 @@ def write_sweep(
     lines = ["# A sweep", "", f"{done}, in `points/`. Numbers: [{SUMMARY}]({SUMMARY}).", ""]
     left_out = []
     values = {axis: [point.values.get(axis) for point in points] for axis in axes}
-    for curve in (
-        *HEADLINES,
-        *other_curves(
-            [
-                axis
-                for axis, given in values.items()
-                if not any(isinstance(value, bool) for value in given)
-                and pd.to_numeric(pd.Series(given, dtype=object), errors="coerce").nunique() > 1
-            ]
-        ),
-    ):
+    numeric = [
+        axis
+        for axis, given in values.items()
+        if not any(isinstance(value, bool) for value in given)
+        and pd.to_numeric(pd.Series(given, dtype=object), errors="coerce").nunique() > 1
+    ]
+    for curve in (*HEADLINES, *other_curves(numeric)):
         name, drawn = curve.name, curve_figure(rows, curve, axes)
         if drawn is None:
             why = "nothing was measured along it" if curve.axis in axes else "not an axis"

@@ -55,7 +55,11 @@ def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict
             figure.savefig(buffer, format=kind, dpi=200, metadata=undated.get(kind))
             files[kind] = buffer.getvalue()
     if "png" in files:
-        files["png"] = palette_png(files["png"])
+        buffer = io.BytesIO()
+        # in 256 colours a PNG has a third of its size, and figures have few colours
+        image = Image.open(io.BytesIO(files["png"])).convert("RGB")
+        image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+        files["png"] = buffer.getvalue()
     return files
 
 
@@ -64,14 +68,6 @@ def figure_files(name: str, drawn: Drawn) -> dict[str, bytes]:
     figure, data = drawn
     files = {f"figures/{name}.{kind}": content for kind, content in render(figure).items()}
     return files | {f"figures/data/{name}.csv": csv_bytes(data)}
-
-
-def palette_png(png: bytes) -> bytes:
-    """Return a PNG in 256 colours, a third of its size; figures have few colours."""
-    buffer = io.BytesIO()
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
-    return buffer.getvalue()
 
 
 def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:

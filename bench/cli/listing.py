@@ -47,7 +47,16 @@ def facts_of(kind: str, parent: Path) -> list[Facts]:
         case "models":
             return [_model(model) for model in MODELS]
         case "tasks":
-            return [_task(info) for info in list_tasks()]
+            return [
+                {
+                    "task": info.name,
+                    "families": list(info.families),
+                    "conversations": info.num_conversations,
+                    "source": info.source,
+                    "licence": info.licence,
+                }
+                for info in list_tasks()
+            ]
         case "graphs":
             return [_graph(file) for file in sorted(graphs_folder().glob("*.pt2"))]
         case _:
@@ -106,16 +115,6 @@ def needs(cls: type[Decoder]) -> list[str]:
     assert isinstance(asked, tuple)
     names = {field.name: field.default for field in dataclasses.fields(cls)}
     return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in asked]
-
-
-def _task(info: Any) -> Facts:
-    return {
-        "task": info.name,
-        "families": list(info.families),
-        "conversations": info.num_conversations,
-        "source": info.source,
-        "licence": info.licence,
-    }
 
 
 def _model(model: Any) -> Facts:

@@ -34,43 +34,29 @@ def report(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write a run's tables, figures and report again, or one report about several runs."""
-    reference = given["reference"]
-    gc.disable()  # a large run has millions of numbers, and no reference cycles to collect
-    try:
-        if len(runs) == 1:
-            code = _report_one(runs[0], reference, folder, output, wide)
-        else:
-            code = _report_together(runs, reference, folder, output)
-    finally:
-        gc.enable()
-    raise typer.Exit(code)
-
-
-def _report_one(
-    name: str, reference: str | None, folder: Path | None, output: Path, wide: bool
-) -> int:
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, print_next, write_report
 
-    if folder is not None:
+    reference, console = given["reference"], options.console()
+    if folder is not None and len(runs) == 1:
         line = "--folder is for a report of several runs; one run's report is in its own folder"
         raise UsageError(line)
-    run_folder, console = find_run(name, output), options.console()
-    code = print_findings(write_report(run_folder, reference), console, wide=wide)
-    print_next(run_folder, console, wide=wide)
-    return int(code)
-
-
-def _report_together(
-    names: list[str], reference: str | None, folder: Path | None, output: Path
-) -> int:
-    if reference is not None:
+    if reference is not None and len(runs) > 1:
         line = "--reference is for a report of one run: bench report RUN --reference NAME"
         raise UsageError(line)
-    folder = folder or output / TOGETHER
-    code = extra("bench.jobs", "report-together")(names, output, folder, options.console())
-    _say_where(folder)
-    return int(code)
+    gc.disable()  # a large run has millions of numbers, and no reference cycles to collect
+    try:
+        if len(runs) == 1:
+            run_folder = find_run(runs[0], output)
+            code = print_findings(write_report(run_folder, reference), console, wide=wide)
+            print_next(run_folder, console, wide=wide)
+        else:
+            folder = folder or output / TOGETHER
+            code = extra("bench.jobs", "report-together")(runs, output, folder, console)
+            typer.echo(f"{folder / 'report.html'}  {folder / 'report.md'}  {folder / 'figures'}")
+    finally:
+        gc.enable()
+    raise typer.Exit(int(code))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -117,7 +103,3 @@ def print_run(run_dir: Path) -> int:
     code = print_findings(Findings(load_run(run_dir)), console)
     print_next(run_dir, console)
     return int(code)
-
-
-def _say_where(run_dir: Path) -> None:
-    typer.echo(f"{run_dir / 'report.html'}  {run_dir / 'report.md'}  {run_dir / 'figures'}")

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
-from bench.compare.judge import CellRegression, Comparison, Regression
+from bench.compare.judge import Comparison, Regression
 from bench.compare.show import both_sides, heading_of
 from bench.machine.source import repository_root
 from bench.records.plan import Cell
@@ -54,14 +54,10 @@ def findings(comparison: Comparison) -> Iterator[Finding]:
             yield Finding(cell.cell, "lossless", cell.verdict, notes)
         if cell.verdict is Regression.not_comparable and not comparison.unlike:
             yield Finding(cell.cell, "comparable", cell.verdict, notes)
-        yield from _measures(cell)
-
-
-def _measures(cell: CellRegression) -> Iterator[Finding]:
-    for measure in cell.measures:
-        notes = (both_sides(measure), measure.note) if measure.verdict in _ELEMENTS else ()
-        text = "; ".join(filter(None, notes))
-        yield Finding(cell.cell, heading_of(measure.name), measure.verdict, text)
+        for measure in cell.measures:
+            said = (both_sides(measure), measure.note) if measure.verdict in _ELEMENTS else ()
+            text = "; ".join(filter(None, said))
+            yield Finding(cell.cell, heading_of(measure.name), measure.verdict, text)
 
 
 def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:

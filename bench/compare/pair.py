@@ -6,7 +6,7 @@ answers that both sides finished, so that no side gains by failing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -29,7 +29,6 @@ _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
 Values = dict[str, float | None]
-Shared = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class PairedAnswers:
     base: tuple[SampleRecord, ...] = ()
     head: tuple[SampleRecord, ...] = ()
     num_base: int = 0
-    shared: Shared = field(default_factory=dict)
+    shared: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def coverage(self) -> float:
@@ -195,6 +194,10 @@ def join(pair: RunPair, cell: str) -> PairedAnswers:
     """Pair the answers of one decoder to the same prompts under the same repeat."""
     mine, other = _of(pair.base, cell), _of(pair.head, cell)
     pairs = [(ours, other[key]) for key, ours in mine.items() if key in other]
+    asked = {
+        name: [{prompt for kind, _, prompt, _ in keys if kind == name} for keys in (mine, other)]
+        for name in sorted(pair.base.passes & pair.head.passes)
+    }
     return PairedAnswers(
         base=tuple(ours for ours, _ in pairs),
         head=tuple(
@@ -202,16 +205,10 @@ def join(pair: RunPair, cell: str) -> PairedAnswers:
             for ours, theirs in pairs
         ),
         num_base=len(mine),
-        shared=_shared(mine, other, sorted(pair.base.passes & pair.head.passes)),
+        shared={
+            name: (len(ours & theirs), len(ours)) for name, (ours, theirs) in asked.items() if ours
+        },
     )
-
-
-def _shared(base: Collection[Key], head: Collection[Key], passes: Sequence[str]) -> Shared:
-    asked = {
-        name: [{prompt for kind, _, prompt, _ in keys if kind == name} for keys in (base, head)]
-        for name in passes
-    }
-    return {name: (len(ours & other), len(ours)) for name, (ours, other) in asked.items() if ours}
 
 
 def _of(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:

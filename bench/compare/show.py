@@ -141,22 +141,17 @@ def _remarks(comparison: Comparison) -> list[str]:
         if cell.num_changed:
             changed = counted(cell.num_changed, "answer")
             lines.append(f"{cell.cell}: {changed} changed (--diff shows them)")
-    lines += [*comparison.unjudged, *_codes(comparison)]
-    strict = comparison.gate.verdict.inconclusive == "fail"
-    if comparison.verdict is Regression.inconclusive and not (strict or comparison.invalid):
-        lines.append("an inconclusive result ends with 0; with --fail-inconclusive it ends with 4")
-    return lines
-
-
-def _codes(comparison: Comparison) -> list[str]:
-    """Say in one line which decoders' own code changed."""
     pairs = {cell.cell: (cell.base_code, cell.head_code) for cell in comparison.cells}
     shown = [
         f"{cell} {base} on both sides" if base == head else f"{cell} {base} -> {head}"
         for cell, (base, head) in pairs.items()
         if None not in (base, head) and (base != head or cell != BASELINE)
     ]
-    return [f"code of decoders: {', '.join(shown)}"] if shown else []
+    lines += [*comparison.unjudged, *([f"code of decoders: {', '.join(shown)}"] if shown else [])]
+    strict = comparison.gate.verdict.inconclusive == "fail"
+    if comparison.verdict is Regression.inconclusive and not (strict or comparison.invalid):
+        lines.append("an inconclusive result ends with 0; with --fail-inconclusive it ends with 4")
+    return lines
 
 
 def _columns(comparison: Comparison) -> list[str]:

@@ -153,21 +153,16 @@ def _run(step: Step, folder: Path, grace_s: float) -> Step:
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
         finally:
-            _end(process, grace_s)
+            if process.poll() is None:  # it can save its results, then it and its children end
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(grace_s)
+            with contextlib.suppress(ProcessLookupError):  # the group has ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     status = status or (Status.FAILED if process.returncode else Status.PASSED)
     seconds, code = time.monotonic() - began, process.returncode
     return read_figures(replace(step, status=status, exit_code=code, seconds=seconds), folder)
-
-
-def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Interrupt a running step, wait `grace_s` seconds, then kill it and all its children."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-    with contextlib.suppress(ProcessLookupError):  # the group has ended
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -57,6 +57,10 @@ def capture(
     `models` holds facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
     of their ``adapters`` by name.
     """
+    import torch
+
+    allowed = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION}
+    attention = tuple(n for n in allowed if allowed[n]) if device.startswith("cuda") else None
     env = Environment(
         schema=SCHEMA,
         device=device,
@@ -65,7 +69,15 @@ def capture(
         gpu=gpu_facts(gpu_handle(device), device),
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
-        torch=_torch_settings(device),
+        torch=TorchSettings(
+            threads=torch.get_num_threads(),
+            interop_threads=torch.get_num_interop_threads(),
+            deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+            matmul_precision=torch.get_float32_matmul_precision(),
+            cuda=torch.version.cuda,
+            cudnn_benchmark=torch.backends.cudnn.benchmark,
+            attention=attention,
+        ),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         git=git_state(ROOT),
         models=models_of(models),
@@ -118,6 +130,11 @@ def _version(package: str) -> str | None:
 
 
 def _machine() -> Machine:
+    quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    if not period:
+        quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
+        period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
+    allowed, of = _number(quota), _number(period)
     return Machine(
         system=platform.system(),
         release=platform.release(),
@@ -129,7 +146,7 @@ def _machine() -> Machine:
         governor=_first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         load_average=os.getloadavg(),
         memory_bytes=psutil.virtual_memory().total,
-        cgroup_cpus=_cgroup_cpus(),
+        cgroup_cpus=allowed / of if allowed and of and allowed > 0 else None,
         cgroup_memory_bytes=cgroup_memory_bytes(),
     )
 
@@ -157,16 +174,6 @@ def cgroup_memory_bytes() -> int | None:
     return _number(_first_line("/sys/fs/cgroup/memory.max"))
 
 
-def _cgroup_cpus() -> float | None:
-    """Return the CPU limit of the cgroup (v2, then v1); None without a limit."""
-    quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
-    if not period:
-        quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
-        period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
-    allowed, of = _number(quota), _number(period)
-    return allowed / of if allowed and of and allowed > 0 else None
-
-
 def _lines(path: str) -> list[str] | None:
     try:
         return Path(path).read_text(encoding="utf-8").splitlines()
@@ -181,18 +188,3 @@ def _first_line(path: str) -> str | None:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.lstrip("-").isdigit() else None
-
-
-def _torch_settings(device: str) -> TorchSettings:
-    import torch
-
-    allowed = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION}
-    return TorchSettings(
-        threads=torch.get_num_threads(),
-        interop_threads=torch.get_num_interop_threads(),
-        deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
-        matmul_precision=torch.get_float32_matmul_precision(),
-        cuda=torch.version.cuda,
-        cudnn_benchmark=torch.backends.cudnn.benchmark,
-        attention=tuple(n for n in allowed if allowed[n]) if device.startswith("cuda") else None,
-    )

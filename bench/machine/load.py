@@ -67,14 +67,10 @@ class LoadWatch:
                 continue
         self._time_s = time.perf_counter()
         self._used_s = used_s
-        self._throttles = _thermal_events()
-
-
-def _thermal_events() -> int | None:
-    counts = []
-    for file in _CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
-        try:
-            counts.append(int(file.read_text()))
-        except (OSError, ValueError):
-            continue
-    return sum(counts) if counts else None
+        counts = []
+        for file in _CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
+            try:
+                counts.append(int(file.read_text()))
+            except (OSError, ValueError):
+                continue
+        self._throttles = sum(counts) if counts else None

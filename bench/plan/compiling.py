@@ -18,7 +18,7 @@ from bench.plan.devices import open_device
 from bench.plan.labels import Note
 from bench.plan.numerics import uses_tiles
 from bench.plan.select import ResolvedRun
-from bench.plan.setup import Arm, Opener, Setup
+from bench.plan.setup import Opener, Setup
 from bench.progress import Progress
 from bench.text import counted
 from decoders.core.decoder import SelfDriven
@@ -45,7 +45,15 @@ def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Opened], not
     """
     asked = run.config.compile
     if asked is None and os.environ.get(_SWITCH) != "1":
-        why = _eager_because(run)
+        config = run.config
+        reasons = (
+            (uses_tiles(run), "row-invariant numerics cannot be compiled yet"),
+            (config.device_map is not None, "--device-map cannot be compiled"),
+            (config.quantize is not None, f"{config.quantize} weights compile only with --compile"),
+        )
+        why = next((why for holds, why in reasons if holds), None)
+        if why is None and open_device(config.device).type != "cuda":  # CUDA captures calls
+            why = None if has_products() else missing_compiler()  # what is compiled needs none
         try:
             if why is None:
                 return opener(run.with_values(compile=True))
@@ -63,19 +71,6 @@ def open_with_graphs(run: ResolvedRun, opener: Opener, progress: Progress) -> Se
     return open_compiled(run, lambda run: make_graphs(opener(run), progress), progress.note)
 
 
-def _eager_because(run: ResolvedRun) -> str | None:
-    config = run.config
-    reasons = (
-        (uses_tiles(run), "row-invariant numerics cannot be compiled yet"),
-        (config.device_map is not None, "--device-map cannot be compiled"),
-        (config.quantize is not None, f"{config.quantize} weights compile only with --compile"),
-    )
-    why = next((why for holds, why in reasons if holds), None)
-    if why is None and open_device(config.device).type != "cuda":  # CUDA captures calls
-        why = None if has_products() else missing_compiler()  # what is compiled needs none
-    return why
-
-
 def make_graphs(setup: Setup, progress: Progress) -> Setup:
     """If calls are compiled, make each decoder's graphs by answering a text; record the graphs.
 
@@ -91,7 +86,13 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
         models = arms[cell].models
         graphs[cell] -= models.num_graphs
         with Stopwatch(setup.clock) as watch:
-            _answer(setup, arms[cell])
+            arm = arms[cell]
+            most, at_once = setup.config.batch_size, _batch_sizes(setup)
+            sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
+            scheduler = Scheduler(arm.decoder, arm.models, sampling, most)
+            for outcome in [each for num in at_once for each in scheduler.run([_TEXT] * num)]:
+                if isinstance(outcome, NoGraphError):
+                    raise outcome
         graphs[cell] += models.num_graphs
         seconds[cell] += watch.total_s
 
@@ -130,13 +131,3 @@ def _check_graphs(setup: Setup) -> None:
 def _batch_sizes(setup: Setup) -> list[int]:
     most = setup.config.batch_size
     return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
-
-
-def _answer(setup: Setup, arm: Arm) -> None:
-    """Let a decoder answer a text at every batch size; raise a `NoGraphError` that occurs."""
-    most, at_once = setup.config.batch_size, _batch_sizes(setup)
-    sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
-    scheduler = Scheduler(arm.decoder, arm.models, sampling, most)
-    for outcome in [each for num in at_once for each in scheduler.run([_TEXT] * num)]:
-        if isinstance(outcome, NoGraphError):
-            raise outcome

@@ -86,7 +86,9 @@ def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -
         found = Checked(outcome=CLAIMED, note=str(error))
     progress.step(name)
     if file is not None and found.outcome != CLAIMED:
-        _write(file, found)
+        with contextlib.suppress(OSError, BenchError):  # a read-only cache keeps nothing
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, dataclasses.asdict(found))
     return found
 
 
@@ -100,7 +102,13 @@ def examine(decoder: Decoder, sampled: bool) -> Checked:
     draws = draws and not by_itself
     note = failed = None
     try:
-        note = _on_tables(decoder, draws)
+        for check in checks.equality_checks(decoder):
+            try:
+                check(decoder)
+            except checks.StepsDifferError as error:  # no matter of losslessness
+                note = str(error)
+        if draws:
+            checks.check_distribution(decoder)
     except TimeoutError:
         raise
     except Exception as error:
@@ -119,19 +127,6 @@ def examine(decoder: Decoder, sampled: bool) -> Checked:
         line = "it runs a loop of its own, too slow to draw from; `bench verify` tests it"
         return Checked(outcome=CLAIMED, note=line)
     return Checked(outcome=VERIFIED, note=note)
-
-
-def _on_tables(decoder: Decoder, draws: bool) -> str | None:
-    """Run the checks on tables; return a remark on steps, which are no matter of losslessness."""
-    note = None
-    for check in checks.equality_checks(decoder):
-        try:
-            check(decoder)
-        except checks.StepsDifferError as error:
-            note = str(error)
-    if draws:
-        checks.check_distribution(decoder)
-    return note
 
 
 def _file_of(decoder: Decoder, sampled: bool) -> Path | None:
@@ -164,10 +159,3 @@ def _read(file: Path) -> Checked | None:
         return Checked(outcome=str(data["outcome"]), note=None if note is None else str(note))
     except (OSError, ValueError, KeyError, TypeError):  # it is checked again
         return None
-
-
-def _write(file: Path, found: Checked) -> None:
-    """Keep an outcome; a cache that cannot be written to keeps nothing."""
-    with contextlib.suppress(OSError, BenchError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, dataclasses.asdict(found))

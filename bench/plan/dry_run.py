@@ -42,7 +42,18 @@ def dry_run(
     lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
     if setup.config.compile:
         lines += _on_compiling(bool(missing))
-    return [*describe(plan), *_first(setup, timed[0]), computed_in(config, setup.config), *lines]
+    prompt = timed[0]
+    text = str(setup.tokenizer.decode(list(prompt.ids)))
+    if len(text) > _MAX_TEXT:
+        half = _MAX_TEXT // 2
+        text = f"{text[:half]} […] {text[-half:]}"
+    head = f"the first prompt, {prompt.name} ({prompt.family}, {len(prompt.ids)} tokens):"
+    return [
+        *describe(plan),
+        *[head, *(f"  {printable(row)}" for row in text.splitlines())],
+        computed_in(config, setup.config),
+        *lines,
+    ]
 
 
 def _on_compiling(is_missing: bool) -> list[str]:
@@ -71,16 +82,6 @@ def describe(plan: Plan) -> list[str]:
 def _per_family(prompts: Sequence[PlannedPrompt]) -> str:
     counts = Counter(prompt.family for prompt in prompts)
     return ", ".join(f"{family} {num}" for family, num in counts.items())
-
-
-def _first(setup: Setup, prompt: Prompt) -> list[str]:
-    """Return lines with the first prompt as the model receives it, special tokens included."""
-    text = str(setup.tokenizer.decode(list(prompt.ids)))
-    if len(text) > _MAX_TEXT:
-        half = _MAX_TEXT // 2
-        text = f"{text[:half]} […] {text[-half:]}"
-    head = f"the first prompt, {prompt.name} ({prompt.family}, {len(prompt.ids)} tokens):"
-    return [head, *(f"  {printable(row)}" for row in text.splitlines())]
 
 
 def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]:

@@ -34,8 +34,10 @@ _MEASURING = (
 
 def identity_of(setup: Setup) -> dict[str, str | None]:
     """Return the hashes of ``code``, ``target``, ``draft`` and ``adapter``."""
+    files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
+    brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
     return {
-        "code": _code_hash(setup),
+        "code": source_hash([*files, *sorted(brought - set(files))]),
         "target": _facts_hash(setup.facts.get("target")),
         "draft": _facts_hash(setup.facts.get("draft")),
         "adapter": _facts_hash(setup.facts.get("adapters")),
@@ -57,13 +59,6 @@ def check_identity(
     if env.comparability_key != setup.environment().comparability_key:
         line = "cannot resume: the machine or its setup (threads, torch, device) has changed"
         raise UnavailableError(f"{line}; start a new run")
-
-
-def _code_hash(setup: Setup) -> str:
-    """Return the hash of `_MEASURING`, and of decoders and what they import outside of it."""
-    files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
-    brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
-    return source_hash([*files, *sorted(brought - set(files))])
 
 
 def _facts_hash(facts: Mapping[str, Any] | None) -> str | None:

@@ -34,8 +34,19 @@ def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[s
         cls = registry.resolve(DecoderSpec(name=spec.name))
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from error
-    if meant := _variants(cls).get(label):
-        return _meant(cell, spec.name, options, meant, note)
+    modes = typing.get_args(typing.get_type_hints(cls).get("mode"))
+    if meant := ({mode: {"mode": mode} for mode in modes} | dict(cls.showcase)).get(label):
+        mode = options.get("mode")
+        if mode is None:
+            note(f"{cell} is {written(spec.name, {**meant, **options})}")
+            return {**meant, **options}
+        if mode != meant.get("mode", mode):
+            line = f"{cell}:mode={mode} has the name of mode={meant['mode']}; choose another label"
+            raise UsageError(line)
+        if any(options.get(key) != value for key, value in meant.items()):
+            row = written(spec.name, meant)
+            note(f"{written(cell, options)} is not the {cell} of the tables, {row}")
+        return options
     if "=" in label:
         raise UsageError(
             f"{cell!r} has an option for a label; write {spec.name}:{label}, or "
@@ -44,28 +55,6 @@ def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[s
     if not options and (said := next(_sayings(cls, spec.name, label), None)):
         raise UsageError(f"{cell}: a label sets no option, and this one reads as {said}")
     return options
-
-
-def _meant(
-    cell: str, name: str, options: Mapping[str, str], meant: Mapping[str, str], note: Note
-) -> Mapping[str, str]:
-    """Return the options of a variant, under those that were given with its label."""
-    mode = options.get("mode")
-    if mode is None:
-        note(f"{cell} is {written(name, {**meant, **options})}")
-        return {**meant, **options}
-    if mode != meant.get("mode", mode):
-        line = f"{cell}:mode={mode} has the name of mode={meant['mode']}; choose another label"
-        raise UsageError(line)
-    if any(options.get(key) != value for key, value in meant.items()):
-        note(f"{written(cell, options)} is not the {cell} of the tables, {written(name, meant)}")
-    return options
-
-
-def _variants(cls: type[Decoder]) -> dict[str, Mapping[str, str]]:
-    """Return the options that labels of a decoder mean: its modes, and its showcases."""
-    modes = typing.get_args(typing.get_type_hints(cls).get("mode"))
-    return {mode: {"mode": mode} for mode in modes} | dict(cls.showcase)
 
 
 def written(name: str, options: Mapping[str, str]) -> str:

@@ -49,8 +49,12 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
         *training_warnings(values, models),
         *context_warnings(values, models, (len(prompt.ids) for prompt in prompts)),
     )
-    for line in (*notes, *count_lines(prompts, skipped), *_unscored(prompts)):
+    for line in (*notes, *count_lines(prompts, skipped)):
         progress.note(line)
+    if num := sum(each.family == OTHER and each.reference is not None for each in prompts):
+        line = f"{num} of {len(prompts)} prompts have a reference but no family, so they are not"
+        advice = "name the family, in a column or in [columns] of the config file"
+        progress.note(f"{line} scored: {advice}")
     timed = {conversation.id for conversation in tasks.timing}
     scored = {conversation.id for conversation in tasks.quality}
     by_name = {prompt.name: prompt for prompt in prompts}
@@ -102,12 +106,6 @@ def tokenise(
     if config.prompt_tokens is not None:
         prompts = to_length(prompts, config.prompt_tokens, setup.tokenizer.bos_token_id)
     return prompts, skipped
-
-
-def _unscored(prompts: Sequence[Prompt]) -> list[str]:
-    num = sum(prompt.family == OTHER and prompt.reference is not None for prompt in prompts)
-    line = f"{num} of {len(prompts)} prompts have a reference but no family, so they are not scored"
-    return [f"{line}: name the family, in a column or in [columns] of the config file"] * (num > 0)
 
 
 def _planned(prompt: Prompt, timed: set[str], scored: set[str]) -> PlannedPrompt:

@@ -73,7 +73,11 @@ def locate(source: str, role: str = "target") -> str | None:
             the hub nor a copy of the hub's model.
     """
     if is_shelf(source):
-        return _on_shelf(source, role)
+        folder = ROOT / source / role
+        if not folder.is_dir():
+            line = f"the embedded {role} is missing ({source}/{role}); train it with"
+            raise UnavailableError(f"{line} `bench train zoo`, or pass --model")
+        return str(folder)
     if model := named(source):
         if folder_of(model).is_dir():
             return str(folder_of(model))
@@ -100,16 +104,6 @@ def is_shelf(source: str) -> bool:
     """Return whether a source is the `shelf_of` a model."""
     prefix, _, model = source.partition("/")
     return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
-
-
-def _on_shelf(source: str, role: str) -> str:
-    folder = ROOT / source / role
-    if not folder.is_dir():
-        raise UnavailableError(
-            f"the embedded {role} is missing ({source}/{role}); train it with `bench train zoo`, "
-            "or pass --model",
-        )
-    return str(folder)
 
 
 def _on_hub(hub_id: str, advice: str) -> str:

@@ -60,7 +60,8 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
     """Return tiled models and the tile, the fastest if None (`UnavailableError`: rows differ)."""
     try:
         if tile is None:
-            tile = _fastest(target)
+            seconds = {tile: _seconds(target.in_tiles(tile)) for tile in TILES}
+            tile = min(TILES, key=lambda tile: seconds[tile])
         made = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
         failed = next((model for model in made if model is not None and not holds(model)), None)
     except ValueError as error:
@@ -97,11 +98,6 @@ def _read(model: HFModel, ids: list[int], cut: list[int]) -> torch.Tensor:
         return torch.cat(parts)[-_TRIED:]
     finally:
         model.close(session)
-
-
-def _fastest(target: HFModel) -> int:
-    seconds = {tile: _seconds(target.in_tiles(tile)) for tile in TILES}
-    return min(TILES, key=lambda tile: seconds[tile])
 
 
 def _seconds(model: HFModel) -> float:

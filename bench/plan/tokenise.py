@@ -137,19 +137,12 @@ class PromptEncoder:
             )
         if before is None or num_cut or before.num_cut:
             return prompt
-        return replace(prompt, num_kept=self._num_kept(prompt, before, asked, answers))
-
-    def _num_kept(
-        self, prompt: Prompt, before: Prompt, asked: Conversation, answers: Sequence[str]
-    ) -> int:
-        """Return the number of leading ids that equal the turn before and its answer.
-
-        No call fed the answer's last token, so it does not count; nor does an answer of the data.
-        """
+        # no call fed the answer's last token, nor an answer of the data
         fed = answers[-1] if asked.reply(before.turn) is None else ""
         answer = self.tokenizer.encode(fed, add_special_tokens=False, verbose=False)
         pairs = zip(prompt.ids, (*before.ids, *answer[:-1]), strict=False)
-        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        kept = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+        return replace(prompt, num_kept=sum(1 for _ in kept))
 
     def _ids(self, asked: Conversation, answers: Sequence[str]) -> list[int]:
         tokenizer, bos = self.tokenizer, self.tokenizer.bos_token_id

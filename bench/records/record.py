@@ -127,6 +127,11 @@ class StepColumns(_Holder):
         def optional(name: str) -> Any:
             return column(name) if any(column(name)) else ()
 
+        kept: list[tuple[int, ...]] = []
+        left = MOST_REJECTED_IN_ALL
+        for ids in [step.rejected for step in steps]:
+            kept.append(tuple(ids[: min(MOST_REJECTED, left)]))
+            left -= len(kept[-1])
         return cls(
             emitted=tuple(len(step.tokens) for step in steps),
             **{name: column(name) for name in _COUNTS},
@@ -139,7 +144,7 @@ class StepColumns(_Holder):
                 for step in compared
             ),
             undrafted=optional("num_leading"),
-            rejected=_bounded([step.rejected for step in steps]),
+            rejected=tuple(kept) if any(kept) else (),
             decided=optional("decided"),
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
             depth=column("max_accepted") if any(s.depth is not None for s in steps) else (),
@@ -150,15 +155,6 @@ class StepColumns(_Holder):
 def drafters_of(generation: Generation) -> tuple[str, ...]:
     """Return the names of drafters with accepted drafts; empty if there was only one drafter."""
     return tuple(dict.fromkeys(name for step in generation.steps for name in step.sources))
-
-
-def _bounded(rejected: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    kept: list[tuple[int, ...]] = []
-    left = MOST_REJECTED_IN_ALL
-    for ids in rejected:
-        kept.append(tuple(ids[: min(MOST_REJECTED, left)]))
-        left -= len(kept[-1])
-    return tuple(kept) if any(kept) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,16 @@ def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, .
     """Return one line for every adapter that a run uses outside its training."""
     lines = []
     for name, facts in (models.adapters or {}).items():
-        reasons = [*_other_distribution(config, facts), *_other_base(facts, models)]
+        base = facts.base_weights_sha256
+        hashes = {role: models.weights_of(role) for role in facts.models}
+        reasons = [
+            *_other_distribution(config, facts),
+            *[
+                f"trained with other {role} weights"
+                for role, sha256 in hashes.items()
+                if base is not None and sha256 not in (None, base)
+            ],
+        ]
         if reasons:
             lines.append(
                 f"adapter {name!r} is used outside its training ({'; '.join(reasons)}): "
@@ -55,13 +64,3 @@ def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[
     if facts.top_k not in (None, top_k):
         reasons.append(f"top-k {top_k}, trained {facts.top_k}")
     return reasons
-
-
-def _other_base(facts: AdapterFacts, models: Models) -> list[str]:
-    base = facts.base_weights_sha256
-    hashes = {role: models.weights_of(role) for role in facts.models}
-    return [
-        f"trained with other {role} weights"
-        for role, sha256 in hashes.items()
-        if base is not None and sha256 not in (None, base)
-    ]

@@ -64,7 +64,14 @@ def carried(
     found: defaultdict[str, _Repeated] = defaultdict(_Repeated)
     if greedy and len({record.repeat for record in timed}) > 1:
         _compare_repeats(timed, exact, found)
-    _compare_passes(timed, [a for a in phased if exact.get(a.decoder)], found)
+    for again, steps in timed_again([a for a in phased if exact.get(a.decoder)], timed):
+        mine = found[again.decoder]
+        mine.pairs += 1
+        before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
+        if before != (again.emitted, again.later_steps):
+            mine.unequal += 1
+            what = f"{before[1]} steps timed, then {again.later_steps}"
+            mine.example = mine.example or f"{again.prompts[0]}: {what}"
     return tuple(each.line(cell) for cell, each in found.items() if each.unequal)
 
 
@@ -97,16 +104,3 @@ def _compare_repeats(
             calls = f"{before[2]} target calls, then {now[2]}"
             what = calls if before[0] == now[0] else "other tokens"
             mine.example = mine.example or f"{record.prompt}: {what}"
-
-
-def _compare_passes(
-    timed: Iterable[SampleRecord], phased: Iterable[PhasedAnswer], found: dict[str, _Repeated]
-) -> None:
-    for again, steps in timed_again(phased, timed):
-        mine = found[again.decoder]
-        mine.pairs += 1
-        before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
-        if before != (again.emitted, again.later_steps):
-            mine.unequal += 1
-            what = f"{before[1]} steps timed, then {again.later_steps}"
-            mine.example = mine.example or f"{again.prompts[0]}: {what}"

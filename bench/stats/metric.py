@@ -101,7 +101,7 @@ class Metric:
 
 
 def metric(
-    formula: str, section: str, compute: Callable[[CellData], object] | None, **facts: Any
+    formula: str, compute: Callable[[CellData], object] | None, *, section: str = "", **facts: Any
 ) -> Any:
     """Declare a field of `SummaryRow`; `facts` are further fields of `Metric`."""
     made = Metric(name="", formula=formula, section=section, compute=compute, **facts)
@@ -112,7 +112,7 @@ def end(of: str, end: Literal["low", "high"]) -> Any:
     """Declare the field with one end of a metric's interval."""
     words = {"low": "lower", "high": "upper"}
     formula = f"{words[end]} end of the interval of `{of}`"
-    return metric(formula, "", None, end_of=of, end=end)
+    return metric(formula, None, end_of=of, end=end)
 
 
 def metrics_of(row: type[Any]) -> dict[str, Metric]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -21,6 +22,16 @@ from bench.stats.metric import Gated, Heading, Metric, Paper, end, metric, metri
 from bench.stats.quality import scored
 from bench.stats.units import FACTOR, JOULES, MEGABYTES, MILLISECONDS, NATS, PER_SECOND, SHARE
 
+_count = partial(metric, section="Counts")
+_counter = partial(metric, section="Counters")
+_time = partial(metric, section="Times")
+_estimator = partial(metric, section="Three estimators")
+_speedup = partial(metric, section="Speed-up")
+_quality = partial(metric, section="Quality")
+_guarantee = partial(metric, section="What a decoder guarantees")
+_parallel = partial(metric, section="Parallel decoding")
+"""Declarations of metrics by the section of docs/metrics.md that explains them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
@@ -29,68 +40,59 @@ class SummaryRow:
     Outside readers rely on the columns up to `errors`, in this order.
     """
 
-    decoder: str = metric(
+    decoder: str = _count(
         "a cell: NAME or NAME@LABEL",
-        "Counts",
         lambda data: data.decoder,
         heading=Heading("decoder", 0, first=True),
     )
-    family: str = metric("a family of tasks, or `all`", "Counts", lambda data: data.family)
-    prompts: int | None = metric(
-        "prompts of the timed pass", "Counts", lambda data: len({r.prompt for r in data.timed})
+    family: str = _count("a family of tasks, or `all`", lambda data: data.family)
+    prompts: int | None = _count(
+        "prompts of the timed pass", lambda data: len({r.prompt for r in data.timed})
     )
-    repeats: int | None = metric(
-        "repeats of each prompt", "Counts", lambda data: len({r.repeat for r in data.timed})
+    repeats: int | None = _count(
+        "repeats of each prompt", lambda data: len({r.repeat for r in data.timed})
     )
-    quality_prompts: int | None = metric(
-        "prompts of the quality pass",
-        "Counts",
-        lambda data: len({r.prompt for r in scored(data.records)}),
+    quality_prompts: int | None = _count(
+        "prompts of the quality pass", lambda data: len({r.prompt for r in scored(data.records)})
     )
-    tokens_per_call: float | None = metric(
+    tokens_per_call: float | None = _counter(
         "emitted / target calls, prefill and its token included",
-        "Counters",
         lambda data: data.tally.tokens_per_call,
         better="more",
         heading=Heading("tokens per call", 5, "tokens\nper call", first=True),
         paper=Paper("Tok./call", "emitted tokens per target call"),
     )
-    tpf: float | None = metric(
+    tpf: float | None = _counter(
         "(emitted - tokens of step 0) / (target calls - prefill calls)",
-        "Counters",
         lambda data: data.tally.tpf,
         better="more",
     )
-    acceptance_length: float | None = metric(
+    acceptance_length: float | None = _counter(
         "tokens emitted in later steps / number of later steps",
-        "Counters",
         lambda data: replace(data.acceptance_length, value=data.tally.acceptance_length),
         better="more",
         heading=Heading("tokens per step", 7, "tokens\nper step", first=True, bare=True),
         paper=Paper("Tok./step", "tokens per step after prefill"),
         gate=Gated("more", tolerance=math.inf, name="tokens_per_step"),
     )
-    acceptance_rate: float | None = metric(
+    acceptance_rate: float | None = _counter(
         "accepted / drafted",
-        "Counters",
         lambda data: data.tally.acceptance_rate,
         unit=SHARE,
         better="more",
         heading=Heading("draft acceptance %", 9, "draft\naccept. %"),
         paper=Paper("Acc.", "accepted drafts in per cent"),
     )
-    rows_per_token: float | None = metric(
+    rows_per_token: float | None = _counter(
         "target rows fed after prefill / emitted",
-        "Counters",
         lambda data: data.tally.rows_per_token,
         better="less",
         heading=Heading("rows per token", 10, "rows per\ntoken"),
         paper=Paper("Rows/tok.", "target rows per emitted token"),
     )
-    ttft_s: float | None = metric(
+    ttft_s: float | None = _time(
         "mean over answers of the seconds from request start to the end of the step that emits the "
         "first token; empty steps before it count into this time",
-        "Times",
         lambda data: times.ttft_s(data.records),
         unit=MILLISECONDS,
         better="less",
@@ -98,27 +100,24 @@ class SummaryRow:
         heading=Heading("TTFT ms", 12, "TTFT\nms"),
         paper=Paper("TTFT", "ms to the first token"),
     )
-    time_per_token_s: float | None = metric(
+    time_per_token_s: float | None = _time(
         "Σ seconds from request start to last token / Σ emitted tokens",
-        "Times",
         lambda data: data.time_per_token_s,
         unit=MILLISECONDS,
         better="less",
         paper=Paper("ms/tok.", "ms per emitted token"),
     )
-    tokens_per_s: float | None = metric(
+    tokens_per_s: float | None = _time(
         "1 / `time_per_token_s`",
-        "Times",
         lambda data: 1 / data.time_per_token_s if data.time_per_token_s else None,
         unit=PER_SECOND,
         better="more",
         heading=Heading("tokens/s", 8),
         paper=Paper("Tok./s", "emitted tokens per second", ".0f"),
     )
-    speedup: float | None = metric(
+    speedup: float | None = _estimator(
         "geometric mean: exp(mean over prompts of log(AR's time per token / the decoder's)); the "
         "headline",
-        "Three estimators",
         lambda data: data.over_ar(data.pairs),
         unit=FACTOR,
         better="more",
@@ -131,9 +130,8 @@ class SummaryRow:
     )
     speedup_low: float | None = end("speedup", "low")
     speedup_high: float | None = end("speedup", "high")
-    speedup_decode: float | None = metric(
+    speedup_decode: float | None = _speedup(
         "the same ratio as `speedup`, from the first token on",
-        "Speed-up",
         lambda data: data.over_ar(data.decode_pairs),
         unit=FACTOR,
         better="more",
@@ -142,29 +140,27 @@ class SummaryRow:
     )
     peak_memory_bytes: int | None = metric(
         "largest amount that any answer needed: weights that the decoder uses, and its KV caches",
-        "Memory",
         lambda data: counters.peak_memory_bytes(data.records),
         unit=MEGABYTES,
         better="less",
         heading=Heading("peak memory MB", 13, "peak\nmemory MB"),
         paper=Paper("MB", "peak memory in MB", ".0f"),
+        section="Memory",
     )
-    quality: float | None = metric(
+    quality: float | None = _quality(
         "score from 0 to 1; `quality_metric` names its metric",
-        "Quality",
         lambda data: data.quality.estimate,
         unit=SHARE,
         better="more",
         heading=Heading("quality %", 3, "quality\n%", first=True, bare=True),
         paper=Paper("Quality", "quality in per cent"),
     )
-    quality_metric: str | None = metric(
-        "what `quality` measures", "Quality", lambda data: data.quality.metric
+    quality_metric: str | None = _quality(
+        "what `quality` measures", lambda data: data.quality.metric
     )
-    identical_to_ar: float | None = metric(
+    identical_to_ar: float | None = _quality(
         "share of (prompt, repeat) whose ids equal AR's exactly, EOS included; unknown if the "
         "decoder samples independently of AR",
-        "Quality",
         lambda data: (
             counters.identical_to_ar(data.records, data.baseline) if data.comparable_to_ar else None
         ),
@@ -173,17 +169,15 @@ class SummaryRow:
         heading=Heading("identical to ar %", 4, "identical\nto ar %", first=True),
         paper=Paper("Same", "answers identical to AR's in per cent"),
     )
-    errors: int | None = metric(
+    errors: int | None = _count(
         "answers that failed: they have no numbers and are not replaced",
-        "Counts",
         lambda data: sum(r.error is not None for r in data.records),
         better="less",
         spec=".0f",
         heading=Heading("errors", 14),
     )
-    decode_time_per_token_s: float | None = metric(
+    decode_time_per_token_s: float | None = _time(
         "Σ (total - ttft) / Σ tokens emitted after the first token's step",
-        "Times",
         lambda data: times.decode_time_per_token_s(data.units),
         unit=MILLISECONDS,
         better="less",
@@ -197,162 +191,135 @@ class SummaryRow:
     prompts_needed: int | None = metric(
         "number of further prompts that would narrow the interval of `speedup` to ±5 %, if they "
         "varied like the present ones; 0: it is that narrow",
-        "Intervals",
         lambda data: data.estimators.needed,
+        section="Intervals",
     )
-    speedup_total: float | None = metric(
+    speedup_total: float | None = _estimator(
         "ratio of totals: (Σ AR seconds / Σ AR tokens) / (Σ decoder seconds / Σ decoder tokens)",
-        "Three estimators",
         lambda data: data.estimators.totals,
         unit=FACTOR,
         better="more",
     )
     speedup_total_low: float | None = end("speedup_total", "low")
     speedup_total_high: float | None = end("speedup_total", "high")
-    specbench_compat: float | None = metric(
+    specbench_compat: float | None = _estimator(
         "mean over questions of the decoder's tokens per second / mean over questions of AR's, per "
         "repeat; then the mean over repeats",
-        "Three estimators",
         lambda data: data.estimators.specbench,
         unit=FACTOR,
         better="more",
     )
     specbench_compat_low: float | None = end("specbench_compat", "low")
     specbench_compat_high: float | None = end("specbench_compat", "high")
-    aa_speedup: float | None = metric(
+    aa_speedup: float | None = _speedup(
         "noise floor: speed-up of AR's second arm over its first, in the row's family",
-        "Speed-up",
         lambda data: data.noise_floor,
         unit=FACTOR,
     )
     aa_low: float | None = end("aa_speedup", "low")
     aa_high: float | None = end("aa_speedup", "high")
-    clusters: int | None = metric(
-        "conversations in the speed-up", "Counts", lambda data: data.pairs.clusters
-    )
-    pairs: int | None = metric("prompts in the speed-up", "Counts", lambda data: data.pairs.num)
-    pairs_dropped: int | None = metric(
+    clusters: int | None = _count("conversations in the speed-up", lambda data: data.pairs.clusters)
+    pairs: int | None = _count("prompts in the speed-up", lambda data: data.pairs.num)
+    pairs_dropped: int | None = _count(
         "prompts excluded from the speed-up because of an error on either side",
-        "Counts",
         lambda data: data.pairs.dropped,
     )
-    tokens: int | None = metric(
-        "tokens emitted in the timed pass", "Counts", lambda data: data.tally.emitted
+    tokens: int | None = _count("tokens emitted in the timed pass", lambda data: data.tally.emitted)
+    batch_size: int | None = _count(
+        "sequences at once", lambda data: max((r.batch_size for r in data.timed), default=None)
     )
-    batch_size: int | None = metric(
-        "sequences at once",
-        "Counts",
-        lambda data: max((r.batch_size for r in data.timed), default=None),
-    )
-    cold_rounds: float | None = metric(
+    cold_rounds: float | None = _parallel(
         "share of steps after prefill that verified nothing",
-        "Parallel decoding",
         lambda data: data.rounds["cold_rounds"],
         unit=SHARE,
     )
-    accepted_rounds: float | None = metric(
+    accepted_rounds: float | None = _parallel(
         "share of steps after prefill whose number of accepted drafts equals the depth",
-        "Parallel decoding",
         lambda data: data.rounds["accepted_rounds"],
         unit=SHARE,
     )
-    rejected_rounds: float | None = metric(
+    rejected_rounds: float | None = _parallel(
         "share of steps after prefill with fewer accepted drafts than the depth",
-        "Parallel decoding",
         lambda data: data.rounds["rejected_rounds"],
         unit=SHARE,
     )
-    overlap: float | None = metric(
+    overlap: float | None = _parallel(
         "mean over tested drafts of Σ min(target distribution, draft's distribution). Tested: all "
         "drafts before it in its step were accepted",
-        "Parallel decoding",
         lambda data: data.compared("overlap", "tested"),
         better="more",
     )
-    alpha_all: float | None = metric(
+    alpha_all: float | None = _parallel(
         "mean over emitted tokens of min(1, target / draft), 1 for a token that was no draft: "
         "I-DLM's introspective acceptance rate",
-        "Parallel decoding",
         lambda data: data.compared("alpha", "emitted"),
         better="more",
     )
-    passes_per_block: float | None = metric(
+    passes_per_block: float | None = _parallel(
         "mean over finished blocks of the passes that predicted a block",
-        "Parallel decoding",
         lambda data: data.passes["passes_per_block"],
         better="less",
     )
-    passes_per_block_p95: float | None = metric(
+    passes_per_block_p95: float | None = _parallel(
         "their nearest-rank 95th percentile",
-        "Parallel decoding",
         lambda data: data.passes["passes_per_block_p95"],
         better="less",
     )
-    repetition: float | None = metric(
+    repetition: float | None = _parallel(
         "tokens that equal the token before them / tokens except each answer's first",
-        "Parallel decoding",
         lambda data: parallel_counters.repetition(data.records),
         unit=SHARE,
         better="less",
     )
-    base_nll: float | None = metric(
+    base_nll: float | None = _parallel(
         "mean -log P of a token under the target at temperature 1, teacher-forced, in nats",
-        "Parallel decoding",
         lambda data: parallel_counters.per_token(data.records, "nll"),
         unit=NATS,
         better="less",
     )
-    base_agreement: float | None = metric(
+    base_agreement: float | None = _parallel(
         "tokens that are the target's most likely next token / tokens",
-        "Parallel decoding",
         lambda data: parallel_counters.per_token(data.records, "agreement"),
         unit=SHARE,
     )
-    base_entropy: float | None = metric(
+    base_entropy: float | None = _parallel(
         "mean entropy of the target's next-token distributions along the answer, in nats",
-        "Parallel decoding",
         lambda data: parallel_counters.per_token(data.records, "entropy"),
         unit=NATS,
     )
-    pairs_decode: int | None = metric(
+    pairs_decode: int | None = _speedup(
         "prompts in `speedup_decode`: those with more than one step on both sides",
-        "Speed-up",
         lambda data: data.decode_pairs.num,
     )
-    guarantee: str | None = metric(
+    guarantee: str | None = _guarantee(
         "what the decoder's attributes, options and the temperature promise, unless the run's "
         "answers contradict it",
-        "What a decoder guarantees",
         lambda data: data.guarantee,
         heading=Heading("guarantee", 1, first=True),
     )
-    calls_per_step: float | None = metric(
+    calls_per_step: float | None = _counter(
         "(target calls - prefill calls) / number of later steps",
-        "Counters",
         lambda data: data.tally.calls_per_step,
         heading=Heading("calls per step", 6, "calls\nper step", first=True),
         paper=Paper("Calls/step", "target calls per step"),
     )
-    repeated_trigrams: float | None = metric(
+    repeated_trigrams: float | None = _parallel(
         "3-grams that occur earlier in the same answer / 3-grams; each answer once, timed and "
         "scored ones",
-        "Parallel decoding",
         lambda data: data.repeated_trigrams,
         unit=SHARE,
         better="less",
     )
-    loops: bool | None = metric(
+    loops: bool | None = _parallel(
         "true if `repeated_trigrams` is above 0.5, or more than 0.1 above `ar`'s: such text is "
         "easy to draft",
-        "Parallel decoding",
         lambda data: parallel_counters.loops(
             data.repeated_trigrams, parallel_counters.repeated_trigrams(data.baseline)
         ),
     )
-    shared_with_ar: float | None = metric(
+    shared_with_ar: float | None = _parallel(
         "tokens of `ar`'s answers up to the first difference / tokens of `ar`'s answers; known "
         "where `identical_to_ar` is",
-        "Parallel decoding",
         lambda data: (
             counters.shared_with_ar(data.records, data.baseline) if data.comparable_to_ar else None
         ),
@@ -360,49 +327,43 @@ class SummaryRow:
     )
     energy_per_token_j: float | None = metric(
         "joules of timed answers / their tokens",
-        "Energy",
         lambda data: counters.energy_per_token_j(data.records),
         unit=JOULES,
         better="less",
+        section="Energy",
     )
-    nll_over_ar: float | None = metric(
+    nll_over_ar: float | None = _parallel(
         "`base_nll` minus that of `ar`'s answers to the same prompts, in nats per token",
-        "Parallel decoding",
         lambda data: parallel_counters.nll_over(data.records, data.baseline),
         unit=NATS,
         better="less",
     )
     nll_over_ar_low: float | None = end("nll_over_ar", "low")
     nll_over_ar_high: float | None = end("nll_over_ar", "high")
-    distinct_trigrams: float | None = metric(
+    distinct_trigrams: float | None = _parallel(
         "different 3-grams of all quality answers together / their 3-grams "
         "([distinct-n](https://arxiv.org/abs/1510.03055)): low if the answers are all alike",
-        "Parallel decoding",
         lambda data: parallel_counters.distinct_trigrams(data.records),
         better="more",
     )
-    answer_tokens: float | None = metric(
+    answer_tokens: float | None = _parallel(
         "mean number of tokens of a quality answer, EOS included",
-        "Parallel decoding",
         lambda data: parallel_counters.answer_tokens(data.records),
     )
-    quality_tells: bool | None = metric(
+    quality_tells: bool | None = _quality(
         "false for a family in which `ar`'s score is at its floor, so that no loss would show",
-        "Quality",
         lambda data: data.quality_tells,
     )
-    telling_quality: float | None = metric(
+    telling_quality: float | None = _quality(
         "in the row `all`: unweighted mean of `quality` over the families that tell",
-        "Quality",
         lambda data: data.telling_quality,
         unit=SHARE,
         better="more",
     )
     telling_quality_low: float | None = end("telling_quality", "low")
     telling_quality_high: float | None = end("telling_quality", "high")
-    checked: str | None = metric(
+    checked: str | None = _guarantee(
         "outcome of the checks before the run: verified, claimed or wrong",
-        "What a decoder guarantees",
         lambda data: data.checked,
     )
 

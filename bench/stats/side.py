@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from bench.records.environment import GitState
 from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell
@@ -36,7 +35,10 @@ class RunSnapshot(Run):
     @cached_property
     def cells(self) -> Mapping[str, Mapping[str, str]]:
         """Each decoder's options as text."""
-        return {cell.cell: _texts(cell.options) for cell in self.planned}
+        return {
+            cell.cell: {k: as_text(v) for k, v in cell.options.items() if v is not None}
+            for cell in self.planned
+        }
 
     @property
     def same_as_ar(self) -> frozenset[str]:
@@ -126,7 +128,3 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
     judged = judge(run)
     gold = gold_answers(run.path, run.plan)
     return RunSnapshot(**vars(run), verdict=str(judged.verdict), reasons=judged.reasons, gold=gold)
-
-
-def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    return {key: as_text(value) for key, value in options.items() if value is not None}

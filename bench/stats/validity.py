@@ -48,7 +48,7 @@ from bench.stats.carried import baseline_answers, carried
 from bench.stats.clusters import repeated_texts
 from bench.stats.drafted import draft_warnings
 from bench.stats.intervals import Estimate
-from bench.stats.workers import Part, baseline_units, noise_floor, trend, workers
+from bench.stats.workers import baseline_units, noise_floor, trend, workers
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -87,7 +87,13 @@ def judge(run: Run) -> RunStatus:
     damage = _damage(run)
     phased = read_phases(run.path)
     greedy = not run.config.get("temperature")
-    kept = carried(run.records, phased, greedy=greedy, exact=_exact_cells(run))
+    numerics = run.config.get("numerics")
+    exact = {
+        cell.cell: run.env.dtype in (None, FLOAT32)
+        or (cell.options.get("numerics") or numerics) == INVARIANT
+        for cell in run.plan.cells
+    }
+    kept = carried(run.records, phased, greedy=greedy, exact=exact)
     broken = (*_broken(run), *_unanswered(run, [BASELINE]), *kept)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
@@ -105,6 +111,12 @@ def judge(run: Run) -> RunStatus:
         drift = clock_drift(run)
     errors = [record for record in run.records if record.error is not None]
     compiled = [line for line in run.events if line["event"] == "compiled"]
+    warnings = []
+    for part in parts:
+        if drifted(part.drift):
+            line = f"{_slower(part.drift)} of its blocks than at their start"
+            warnings.append(f"worker {part.title} drifted: {line}")
+        warnings += _unsteady(f"worker {part.title}", part.floor)
     return replace(
         run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
@@ -115,7 +127,7 @@ def judge(run: Run) -> RunStatus:
             *_error_warnings(errors),
             *([_SET_BACK] if run.status.ends_early else []),
             *_noise_warnings(loads, cores, None if parts else drift),
-            *_worker_warnings(parts),
+            *warnings,
             *([] if parts else _unsteady("the machine", noise_floor(run.records))),
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
@@ -307,16 +319,6 @@ def _unanswered(run: Run, cells: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _exact_cells(run: Run) -> dict[str, bool]:
-    """Tell by cell whether rounding cannot change its tokens: float32, or row-invariant."""
-    numerics = run.config.get("numerics")
-    return {
-        cell.cell: run.env.dtype in (None, FLOAT32)
-        or (cell.options.get("numerics") or numerics) == INVARIANT
-        for cell in run.plan.cells
-    }
-
-
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
@@ -369,16 +371,6 @@ def _slower(drift: float | None) -> str:
     drift = drift or 0.0
     how_much = "more" if drift > 0 else "less"
     return f"the baseline took {percent(abs(drift))} {how_much} time per token at the end"
-
-
-def _worker_warnings(parts: Iterable[Part]) -> list[str]:
-    warnings = []
-    for part in parts:
-        if drifted(part.drift):
-            line = f"{_slower(part.drift)} of its blocks than at their start"
-            warnings.append(f"worker {part.title} drifted: {line}")
-        warnings += _unsteady(f"worker {part.title}", part.floor)
-    return warnings
 
 
 def _unsteady(what: str, floor: Estimate) -> list[str]:

@@ -62,17 +62,16 @@ def last_place(logits: Tensor, precision: str) -> Tensor:
     return torch.exp2(exponent - _BITS.get(precision, _BITS["float32"]))
 
 
-def is_rounded(setup: Setup, cell: str) -> bool:
-    """Tell whether rounding may change a cell's tokens: half precision that is not invariant."""
-    return setup.precision(cell) in ("bfloat16", "float16")
-
-
 def measure_floor(
     setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> Floor | None:
     """Measure a run's rounding; None if no cell that rounding may excuse left AR's tokens."""
     compared = compare_with_baseline([arm.cell for arm in setup.arms.values()], records)
-    parted = [each.cell for each in compared if each.unequal and is_rounded(setup, each.cell)]
+    parted = [
+        each.cell
+        for each in compared
+        if each.unequal and setup.precision(each.cell) in ("bfloat16", "float16")
+    ]
     if not parted:
         return None
     target, rows = setup.arm(parted[0]).models.target, _rows(setup, parted, records)

@@ -131,13 +131,11 @@ class _Work:
             if subject.lossless:
                 subject.look_at_tables()
                 if subject.keeps_distribution_only and subject.fits_tables:
-                    draws = table_draws(subject.arm.decoder, self._num_table_draws(subject))
+                    decoder = subject.arm.decoder  # draws of a self-driven one are never merged
+                    share = 1 if isinstance(decoder, SelfDriven) else _TABLE_SHARE
+                    draws = table_draws(decoder, self._num_draws * share)
                     subject.draw(DistributionTest("on a table", draws), self._seed, _TABLE_BATCH)
                 self._progress.step(subject.name)
-
-    def _num_table_draws(self, subject: Subject) -> int:
-        slow = isinstance(subject.arm.decoder, SelfDriven)  # its draws are never merged
-        return self._num_draws * (1 if slow else _TABLE_SHARE)
 
     def answers(self, sampling: Sampling) -> None:
         baseline, *others = self._subjects

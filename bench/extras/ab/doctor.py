@@ -78,7 +78,12 @@ def examine(look_s: float = 1.0) -> list[Check]:
     ]
     if device == "cuda":
         handle = gpu_handle(device)
-        checks += gpu(gpu_facts(handle, device) or {}, slowdown(handle), _sharers(handle))
+        running = nvml_reading(handle, lambda n, gpu: n.nvmlDeviceGetComputeRunningProcesses(gpu))
+        checks += gpu(
+            gpu_facts(handle, device) or {},
+            slowdown(handle),
+            None if running is None else len({each.pid for each in running} - {os.getpid()}),
+        )
     return checks
 
 
@@ -141,12 +146,6 @@ def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> li
     ]
 
 
-def _sharers(handle: object) -> int | None:
-    """Count other processes computing on the GPU (None: unknown)."""
-    running = nvml_reading(handle, lambda n, gpu: n.nvmlDeviceGetComputeRunningProcesses(gpu))
-    return None if running is None else len({each.pid for each in running} - {os.getpid()})
-
-
 def _boost() -> bool | None:
     """Return whether clocks may rise above their nominal value (None: unknown)."""
     for file, on in ((_BOOST, "1"), (_NO_TURBO, "0")):
@@ -186,7 +185,16 @@ class Noise:
 
 def noise_of(records: Sequence[SampleRecord]) -> Noise | None:
     """Return the noise of a run's two baseline arms; None with fewer than two shared answers."""
-    ratios = _log_ratios(records)
+    first, second = (
+        times.timed_units([r for r in records if r.decoder == arm])
+        for arm in (BASELINE, SECOND_BASELINE)
+    )
+    pairs = [
+        (one.time_per_token, other.time_per_token)
+        for one, other in times.matched(first, second)
+        if one.ok and other.ok
+    ]
+    ratios = [float(np.log(other / one)) for one, other in pairs if one and other]
     if len(ratios) < 2:
         return None
     return Noise(
@@ -199,19 +207,6 @@ def noise_of(records: Sequence[SampleRecord]) -> Noise | None:
             for r in REPEATS
         ),
     )
-
-
-def _log_ratios(records: Sequence[SampleRecord]) -> list[float]:
-    first, second = (
-        times.timed_units([r for r in records if r.decoder == arm])
-        for arm in (BASELINE, SECOND_BASELINE)
-    )
-    pairs = [
-        (one.time_per_token, other.time_per_token)
-        for one, other in times.matched(first, second)
-        if one.ok and other.ok
-    ]
-    return [float(np.log(other / one)) for one, other in pairs if one and other]
 
 
 def supported_margin(ratios: Sequence[float], num_prompts: int, num_repeats: int) -> float:

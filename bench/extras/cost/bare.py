@@ -304,16 +304,6 @@ def write_lines(lines: Lines, output: Path | None) -> None:
                 os.fsync(file.fileno())
 
 
-def _machine(device: torch.device) -> dict[str, Any]:
-    return {
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "cuda": torch.version.cuda,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure one part."""
     parser = argparse.ArgumentParser(prog="python -m bench.extras.cost.bare", description=__doc__)
@@ -325,7 +315,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="few and short, to rehearse")
     given = parser.parse_args(arguments)
     device = torch.device(given.device)
-    write_lines(iter([{"machine": _machine(device)}]), given.output)
+    machine = {
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+    write_lines(iter([{"machine": machine}]), given.output)
     bench = Bench(
         shape=given.shape,
         device=device,

@@ -32,7 +32,16 @@ class Sequences:
         self._model.reserve(self._count, self._capacity)
         self._sessions = [self._model.open() for _ in range(self._count)]
         try:
-            self._fill()
+            fed = min(_PREFIX, self._context)
+            self._model.forward(
+                [session.call(self._tokens(fed), read=()) for session in self._sessions]
+            )
+            for session in self._sessions:
+                have = fed
+                while have < self._context:
+                    count = min(have, self._context - have)
+                    self._model.gather(session, range(count), have)
+                    have += count
         except BaseException:
             self.__exit__()
             raise
@@ -41,19 +50,6 @@ class Sequences:
     def __exit__(self, *exc_info: object) -> None:
         while self._sessions:
             self._model.close(self._sessions.pop())
-
-    def _fill(self) -> None:
-        """Feed a short prompt to every sequence, and copy its cache entries up to the context."""
-        fed = min(_PREFIX, self._context)
-        self._model.forward(
-            [session.call(self._tokens(fed), read=()) for session in self._sessions]
-        )
-        for session in self._sessions:
-            have = fed
-            while have < self._context:
-                count = min(have, self._context - have)
-                self._model.gather(session, range(count), have)
-                have += count
 
     def _tokens(self, count: int) -> list[int]:
         return [(7 + 31 * index) % self._model.vocab_size for index in range(count)]

@@ -14,7 +14,6 @@ from bench.cli.read import PANEL as READ
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from bench.records.cost import Grid
     from bench.stats.limit import OperatingPoint
 
 app = typer.Typer()
@@ -70,7 +69,18 @@ def cost(
 
     if shape is not None and given["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
-    grid = _grid(rows, sequences, contexts, rounds, longest)
+    from bench.records.cost import Grid
+    from bench.settings.bounds import Repeats, Seconds, check
+
+    check(rounds, Repeats, "--rounds")
+    check(longest, Seconds, "--longest")
+    grid = Grid(
+        rows=_numbers(rows, "--rows", {1}),  # one row and one sequence: the reference for all
+        sequences=_numbers(sequences, "--sequences", {1}),
+        contexts=_numbers(contexts, "--contexts", set()),
+        rounds=rounds,
+        longest_s=longest,
+    )
     shown_run = None if run is None else load_run(find_run(run, output))
     with options.choose(progress) as display:
         config = options.configuration(given)
@@ -92,22 +102,6 @@ def cost(
     headings, *lines_of_cells = curve_table(measured)
     options.print_table(headings, lines_of_cells)
     typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
-
-
-def _grid(rows: str, sequences: str, contexts: str, rounds: int, longest: float) -> Grid:
-    """Return the grid, always with one row and one sequence, the reference for all else."""
-    from bench.records.cost import Grid
-    from bench.settings.bounds import Repeats, Seconds, check
-
-    check(rounds, Repeats, "--rounds")
-    check(longest, Seconds, "--longest")
-    return Grid(
-        rows=_numbers(rows, "--rows", {1}),
-        sequences=_numbers(sequences, "--sequences", {1}),
-        contexts=_numbers(contexts, "--contexts", set()),
-        rounds=rounds,
-        longest_s=longest,
-    )
 
 
 def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from bench.report.tables.table import (
 )
 from bench.report.tables.times import instrument_bias_note
 from bench.stats.cost_curve import Cost
-from bench.stats.counters import Tally, ratio, timed
+from bench.stats.counters import Tally, group_by, ratio, timed
 from bench.stats.decompose import (
     MOST_RESIDUAL,
     OVERHEAD,
@@ -103,14 +103,16 @@ def print_explanation(findings: Findings, console: Console, cost: Cost | None = 
 def _facts(findings: Findings) -> list[_Facts]:
     splits = {split.decoder: split for split in findings.splits}
     made = {item.decoder: item for item in findings.decompositions}
+    answers = group_by(findings.run.records)
     return [
         _Facts(
             row=row,
             split=splits.get(row.decoder),
             parts=made.get(row.decoder),
-            drafted=_drafted_per_step(findings, row.decoder),
+            drafted=ratio(tally.depth, tally.later_steps) or None,
         )
         for row in rows_of(findings.judged, ALL)
+        for tally in [Tally.pool(timed(answers.get(row.decoder, ())))]
     ]
 
 
@@ -239,12 +241,6 @@ def _best_lengths(
         return None
     lengths = draft_length(facts.parts, joint, drafted, _MOST_DRAFTS, relative)
     return None if lengths is None else (lengths, len(joint))
-
-
-def _drafted_per_step(findings: Findings, decoder: str) -> float | None:
-    mine = [record for record in findings.run.records if record.decoder == decoder]
-    tally = Tally.pool(timed(mine))
-    return ratio(tally.depth, tally.later_steps) or None
 
 
 def _bounds(facts: _Facts) -> list[tuple[str, float]]:

@@ -138,31 +138,6 @@ class _Measurement:
 
     def run(self) -> str | None:
         """Measure all rounds, then the replay; if nothing can be replayed, return the reason."""
-        self._leave_out_what_cannot_be()
-        visits = self._calls.visits
-        wanted = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
-        by_sequences = [list(g) for _, g in groupby(wanted, key=lambda cell: cell.sequences)]
-        total, done = len(wanted) * self._grid.rounds, len(visits)
-        self._progress.start("calls", total, min(done, total))
-        for number in range(self._grid.rounds):
-            self._read_machine(number)
-            before = len(visits)
-            for group in _in_order(by_sequences, number):
-                self._visit_all(_in_order(group, number), number)
-            if len(visits) > before:
-                self._read_load(number)
-        try:
-            self._replay()
-        except (RuntimeError, ValueError) as error:  # raised by compilers
-            return f"capturing a call failed: {first_line(error)}"
-        return self._subject.facts.no_replay
-
-    def _keep(self, event: Event) -> None:
-        self._writer.event(event.event, **asdict(event))
-        self._calls.add(event)
-
-    def _leave_out_what_cannot_be(self) -> None:
-        """Leave out cells that exceed the model's context or the memory."""
         model, facts = self._subject.model, self._subject.facts
         room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
         for cell in self._grid.cells:
@@ -175,19 +150,33 @@ class _Measurement:
                 self._keep(LeftOut(cell=cell, reason=reason))
             elif needed > room:
                 self._keep(LeftOut(cell=cell, reason=f"{needed / 1e9:.1f} GB of memory"))
+        visits = self._calls.visits
+        wanted = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
+        by_sequences = [list(g) for _, g in groupby(wanted, key=lambda cell: cell.sequences)]
+        total, done = len(wanted) * self._grid.rounds, len(visits)
+        self._progress.start("calls", total, min(done, total))
+        for number in range(self._grid.rounds):
+            for probe in self._subject.probes:
+                if not {(what, number) for what in probe.what} <= self._calls.readings.keys():
+                    value = probe.per_second(self._subject.clock)
+                    for what in probe.what:
+                        self._keep(Reading(what=what, round=number, value=value))
+            before = len(visits)
+            for group in _in_order(by_sequences, number):
+                self._visit_all(_in_order(group, number), number)
+            if len(visits) > before:
+                other = None if self._subject.lap is None else self._subject.lap().other_cores
+                if other is not None and ("other_cores", number) not in self._calls.readings:
+                    self._keep(Reading(what="other_cores", round=number, value=other))
+        try:
+            self._replay()
+        except (RuntimeError, ValueError) as error:  # raised by compilers
+            return f"capturing a call failed: {first_line(error)}"
+        return self._subject.facts.no_replay
 
-    def _read_machine(self, number: int) -> None:
-        for probe in self._subject.probes:
-            if not {(what, number) for what in probe.what} <= self._calls.readings.keys():
-                value = probe.per_second(self._subject.clock)
-                for what in probe.what:
-                    self._keep(Reading(what=what, round=number, value=value))
-
-    def _read_load(self, number: int) -> None:
-        """Record the machine's other load in a round that has just been measured in part."""
-        other = None if self._subject.lap is None else self._subject.lap().other_cores
-        if other is not None and ("other_cores", number) not in self._calls.readings:
-            self._keep(Reading(what="other_cores", round=number, value=other))
+    def _keep(self, event: Event) -> None:
+        self._writer.event(event.event, **asdict(event))
+        self._calls.add(event)
 
     def _visit_all(self, cells: Sequence[CostCell], number: int) -> None:
         """Visit the cells of one number of sequences."""

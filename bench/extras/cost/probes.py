@@ -72,7 +72,12 @@ def make_probes(
     reading = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
     if not alike:
         reading.append(_reading(("bandwidth",), matrices[:own]))
-    return [*reading, _multiplying(sizes.multiplied, dtype, device)]
+    rows = torch.full((_ROWS, sizes.multiplied), 1.0, dtype=dtype, device=device)
+    matrix = torch.full(
+        (sizes.multiplied, sizes.multiplied), 1 / sizes.multiplied, dtype=dtype, device=device
+    )
+    amount = 2 * _ROWS * sizes.multiplied**2
+    return [*reading, Probe(what=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix))]
 
 
 def _reading(what: tuple[str, ...], matrices: list[Tensor]) -> Probe:
@@ -83,10 +88,3 @@ def _reading(what: tuple[str, ...], matrices: list[Tensor]) -> Probe:
             linear(vector, matrix)
 
     return Probe(what=what, amount=sum(matrix.nbytes for matrix in matrices), run=run)
-
-
-def _multiplying(width: int, dtype: torch.dtype, device: torch.device) -> Probe:
-    rows = torch.full((_ROWS, width), 1.0, dtype=dtype, device=device)
-    matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
-    amount = 2 * _ROWS * width**2
-    return Probe(what=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix))

@@ -44,13 +44,20 @@ def open_subject(
 
     def opened(run: ResolvedRun) -> HFModel:
         made = _random(run.config, device, shape) if shape else _loaded(run.config, device)
-        return _tried(made)
+        cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
+        if made.facts["compiled"]:  # learn now whether its graphs can be made
+            with Sequences(made, cells) as sequences:
+                for cell in cells:
+                    made.forward(sequences.calls(cell))
+        return made
 
     model = open_compiled(ResolvedRun(config=config, decoders={}), opened, note)
     facts = {**model.facts, "random_weights": shape is not None}
     dtype = str(facts["dtype"])
     work = work_of(model)
-    room = _free_bytes(device)
+    room = float(psutil.virtual_memory().available)
+    if device.type == "cuda":
+        room = float(torch.cuda.mem_get_info(device)[0])
     on_gpu = model.device.type == "cuda"
     no_replay = (None if on_gpu else missing_compiler()) if replay else "not requested"
     smallest = CostCell(rows=1, sequences=1, context=grid.contexts[0])
@@ -110,16 +117,6 @@ def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
     }
 
 
-def _tried(model: HFModel) -> HFModel:
-    """Make the graphs of one sequence, if any, to find out now whether they can be made."""
-    cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
-    if model.facts["compiled"]:
-        with Sequences(model, cells) as sequences:
-            for cell in cells:
-                model.forward(sequences.calls(cell))
-    return model
-
-
 def work_of(model: HFModel) -> Work:
     """Count what a model's call reads and computes, from the weights and the cache."""
     from decoders.core.hf.shapes import weights_read
@@ -135,9 +132,3 @@ def work_of(model: HFModel) -> Work:
         # scores, and the weighted sum of values: each head takes two products of its width
         pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
     )
-
-
-def _free_bytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(psutil.virtual_memory().available)

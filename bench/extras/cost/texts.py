@@ -102,7 +102,11 @@ def machine_lines(facts: CostFacts) -> list[str]:
         (facts.memory_bandwidth, "the same with more bytes than any cache holds", "B"),
         (facts.matrix_rate, "a product of large matrices", "op"),
     )
-    lines += [f"{what}: {_rate(rate, unit)}" for rate, what, unit in rates if rate is not None]
+    for rate, what, unit in rates:
+        if rate is not None:
+            low, high = rate.low, (rate.high or 0) / 1e9
+            ends = "" if low is None else f" [{low / 1e9:.3g}, {high:.3g}]"
+            lines.append(f"{what}: {rate.value / 1e9:.3g}{ends} G{unit}/s")
     if facts.replay is not None and facts.beside_replay is not None and facts.replayed is not None:
         share = facts.replay.value / facts.beside_replay.value
         bounds = facts.memory_s(facts.replayed), facts.compute_s(facts.replayed)
@@ -153,11 +157,6 @@ def _first_context(cost: Cost) -> int:
 
 def _size(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
-
-
-def _rate(rate: Measured, unit: str) -> str:
-    ends = "" if rate.low is None else f" [{rate.low / 1e9:.3g}, {(rate.high or 0) / 1e9:.3g}]"
-    return f"{rate.value / 1e9:.3g}{ends} G{unit}/s"
 
 
 def _ms(seconds: Measured) -> str:

@@ -27,15 +27,9 @@ def _row(record: SampleRecord) -> dict[str, object]:
     tally, steps, seconds = Tally.of(record), record.steps, record.total_s
     counts: dict[str, int] = {}
     if steps is not None:
-        counts = {
-            "tokens": tally.emitted,
-            "target_calls": tally.target_calls,
-            "target_rows": sum(steps.target_rows),
-            "draft_calls": sum(steps.draft_calls),
-            "steps": len(steps.emitted),
-            "drafted": tally.drafted,
-            "accepted": tally.accepted,
-        }
+        sums = (tally.emitted, tally.target_calls, sum(steps.target_rows), sum(steps.draft_calls))
+        counted = (*sums, len(steps.emitted), tally.drafted, tally.accepted)
+        counts = dict(zip(_COUNTED, counted, strict=True))
     return {
         "pass": record.kind,
         **{name: getattr(record, name) for name in _ASKED},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -58,20 +58,17 @@ def tracked_runs(findings: Findings) -> list[TrackedRun]:
             decoder=decoder,
             group=findings.name,
             params=_params(findings, decoder, rows[0]),
-            metrics={name: value for row in rows for name, value in _metrics(row)},
+            metrics={
+                _safe(column if row.family == ALL else f"{row.family}/{column}"): float(value)
+                for row in rows
+                for column in COLUMNS
+                if (value := row.value(column)) is not None
+            },
             started_ms=started,
             ended_ms=max(started, ended),
         )
         for decoder, rows in by_decoder.items()
     ]
-
-
-def _metrics(row: SummaryRow) -> Iterator[tuple[str, float]]:
-    prefix = "" if row.family == ALL else f"{row.family}/"
-    for column in COLUMNS:
-        value = row.value(column)
-        if value is not None:
-            yield _safe(prefix + column), float(value)
 
 
 def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]:
@@ -101,14 +98,6 @@ def _milliseconds(utc: str | None) -> int:
     return 0 if utc is None else int(datetime.fromisoformat(utc).timestamp() * 1000)
 
 
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    return folder.resolve()
-
-
 def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, own: Path) -> str:
     """Write into `folder`, else MLFLOW_TRACKING_URI, else `own`; return the URI of the store."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -116,8 +105,13 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, own
     optional("sqlalchemy", "mlflow", "export --to mlflow")
     uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
     if folder is not None or not uri:
-        store = _made(folder or own)
-        uri, artifacts = f"sqlite:///{store / 'mlflow.db'}", (store / "mlflow-artifacts").as_uri()
+        store = folder or own
+        try:
+            store.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(store, error) from error
+        uri = f"sqlite:///{store.resolve() / 'mlflow.db'}"
+        artifacts = (store.resolve() / "mlflow-artifacts").as_uri()
     try:
         logging.disable(logging.INFO)
         client = mlflow.MlflowClient(tracking_uri=uri)

@@ -49,7 +49,10 @@ def measure_external(
     """
     refuse_stored(run_dir)
     run = load_run(run_dir)
-    prompts = _prompts(run)[:limit]
+    known = read_prompts(run.path)
+    prompts = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known][:limit]
+    if not prompts:
+        raise UsageError(f"{run.path} has no prompts to time")
     request = _request(run, prompts, model or _own_model(run, engine.name))
     number = next_session(read_external(run_dir))
     session = _Session(run_dir, number, engine, engine.module().__version__, request)
@@ -121,14 +124,6 @@ class _Session:
         if given is None:
             return asked
         return dataclasses.replace(asked, total_s=watch.total_s, **dataclasses.asdict(given))
-
-
-def _prompts(run: Run) -> list[Prompt]:
-    known = read_prompts(run.path)
-    chosen = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known]
-    if not chosen:
-        raise UsageError(f"{run.path} has no prompts to time")
-    return chosen
 
 
 def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,8 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         parts = (read_json(run / MANIFEST) or {}).get("parts", ())
     except BenchError as error:
         return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
+    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
+    work = json.dumps([asked, env.dtype, *parts], sort_keys=True, default=str)
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
@@ -100,7 +102,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "device": env.gpu_name or env.machine.cpu or env.device,
         "dtype": env.dtype,
         "key": env.comparability_key,
-        "series": _series_name(config, env.dtype, parts),
+        "series": hashlib.sha256(work.encode()).hexdigest()[:8],  # of one work and model
     }
     summary = _summary(run / "summary.csv")
     return [facts | row for row in summary] or [facts]
@@ -117,13 +119,6 @@ def _summary(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _series_name(config: Mapping[str, Any], dtype: str | None, parts: Iterable[str]) -> str:
-    """Return eight hexadecimal digits that identify work (a part's own) and model: one curve."""
-    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
-    text = json.dumps([asked, dtype, *parts], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     """Write ``index.html`` and ``history.parquet`` of a folder of runs; return page and history.
 
@@ -134,23 +129,21 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     if history.empty:
         line = f"{folder} holds no run; bench index takes the parent of run folders"
         raise UsageError(line)
-    made = {HISTORY: parquet_bytes(history), INDEX: page_of(history, folder)}
-    return write_files(folder, made)[-1], history
-
-
-def page_of(history: pd.DataFrame, folder: Path) -> bytes:
-    """Return the HTML of a history; runs link to their reports in `folder`."""
     runs = map(_known, history.drop_duplicates("run").to_dict("records"))
     lines = [_line(run, history, folder) for run in runs]
     latest = {str(line["branch"] or UNKNOWN): line for line in lines}
-    return render(
-        "index.html.jinja",
-        title=f"Runs in {folder.resolve().name}",
-        branches=sorted(latest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
-        lines=lines[::-1],
-        series=list(_series(history)),
-        headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
-    )
+    made = {
+        HISTORY: parquet_bytes(history),
+        INDEX: render(
+            "index.html.jinja",
+            title=f"Runs in {folder.resolve().name}",
+            branches=sorted(latest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
+            lines=lines[::-1],
+            series=list(_series(history)),
+            headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
+        ),
+    }
+    return write_files(folder, made)[-1], history
 
 
 def _known(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -126,7 +126,12 @@ def evaluate(
             log_samples=True,
         )
     facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
-    _store(folder, results, facts)
+    kept = {name: value for name, value in results.items() if name != "samples"}
+    text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
+    write_text(folder / RESULTS, text + "\n")
+    for task, samples in (results.get("samples") or {}).items():
+        lines = [json.dumps(sample, ensure_ascii=False, default=str) for sample in samples]
+        write_text(folder / f"samples_{task}.jsonl", "".join(line + "\n" for line in lines))
     notes = [] if not model.num_cut else [f"prompts left-truncated to fit: {model.num_cut}"]
     if cell != BASELINE and setup.arms[cell].cell.guarantee == "none":
         notes.append(f"{cell} is not lossless: these are its scores, not the model's")
@@ -174,13 +179,3 @@ def _kept_if_answered(folder: Path) -> Iterator[None]:
         if not (folder / ANSWERS).stat().st_size:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _store(folder: Path, results: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Write lm-eval's results and the samples of each task as JSON."""
-    kept = {name: value for name, value in results.items() if name != "samples"}
-    text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
-    write_text(folder / RESULTS, text + "\n")
-    for task, samples in (results.get("samples") or {}).items():
-        lines = [json.dumps(sample, ensure_ascii=False, default=str) for sample in samples]
-        write_text(folder / f"samples_{task}.jsonl", "".join(line + "\n" for line in lines))

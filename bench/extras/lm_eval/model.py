@@ -86,7 +86,9 @@ class DecoderLM(LM):  # type: ignore[misc]
                 failed.append(outcome)
                 return
             at = indices[index]
-            texts[at] = cut(self._setup.text(outcome.tokens), until)
+            texts[at] = self._setup.text(outcome.tokens)
+            for string in filter(None, until):
+                texts[at] = texts[at].split(string)[0]
             facts = {"task": requests[at].task_name, "doc": requests[at].doc_id}
             facts["prompt"] = ids_hash(prompts[index])
             self._write({**facts, "tokens": outcome.tokens, "text": texts[at]})
@@ -117,25 +119,22 @@ class DecoderLM(LM):  # type: ignore[misc]
         sampled = given.get("do_sample", bool(temperature))
         own = self._setup.sampling
         try:
+            special = set(self._tokenizer.all_special_ids)  # an answer's text hides these
+            encoded = [
+                self._tokenizer.encode(text, add_special_tokens=False) for text in strings if text
+            ]
             sampling = replace(
                 own,
                 temperature=float(1.0 if temperature is None else temperature) if sampled else 0.0,
                 top_p=float(given.get("top_p") or 1.0) if sampled else 1.0,
                 top_k=int(given.get("top_k") or 0) if sampled else 0,
                 max_new_tokens=int(given.get("max_gen_toks") or own.max_new_tokens),
-                stop_ids=own.stop_ids | self._special(strings),
+                stop_ids=own.stop_ids
+                | frozenset(ids[0] for ids in encoded if len(ids) == 1 and ids[0] in special),
             )
         except (TypeError, ValueError) as error:
             self._refuse(str(error))
         return strings, sampling
-
-    def _special(self, strings: Sequence[str]) -> frozenset[int]:
-        """Return ids of stop strings that are special tokens, as an answer's text hides these."""
-        special = set(self._tokenizer.all_special_ids)
-        encoded = [
-            self._tokenizer.encode(text, add_special_tokens=False) for text in strings if text
-        ]
-        return frozenset(ids[0] for ids in encoded if len(ids) == 1 and ids[0] in special)
 
     def _refuse(self, why: str) -> None:
         raise UsageError(f"the task cannot be answered by {self._cell}: {why}")
@@ -183,14 +182,6 @@ class DecoderLM(LM):  # type: ignore[misc]
         """Keep the last `most` ids, as lm-eval's own models cut prompts."""
         self.num_cut += len(ids) > most
         return ids[max(0, len(ids) - most) :]
-
-
-def cut(text: str, until: Sequence[str]) -> str:
-    """Return a text cut at the first occurrence of any of the strings."""
-    for string in until:
-        if string:
-            text = text.split(string)[0]
-    return text
 
 
 def ending_at(

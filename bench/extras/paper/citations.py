@@ -93,18 +93,16 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
         for kind, name, own in used:
             keys |= dict.fromkeys(own)
             text = name.partition("=")[2] if kind == "tasks" else name
-            hub |= {key: _hub_entry(key, text) for key in own if key.startswith("hub_")}
+            hub |= {
+                key: f"@misc{{{key},\n  title = {{{{{latex(text)}}}}},\n"
+                f"  author = {{{{{latex(text.partition('/')[0])}}}}},\n"
+                "  howpublished = {Hugging Face Hub}\n}"
+                for key in own
+                if key.startswith("hub_")
+            }
             if not own:
                 missing.append(f"{kind} {portable(name)}")
     missing = list(dict.fromkeys(missing))
     lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
     known = entries() | hub
     return "\n".join([*lines, *(f"{known[key]}\n" for key in keys)]) + "\n", missing
-
-
-def _hub_entry(key: str, name: str) -> str:
-    owner = name.partition("/")[0]
-    return (
-        f"@misc{{{key},\n  title = {{{{{latex(name)}}}}},\n  author = {{{{{latex(owner)}}}}},\n"
-        "  howpublished = {Hugging Face Hub}\n}"
-    )

@@ -137,12 +137,18 @@ def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
 def latex(members: Sequence[NamedRun], layout: Layout, caption: Callable[[Grid], str]) -> str:
     """Return the table in its environment, below its caption."""
     made = grid(members, layout, wanted(members, layout))
+    lines, wide = [], 1 + len(made.columns) + len(made.spread)
+    for label, rows in made.groups:
+        lines.append(r"\midrule")
+        if len(made.groups) > 1:
+            lines.append(rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escaped(label)}}}}} \\")
+        lines += [" & ".join(_cells(row, made)) + r" \\" for row in rows]
     return Template(packaged("table.tex")).substitute(
         star="*" if VENUES[layout.venue].two_columns else "",
         caption=caption(made),
         shapes="".join(_shape(made, name) for name in made.columns),
         headings=" & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]),
-        body="\n".join(_body(made)),
+        body="\n".join(lines),
     )
 
 
@@ -155,16 +161,6 @@ def _shape(made: Grid, column: str) -> str:
 def _heading(made: Grid, column: str) -> str:
     name = escaped(COLUMNS[column].paper.heading)
     return rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
-
-
-def _body(made: Grid) -> list[str]:
-    lines, wide = [], 1 + len(made.columns) + len(made.spread)
-    for label, rows in made.groups:
-        lines.append(r"\midrule")
-        if len(made.groups) > 1:
-            lines.append(rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escaped(label)}}}}} \\")
-        lines += [" & ".join(_cells(row, made)) + r" \\" for row in rows]
-    return lines
 
 
 def _cells(row: Sequence[Entry], made: Grid) -> list[str]:

@@ -323,14 +323,13 @@ def sessions(found: Pool) -> Table:
         ),
         "drift": lambda each: percent(each.side.status.drift),
     }
-    for name in found.decoders:
-        columns[name] = partial(_speedup, decoder=name)
+
+    def speedup(session: Session, decoder: str) -> str:
+        return factor(session.mean(decoder, "speedup"))
+
+    columns |= {name: partial(speedup, decoder=name) for name in found.decoders}
     note = (
         "Geometric means over a session's prompts. Occasion: sessions without a pause of ten "
         "minutes between them. Drift: how much slower ar became within the session."
     )
     return Table.made("Sessions", note, columns, found.sessions)
-
-
-def _speedup(session: Session, decoder: str) -> str:
-    return factor(session.mean(decoder, "speedup"))

@@ -148,12 +148,12 @@ def _chosen(
         return turns
     if prompt.isdecimal() and int(prompt) < len(names):
         return [names[int(prompt)]]
-    near = did_you_mean(prompt, names[:20]) if len(names) <= 20 else _nearest(prompt, names)
+    near = (
+        did_you_mean(prompt, names[:20])
+        if len(names) <= 20
+        else f"{nearest(prompt, names)}there are {len(names)}, e.g. {', '.join(names[:3])}"
+    )
     raise UsageError(f"no answer to a prompt {prompt!r} in this run; {near}")
-
-
-def _nearest(prompt: str, names: Sequence[str]) -> str:
-    return f"{nearest(prompt, names)}there are {len(names)}, e.g. {', '.join(names[:3])}"
 
 
 def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:

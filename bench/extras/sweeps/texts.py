@@ -87,7 +87,14 @@ def write_sweep(
     done = f"{num_run} of {len(points)} points have a run"
     lines = ["# A sweep", "", f"{done}, in `points/`. Numbers: [{SUMMARY}]({SUMMARY}).", ""]
     left_out = []
-    for curve in (*HEADLINES, *other_curves(_numeric(points, axes))):
+    values = {axis: [point.values.get(axis) for point in points] for axis in axes}
+    numeric = [
+        axis
+        for axis, given in values.items()
+        if not any(isinstance(value, bool) for value in given)
+        and pd.to_numeric(pd.Series(given, dtype=object), errors="coerce").nunique() > 1
+    ]
+    for curve in (*HEADLINES, *other_curves(numeric)):
         name, drawn = curve.name, curve_figure(rows, curve, axes)
         if drawn is None:
             why = "nothing was measured along it" if curve.axis in axes else "not an axis"
@@ -101,17 +108,6 @@ def write_sweep(
     lines += ["", table.to_markdown(), "", markdown(table.note)]
     write_files(folder, made | {"sweep.md": ("\n".join(lines).rstrip() + "\n").encode()})
     return left_out
-
-
-def _numeric(points: Sequence[Point], axes: Sequence[str]) -> list[str]:
-    """Return the axes with several numeric values, without switches and names."""
-    values = {axis: [point.values.get(axis) for point in points] for axis in axes}
-    return [
-        axis
-        for axis, given in values.items()
-        if not any(isinstance(value, bool) for value in given)
-        and pd.to_numeric(pd.Series(given, dtype=object), errors="coerce").nunique() > 1
-    ]
 
 
 def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:

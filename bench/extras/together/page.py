@@ -71,11 +71,29 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
         "machines": _machines(members),
         "figures": [],
     }
-    made = {"summary.csv": csv_bytes(_frame(members))}
+    frames = []
+    for member in members:
+        rows = member.summary[member.summary["family"] == ALL].drop(columns="family")
+        own = {"run": member.name, "model": member.label, "comparability_key": member.side.key}
+        rows = pd.DataFrame(own, index=rows.index).join(rows)
+        frames.append(rows.dropna(axis="columns", how="all"))
+    made = {"summary.csv": csv_bytes(pd.concat(frames, ignore_index=True))}
     if drawn is not None:
         made |= canvas.figure_files("speedup", drawn)
         svg = made["figures/speedup.svg"].decode()
-        context["figures"] = [("speedup", _caption(members), svg)]
+        within = interval_of(pd.concat([m.summary for m in members]), "speedup", " with ")
+        lines = [
+            f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
+            f"{within and f'{within}s'}."
+        ]
+        if any(member.floor.low is not None for member in members):
+            lines.append("The grey bands are the runs' A/A noise floors.")
+        kinds = {str(kind) for member in members for kind in member.summary["guarantee"]}
+        if NO_GUARANTEE in kinds:
+            lines.append("Hollow: lossy, no guarantee.")
+        if WRONG in kinds:
+            lines.append(f"Decoders that are {WRONG} are left out.")
+        context["figures"] = [("speedup", " ".join(lines), svg)]
     made["report.md"] = render("joint.md.j2", **context)
     made["report.html"] = render("joint.html.jinja", **context)
     return write_files(folder, made)
@@ -105,33 +123,6 @@ def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
         "caveats": [portable(line) for line in lines],
         "link": own and quote(Path(os.path.relpath(own, folder.resolve())).as_posix()),
     }
-
-
-def _caption(members: Members) -> str:
-    within = interval_of(pd.concat([m.summary for m in members]), "speedup", " with ")
-    lines = [
-        f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
-        f"{within and f'{within}s'}."
-    ]
-    if any(member.floor.low is not None for member in members):
-        lines.append("The grey bands are the runs' A/A noise floors.")
-    kinds = {str(kind) for member in members for kind in member.summary["guarantee"]}
-    if NO_GUARANTEE in kinds:
-        lines.append("Hollow: lossy, no guarantee.")
-    if WRONG in kinds:
-        lines.append(f"Decoders that are {WRONG} are left out.")
-    return " ".join(lines)
-
-
-def _frame(members: Members) -> pd.DataFrame:
-    """Return the rows over all families of every run, each with its run, model and machine."""
-    frames = []
-    for member in members:
-        rows = member.summary[member.summary["family"] == ALL].drop(columns="family")
-        own = {"run": member.name, "model": member.label, "comparability_key": member.side.key}
-        rows = pd.DataFrame(own, index=rows.index).join(rows)
-        frames.append(rows.dropna(axis="columns", how="all"))
-    return pd.concat(frames, ignore_index=True)
 
 
 def print_joint(members: Members, console: Console) -> Exit:

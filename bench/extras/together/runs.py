@@ -75,12 +75,21 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
             refuse_twice(before, side)
         if i:
             _refuse_unlike(sides[0], side)
-    return [_compared(member) for member in members_of(sides)]
+    members = members_of(sides)
+    for member in members:
+        rows = rows_of(member.summary, ALL)
+        if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
+            raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
+    return members
 
 
 def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
     """Return the runs with their names and numbers."""
-    runs = _unique([side.name for side in sides])
+    names = [side.name for side in sides]
+    runs = [
+        name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})"
+        for i, name in enumerate(names)
+    ]
     models = [model_of(side) for side in sides]
     labels = models if len(set(models)) == len(models) else runs
     renamed = disambiguate_names(sides)
@@ -109,13 +118,6 @@ def refuse_invalid(side: RunSnapshot) -> None:
         why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and cannot be combined with other runs{why}"
         raise BenchError(line, exit_code=EXIT_CODES[side.verdict])
-
-
-def _compared(member: NamedRun) -> NamedRun:
-    rows = rows_of(member.summary, ALL)
-    if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
-        raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
-    return member
 
 
 def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
@@ -207,10 +209,3 @@ def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]
 def same_machine(members: Sequence[NamedRun]) -> bool:
     """Tell whether all runs share one known comparability key (kind of machine and setup)."""
     return None not in (keys := {member.side.key for member in members}) and len(keys) == 1
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    return [
-        name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})"
-        for i, name in enumerate(names)
-    ]

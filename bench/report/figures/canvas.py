@@ -44,13 +44,22 @@ def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict
     with styled():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, the same in every format
-        _round_positions(figure)
+        for axes in figure.axes:
+            left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
+            axes.set_position((left, bottom, width, height))
+        for text in figure.texts:
+            x, y = text.get_position()
+            text.set_position((round(x, 6), round(y, 6)))
         for kind in kinds:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=200, metadata=undated.get(kind))
             files[kind] = buffer.getvalue()
     if "png" in files:
-        files["png"] = palette_png(files["png"])
+        buffer = io.BytesIO()
+        # in 256 colours a PNG has a third of its size, and figures have few colours
+        image = Image.open(io.BytesIO(files["png"])).convert("RGB")
+        image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+        files["png"] = buffer.getvalue()
     return files
 
 
@@ -59,24 +68,6 @@ def figure_files(name: str, drawn: Drawn) -> dict[str, bytes]:
     figure, data = drawn
     files = {f"figures/{name}.{kind}": content for kind, content in render(figure).items()}
     return files | {f"figures/data/{name}.csv": csv_bytes(data)}
-
-
-def palette_png(png: bytes) -> bytes:
-    """Return a PNG in 256 colours, a third of its size; figures have few colours."""
-    buffer = io.BytesIO()
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
-    return buffer.getvalue()
-
-
-def _round_positions(figure: Figure) -> None:
-    """Round positions, because the layout's last bits differ between processes."""
-    for axes in figure.axes:
-        left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
-        axes.set_position((left, bottom, width, height))
-    for text in figure.texts:
-        x, y = text.get_position()
-        text.set_position((round(x, 6), round(y, 6)))
 
 
 def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:

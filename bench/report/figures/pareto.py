@@ -58,7 +58,9 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
         and any(other["quality"] > alone[0]["quality"] for other in rows)
     ):
         front = [False] * len(rows)  # intervals too wide for any loss to show
-    data = data.assign(front=front, tick=_share_quality(known))
+    exact = known.loc[~known["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED]), _QUALITY].round(9)
+    shared = exact.duplicated(keep=False).reindex(known.index, fill_value=False)
+    data = data.assign(front=front, tick=shared)
     near = data["quality"] >= data["quality"].max() - _NEAR
     low = data["quality_low"]
     region = max(_TOP - low[near].min(), _LEAST)
@@ -86,12 +88,6 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
                 artist.remove()
         key(figure, list(data["decoder"]), look)
     return figure, known.assign(front=front)
-
-
-def _share_quality(data: pd.DataFrame) -> pd.Series:
-    """Tell which decoders with a guarantee have the quality of another one, to nine digits."""
-    exact = data.loc[~data["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED]), _QUALITY].round(9)
-    return exact.duplicated(keep=False).reindex(data.index, fill_value=False)
 
 
 def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:

@@ -77,8 +77,15 @@ def viewer(run: Run) -> Viewer | None:
     pieces, problem = _pieces(run.path)
     records = [record for name in fitting for record in answers[name].values()]
     texts, lost = _texts(run.path, fitting, pieces)
+    wrong = run.status.wrong
+    good = [name for name in order if name not in wrong]
+    palette = colours(good) | dict.fromkeys(wrong, RED)
+    promised = run.plan.guarantees(run.status.found)
     index = {
-        "decoders": _decoders(order, run),
+        "decoders": [
+            {"name": printable(d), "colour": palette[d], "guarantee": promised.get(d)}
+            for d in order
+        ],
         "prompts": [
             {
                 "name": printable(name),
@@ -106,14 +113,11 @@ def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
     for record in records:
         if record.kind == "timing" and record.decoder != SECOND_BASELINE:
             repeats[record.prompt][record.repeat][record.decoder] = record
-    return {
-        prompt: min(tries.items(), key=lambda item: (_num_errors(item[1]), item[0]))[1]
-        for prompt, tries in repeats.items()
-    }
 
+    def rank(repeat: tuple[int, _Decoders]) -> tuple[int, int]:
+        return sum(record.error is not None for record in repeat[1].values()), repeat[0]
 
-def _num_errors(answers: _Decoders) -> int:
-    return sum(record.error is not None for record in answers.values())
+    return {prompt: min(tries.items(), key=rank)[1] for prompt, tries in repeats.items()}
 
 
 def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
@@ -146,22 +150,6 @@ def pack(data: Any) -> str:
     """Pack JSON data into a chunk that ``DecompressionStream("deflate")`` can read."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
-
-
-def _decoders(order: Sequence[str], run: Run) -> list[dict[str, Any]]:
-    """Return the decoders' names, colours (as in the figures) and guarantees."""
-    wrong = run.status.wrong
-    good = [name for name in order if name not in wrong]
-    palette = colours(good) | dict.fromkeys(wrong, RED)
-    promised = run.plan.guarantees(run.status.found)
-    return [
-        {
-            "name": printable(name),
-            "colour": palette[name],
-            "guarantee": promised.get(name),
-        }
-        for name in order
-    ]
 
 
 def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -> list[str]:

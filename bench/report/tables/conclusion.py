@@ -52,7 +52,17 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     sentences = [_of_exact(ahead)] if ahead is not None else []
     for guarantee, what in _NO_CLAIM.items():
         if chosen := [row for row in others if what and row.guarantee == guarantee]:
-            sentences.append(_of_lossy(chosen, what, rows_of(summary, ALL)))
+            best = _fastest(chosen)
+            text = f"{best.decoder}, {what}, is {_times(best)}"
+            if is_number(best.quality):
+                text += f" at quality {percent(best.quality, '')} %"
+                for row in rows_of(summary, ALL):
+                    if row.decoder == BASELINE and is_number(row.quality):
+                        text += f" ({BASELINE}: {percent(row.quality, '')} %)"
+            if (lost := best.nll_over_ar) is not None:
+                nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
+                text += f"; under the target, its tokens are {nats} than {BASELINE}'s"
+            sentences.append(f"{text}.")
     sentences += [
         f"{row.decoder} claims to be lossless and is not." for row in rows if row.guarantee == WRONG
     ]
@@ -130,20 +140,6 @@ def not_slower(
         for other, pair in over.items()
         if not (pair.exceeds(floor) and (pair.low or 0) > 1)
     ]
-
-
-def _of_lossy(rows: Sequence[SummaryRow], what: str, everyone: Sequence[SummaryRow]) -> str:
-    best = _fastest(rows)
-    text = f"{best.decoder}, {what}, is {_times(best)}"
-    if is_number(best.quality):
-        text += f" at quality {percent(best.quality, '')} %"
-        for row in everyone:
-            if row.decoder == BASELINE and is_number(row.quality):
-                text += f" ({BASELINE}: {percent(row.quality, '')} %)"
-    if (lost := best.nll_over_ar) is not None:
-        nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
-        text += f"; under the target, its tokens are {nats} than {BASELINE}'s"
-    return f"{text}."
 
 
 def _fastest(rows: Sequence[SummaryRow]) -> SummaryRow:

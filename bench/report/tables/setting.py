@@ -31,6 +31,11 @@ def title_of(run: Run) -> str:
 def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     """Return the head of a report as (key, value) pairs, without unrecorded facts."""
     device = (run.env.device or run.config.get("device"), hardware(run))
+    target = run.env.models.target or {}
+    template = target.get("template") or {}
+    sha256, day = template.get("sha256"), template.get("date")
+    parts = [f"sha256 {str(sha256)[:12]}"] if sha256 else []
+    parts += [words] if (words := _as_words(template.get("arguments") or {})) else []
     rows = {
         "model": model_of(run),
         "tasks": _tasks(run.config),
@@ -38,20 +43,11 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
         "dtype": run.env.dtype or run.config.get("dtype"),
         "device": ", ".join(str(part) for part in device if part),
         "threads": run.env.torch.threads,
-        "template": _template(run.env.models.target or {}),
-        "generation config": _as_words((run.env.models.target or {}).get("generation") or {}),
+        "template": ", ".join([*parts, f"written on {day}"] if day else parts),
+        "generation config": _as_words(target.get("generation") or {}),
         "date": _date(run.status.started_utc),
     }
     return [(key, portable(str(value))) for key, value in rows.items() if value]
-
-
-def _template(facts: Mapping[str, Any]) -> str:
-    """Return the chat template's hash, arguments and date; empty without a template."""
-    template = facts.get("template") or {}
-    sha256, day = template.get("sha256"), template.get("date")
-    parts = [f"sha256 {str(sha256)[:12]}"] if sha256 else []
-    parts += [words] if (words := _as_words(template.get("arguments") or {})) else []
-    return ", ".join([*parts, f"written on {day}"] if day else parts)
 
 
 def _as_words(values: Mapping[str, Any]) -> str:

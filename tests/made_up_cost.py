@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.records.cost import (
+from bench.extras.cost.curve import table_of
+from bench.extras.cost.records import (
     CURVE,
     Calls,
     CostCell,
@@ -18,7 +19,6 @@ from bench.records.cost import (
 )
 from bench.records.environment import Environment, Models, write_environment
 from bench.records.frames import csv_bytes
-from bench.stats.cost_curve import table_of
 
 GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(10, 100), rounds=6, longest_s=1.0)
 

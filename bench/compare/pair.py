@@ -16,7 +16,6 @@ from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.cell_data import CellData
-from bench.stats.limit import SHAPE
 from bench.stats.metric import Metric
 from bench.stats.metrics import compute
 from bench.stats.quality import family_quality, overall_quality, scored
@@ -26,6 +25,9 @@ from bench.stats.summary import ALL, family_order
 _WORK = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length", "reuse_prefix")
 """Settings that, with the seed when sampling, decide the answers and how much of them is timed."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
+SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
+"""Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
+"""Facts that tell a model's shape."""
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
 Values = dict[str, float | None]

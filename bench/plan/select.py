@@ -12,20 +12,17 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.errors import UsageError
 from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
 from bench.plan.labels import Note, with_meaning
-from bench.records.cost import read_choices
 from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.registry import extra
 from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, spec_of
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
-
-if TYPE_CHECKING:
-    from bench.stats.cost_curve import Cost
 
 AUTO = "auto"
 NO_PRIMARY = "none"
@@ -118,35 +115,17 @@ def stored_decoders(config: RunConfig) -> ResolvedRun:
 
 def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
     """Return the named cells with numbers in place of ``auto`` (raises as `choose_decoders`)."""
-    cost = None
-    if config.cost is not None:
-        from bench.stats.cost_curve import load_cost
-
-        cost = load_cost(Path(config.cost))
     cells = {cell: dict(options) for cell, options in (config.decoders or {}).items()}
     for cell, options in cells.items():
         for name in _MEASURED:
             if options.get(name) == AUTO:
-                options[name] = _measured(cell, name, cost, config.batch_size)
+                if config.cost is None:
+                    line = "auto needs a measured curve; give --cost a folder of `bench cost`"
+                    raise UsageError(f"{cell}: {name}={line}")
+                auto = extra("bench.jobs", "auto-option")
+                options[name] = auto(cell, name, Path(config.cost), config.batch_size)
                 note(f"{cell}: {name}=auto is {options[name]}")
     return cells
-
-
-def _measured(cell: str, name: str, cost: Cost | None, batch_size: int) -> str:
-    if cost is None:
-        line = f"{cell}: {name}=auto needs a measured curve; give --cost a folder of `bench cost`"
-        raise UsageError(line)
-    if name == "row_cost":
-        context = min(each.context for each in cost.curve.points)
-        return f"{cost.curve.row_cost(context, batch_size):.4g}"
-    decoder, chosen = cell.split("@")[0], read_choices(cost.path)
-    number = chosen.get(cell, chosen.get(decoder))
-    if number is None:
-        raise UsageError(
-            f"{cell}: {cost.path} has no {name} for auto; `bench cost --run RUN` finds it from "
-            f"a run with {decoder}"
-        )
-    return str(number)
 
 
 def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:

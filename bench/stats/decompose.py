@@ -101,7 +101,7 @@ def draft_length(
         joint: measured P(drafts 1..j all accepted), for j = 1, 2, ...
         drafted: mean number of drafts per step.
         most: extrapolate to this k with the last conditional acceptance (0: only measured k).
-        relative: cost of a call by rows; only its shape matters (`bench.stats.cost_curve`).
+        relative: cost of a call by rows; only its shape matters (`bench.extras.cost.curve`).
     """
     if not joint or not drafted:
         return None

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from bench.records.cost import Measured
 from bench.stats.times import Unit, matched
 
 CONFIDENCE = 0.95
@@ -196,20 +195,6 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
     ).confidence_interval
     lows, highs = np.atleast_1d(ends.low), np.atleast_1d(ends.high)
     return list(zip(lows.tolist(), highs.tolist(), strict=True))
-
-
-def median_interval(values: Sequence[float]) -> Measured | None:
-    """Return the median with an interval between two order statistics; None without values.
-
-    The k-th smallest and k-th largest of n values enclose the median unless fewer than k values
-    lie on one side of it; that number is binomial(n, 1/2). Below six values: no interval.
-    """
-    if not values:
-        return None
-    ordered, count = sorted(values), len(values)
-    rank = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # P(X < rank) <= 2.5 %
-    low, high = (ordered[rank - 1], ordered[-rank]) if rank else (None, None)
-    return Measured(value=median(values), low=low, high=high, num=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from bench.compare.gate import load_gate
 from bench.errors import BenchError, room_for
+from bench.extras.cost.curve import load_cost
 from bench.extras.external.answers import ExternalAnswer, append_external, read_external
 from bench.extras.external.table import other_engines
 from bench.records.phases import read_phases
@@ -25,7 +26,6 @@ from bench.records.prompts import read_prompts
 from bench.records.run_folder import load_run, read_config
 from bench.records.vocabulary import pieces_of
 from bench.settings.config import load_config
-from bench.stats.cost_curve import load_cost
 from decoders.core.adapter.heads import DraftHeads, read_adapter
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers

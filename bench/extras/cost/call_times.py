@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Self
 
+from bench.extras.cost.records import CostCell
 from bench.machine.clock import Clock, Stopwatch
-from bench.records.cost import CostCell
 from decoders.core.engine.models import Models
 from decoders.core.model import Call, Model, Session
 

@@ -14,7 +14,7 @@ from bench.cli.read import PANEL as READ
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from bench.stats.limit import OperatingPoint
+    from bench.extras.cost.limit import OperatingPoint
 
 app = typer.Typer()
 PANEL = "Find the limit"
@@ -58,18 +58,18 @@ def cost(
     progress: options.Progressing = "auto",
 ) -> None:
     """Measure the time of a model call by rows, sequences and context, and the machine's limits."""
+    from bench.extras.cost.curve import load_cost
     from bench.extras.cost.explain import best_drafts
     from bench.extras.cost.measure import measure_cost
+    from bench.extras.cost.records import folder_name, write_choices
     from bench.extras.cost.subject import open_subject
     from bench.extras.cost.texts import curve_table, machine_lines, points_of, write_cost
-    from bench.records.cost import folder_name, write_choices
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
-    from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
-    from bench.records.cost import Grid
+    from bench.extras.cost.records import Grid
     from bench.settings.bounds import Repeats, Seconds, check
 
     check(rounds, Repeats, "--rounds")
@@ -121,10 +121,10 @@ def explain(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Explain in words where the time went and what would help most."""
+    from bench.extras.cost.curve import load_cost
     from bench.extras.cost.explain import print_explanation
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
-    from bench.stats.cost_curve import load_cost
 
     findings = Findings(load_run(find_run(run_dir, output)))
     print_explanation(findings, options.console(), None if cost is None else load_cost(cost))
@@ -132,9 +132,9 @@ def explain(
 
 def limit_of(run_dir: Path) -> list[str]:
     """Say how near ar came to the machine's limit, if the run has a cost folder."""
+    from bench.extras.cost.curve import load_cost
     from bench.extras.cost.texts import limit_lines
     from bench.records.run_folder import load_run, read_config
-    from bench.stats.cost_curve import load_cost
 
     if (folder := read_config(run_dir).get("cost")) is None:
         return []

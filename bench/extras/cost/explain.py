@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from bench.extras.cost.curve import Cost
+from bench.extras.cost.limit import relative_at
 from bench.extras.cost.texts import cost_name, limit_lines
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
@@ -25,7 +27,6 @@ from bench.report.tables.table import (
     speed,
 )
 from bench.report.tables.times import instrument_bias_note
-from bench.stats.cost_curve import Cost
 from bench.stats.counters import Tally, group_by, ratio, timed
 from bench.stats.decompose import (
     MOST_RESIDUAL,
@@ -35,7 +36,6 @@ from bench.stats.decompose import (
     Split,
     draft_length,
 )
-from bench.stats.limit import relative_at
 from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL
 from bench.stats.validity import from_here

@@ -18,12 +18,9 @@ from typing import TypeVar
 
 from bench.errors import UnavailableError, UsageError
 from bench.extras.cost.call_times import Sequences, timed
+from bench.extras.cost.curve import table_of, with_readings
 from bench.extras.cost.probes import Probe
-from bench.machine.clock import Clock
-from bench.machine.load import Load
-from bench.measure.timing import frozen_garbage
-from bench.progress import Progress
-from bench.records.cost import (
+from bench.extras.cost.records import (
     CALLS,
     CURVE,
     Calls,
@@ -36,10 +33,13 @@ from bench.records.cost import (
     read_facts,
     write_facts,
 )
+from bench.machine.clock import Clock
+from bench.machine.load import Load
+from bench.measure.timing import frozen_garbage
+from bench.progress import Progress
 from bench.records.environment import Environment, read_environment, write_environment
 from bench.records.files import SampleWriter, cannot_write, only_writer, remove_scratch, write_bytes
 from bench.records.frames import csv_bytes
-from bench.stats.cost_curve import table_of, with_readings
 from decoders.core.hf.checkpoint import first_line
 from decoders.core.model import Call, Model
 

@@ -11,6 +11,7 @@ from bench.errors import UnavailableError, UsageError, room_for
 from bench.extras.cost.call_times import Sequences
 from bench.extras.cost.measure import Subject
 from bench.extras.cost.probes import make_probes
+from bench.extras.cost.records import CostCell, CostFacts, Grid, Work
 from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
 from bench.machine.load import LoadWatch
@@ -19,7 +20,6 @@ from bench.plan.devices import open_device, prepare_process, usual_dtype, usual_
 from bench.plan.labels import Note
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import checkpoint
-from bench.records.cost import CostCell, CostFacts, Grid, Work
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel

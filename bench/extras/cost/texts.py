@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.records.cost import CostFacts, Measured
+from bench.extras.cost.curve import Cost, break_even_rate
+from bench.extras.cost.limit import OperatingPoint, ar_limit, mismatch, operating_points
+from bench.extras.cost.records import CostFacts, Measured
 from bench.records.files import write_files
 from bench.records.phases import read_phases
 from bench.records.run_folder import Run
 from bench.stats import summary as sums
-from bench.stats.cost_curve import Cost, break_even_rate
 from bench.stats.intervals import LEVEL
-from bench.stats.limit import OperatingPoint, ar_limit, mismatch, operating_points
 from bench.text import markdown, percent
 
 _BUSY = 0.5
@@ -25,8 +25,8 @@ def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
     Raises:
         BenchError: the files cannot be written (exit 1).
     """
+    from bench.extras.cost.figure import cost_figure
     from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
-    from bench.report.figures.curves import cost_figure
 
     figure, _ = cost_figure(cost, points)
     images = {f"{_FIGURE}.{kind}": data for kind, data in render(figure).items()}

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from bench.errors import BenchError
+from bench.extras.cost.records import CostCell, write_choices
 from bench.plan.select import choose_decoders, resolve_auto
-from bench.records.cost import CostCell, write_choices
 from bench.settings.config import load_config
 from tests.made_up_cost import seconds, write_cost_folder
 

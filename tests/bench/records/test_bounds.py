@@ -12,9 +12,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from bench.errors import BenchError, InvalidRunError
+from bench.extras.cost.records import CostFacts, LeftOut, Reading, Visit
 from bench.extras.external.answers import ExternalAnswer
 from bench.records import run_folder
-from bench.records.cost import CostFacts, LeftOut, Reading, Visit
 from bench.records.environment import Environment
 from bench.records.json_file import parse
 from bench.records.phases import PhasedAnswer

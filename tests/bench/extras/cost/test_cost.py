@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from bench.errors import BenchError
+from bench.extras.cost.curve import load_cost
 from bench.extras.cost.measure import Subject, measure_cost
 from bench.extras.cost.probes import Probe, make_probes
+from bench.extras.cost.records import CALLS, CURVE, MACHINE, Calls, CostCell, CostFacts, Grid, Work
 from bench.progress import Progress
-from bench.records.cost import CALLS, CURVE, MACHINE, Calls, CostCell, CostFacts, Grid, Work
 from bench.records.environment import Environment
-from bench.stats.cost_curve import load_cost
 from decoders.core.model import Session
 from tests.fake_clock import FakeClock
 

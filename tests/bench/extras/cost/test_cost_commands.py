@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from bench.cli.measure import print_conclusions
+from bench.extras.cost.curve import CostCurve, load_cost
 from bench.extras.cost.explain import best_drafts
+from bench.extras.cost.limit import OperatingPoint
+from bench.extras.cost.records import CALLS, read_choices
 from bench.extras.cost.texts import curve_table, points_of, write_cost
-from bench.records.cost import CALLS, read_choices
 from bench.records.phases import PHASES, PHASES_FILE
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.stats.cost_curve import CostCurve, load_cost
-from bench.stats.limit import OperatingPoint
 from tests.command_line import bench
 from tests.made_up_cost import write_cost_folder
 from tests.tiny_models import fresh

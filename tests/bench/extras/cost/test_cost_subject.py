@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 
 from bench.errors import BenchError
+from bench.extras.cost.curve import load_cost
 from bench.extras.cost.measure import measure_cost
+from bench.extras.cost.records import Grid
 from bench.extras.cost.subject import open_subject, work_of
 from bench.progress import Progress
-from bench.records.cost import Grid
 from bench.settings.config import load_config
-from bench.stats.cost_curve import load_cost
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import SIZES, VOCAB, WIDTH, fresh
 

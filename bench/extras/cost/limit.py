@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.records.cost import CostCell
+from bench.compare.pair import SHAPE
+from bench.extras.cost.curve import Cost
+from bench.extras.cost.records import CostCell
 from bench.records.environment import Environment
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import Run
 from bench.stats import times
-from bench.stats.cost_curve import Cost
 from bench.stats.counters import group_by, ratio, timed, timed_again
-
-SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:

@@ -6,12 +6,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from bench.extras.cost.curve import Cost, CostCurve
+from bench.extras.cost.limit import ar_limit, mean_context, mismatch, operating_points
+from bench.extras.cost.records import CostFacts, Grid, Measured, Work, folder_name
 from bench.extras.cost.texts import limit_lines
-from bench.records.cost import CostFacts, Grid, Measured, Work, folder_name
 from bench.records.environment import Environment, Models
 from bench.records.phases import PhasedAnswer
-from bench.stats.cost_curve import Cost, CostCurve
-from bench.stats.limit import ar_limit, mean_context, mismatch, operating_points
 from tests.bench.conftest import make_record
 
 TARGET = {

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from bench.errors import BenchError
-from bench.records.cost import (
+from bench.extras.cost.curve import (
+    CostCurve,
+    break_even_rate,
+    load_cost,
+    median_interval,
+    table_of,
+    tokens_per_step,
+    with_readings,
+)
+from bench.extras.cost.records import (
     CURVE,
     Calls,
     CostCell,
@@ -16,15 +25,6 @@ from bench.records.cost import (
     write_facts,
 )
 from bench.records.frames import csv_bytes
-from bench.stats.cost_curve import (
-    CostCurve,
-    break_even_rate,
-    load_cost,
-    table_of,
-    tokens_per_step,
-    with_readings,
-)
-from bench.stats.intervals import median_interval
 
 WORK = Work(weight_bytes=1000, token_bytes=10, row_flops=500, pair_flops=2)
 GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(100, 200), rounds=7, longest_s=1.0)

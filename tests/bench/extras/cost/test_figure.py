@@ -1,8 +1,8 @@
 """The figure of what a call costs: a reader can read times off it."""
 
+from bench.extras.cost.curve import load_cost
+from bench.extras.cost.figure import cost_figure
 from bench.machine.env import ROOT
-from bench.report.figures.curves import cost_figure
-from bench.stats.cost_curve import load_cost
 
 
 def test_the_axis_of_time_has_several_labels_also_over_less_than_a_decade() -> None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
+from scipy import stats
 from scipy.optimize import brentq
 
 from bench.errors import InvalidRunError, UsageError
-from bench.records.cost import (
+from bench.extras.cost.records import (
     CURVE,
     MACHINE,
     READINGS,
@@ -28,10 +30,11 @@ from bench.records.cost import (
     CostCell,
     CostFacts,
     LeftOut,
+    Measured,
     read_facts,
 )
 from bench.records.environment import Environment, read_environment
-from bench.stats.intervals import median_interval
+from bench.stats.intervals import CONFIDENCE
 
 COLUMNS = (
     *("rows", "sequences", "context", "rounds", "seconds", "low", "high"),
@@ -200,3 +203,17 @@ def load_cost(folder: Path) -> Cost:
 
 def _cell(row: Mapping[Any, Any]) -> CostCell:
     return CostCell(**{name: int(row[name]) for name in ("rows", "sequences", "context")})
+
+
+def median_interval(values: Sequence[float]) -> Measured | None:
+    """Return the median with an interval between two order statistics; None without values.
+
+    The k-th smallest and k-th largest of n values enclose the median unless fewer than k values
+    lie on one side of it; that number is binomial(n, 1/2). Below six values: no interval.
+    """
+    if not values:
+        return None
+    ordered, count = sorted(values), len(values)
+    rank = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # P(X < rank) <= 2.5 %
+    low, high = (ordered[rank - 1], ordered[-rank]) if rank else (None, None)
+    return Measured(value=median(values), low=low, high=high, num=count)

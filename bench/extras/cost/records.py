@@ -5,7 +5,7 @@
                     before the first measurement, and again after the last one
 ``env.json``        the machine, as in a run folder
 ``calls.jsonl``     append-only, one event per line: `Visit`, `LeftOut` or `Reading`
-``cost.csv``        one row per cell: median, interval, limits (`bench.stats.cost_curve`)
+``cost.csv``        one row per cell: median, interval, limits (`bench.extras.cost.curve`)
 ``choices.json``    the best number of drafts of each decoder of a run, if a run was given
 ==================  ===============================================================================
 

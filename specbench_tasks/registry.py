@@ -113,10 +113,10 @@ def load_tasks(
         notes += (f"--limit {limit} exceeds the source: all {len(conversations)} are used",)
     if limit is None:
         limit = _DEFAULT_ZOO_LIMIT if name.partition(":")[0] == "zoo" else len(conversations)
-    chosen = [c for pool in by_family.values() for c in held_out(pool, quality_limit, seed)]
-    quality, reasons = readable(chosen)
+    candidates = [c for pool in by_family.values() for c in held_out(pool, quality_limit, seed)]
+    quality, reasons = readable(candidates)
     if reasons:
-        num = f"{len(reasons)} of {len(chosen)} conversations chosen for quality"
+        num = f"{len(reasons)} of {len(candidates)} conversations chosen for quality"
         notes += (f"{num} cannot be scored and are left out of it: {reasons[0]}",)
     return TaskSet(
         name=name,
@@ -147,9 +147,9 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     for name in names:
         _check_name(name)
     if names and all(name in _NAMED for name in names):
-        chosen = [family for family in _NAMED if family in names]
-        name = "zoo" if tuple(chosen) == FAMILIES else f"zoo:{','.join(chosen)}"
-        return name, _load_zoo(chosen)
+        families = [family for family in _NAMED if family in names]
+        name = "zoo" if tuple(families) == FAMILIES else f"zoo:{','.join(families)}"
+        return name, _load_zoo(families)
     if len(names) != 1:
         raise ValueError(
             f"--tasks got {spec!r}; give one source ({', '.join(_SPELLED)}), or names of zoo "
@@ -184,8 +184,8 @@ def _load_path(path: Path, columns: Mapping[str, str]) -> Reading:
 
 
 def _load_zoo(families: Sequence[str]) -> Reading:
-    chosen = [c for family in families for c in zoo_conversations(family)]
-    return Reading(conversations=chosen, notes=())
+    questions = [c for family in families for c in zoo_conversations(family)]
+    return Reading(conversations=questions, notes=())
 
 
 def _check_name(name: str) -> None:

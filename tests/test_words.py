@@ -17,9 +17,10 @@ FOLDERS = ("decoders", "training", "specbench_tasks")
 NO_NOUNS = frozenset(
     re.findall(
         r"\w+",
-        """asked began begun bought dealt fallen found given gone got grown had held his its judged
-        known made meant mine needed offered opened others ours own refused said stood stored taken
-        taught their theirs these those told wanted watched what which who whose""",
+        """asked began begun bought chosen dealt drawn fallen found given gone got grown had held
+        his its judged known made meant mine needed offered opened others ours own refused said
+        stood stored taken taught their theirs these those told wanted watched what which who
+        whose""",
     )
 )
 """Participles and pronouns that name nothing: neither a whole name nor the noun at its end."""

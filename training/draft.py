@@ -65,7 +65,7 @@ class DraftTable(RecipeTable):
 
 
 class _DraftRunTable(LoopTable):
-    """[run]: see `training.adapter.recipe.RunTable`.
+    """[run]: see `training.adapter.recipe.AdapterRunTable`.
 
     Attributes:
         negatives: random words in each loss besides the `head_words`, so that none is forgotten.

@@ -78,7 +78,7 @@ class JudgedJob:
         if self.best is not None:
             self.best.offer(progress.step, report.score, self.trained)
 
-    def chosen(self) -> dict[str, Any]:
+    def scores(self) -> dict[str, Any]:
         """Load the best weights if they beat the current ones, and return the chosen figures."""
         report = self.report or self.held_out()
         if self.best is not None and (better := self.best.better_than(report.score)) is not None:

@@ -117,8 +117,8 @@ class Decoder:
         `reads` maps each value of `option` to the options that only some values read. An option
         with its default value does not count as given.
         """
-        chosen = getattr(self, option)
-        allowed = reads.get(chosen, ())
+        setting = getattr(self, option)
+        allowed = reads.get(setting, ())
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             readers = [f"{option}={by}" for by, names in reads.items() if field.name in names]
@@ -126,7 +126,7 @@ class Decoder:
                 instead = f", which reads {', '.join(allowed)}" if allowed else ""
                 raise ValueError(
                     f"option {field.name!r} of decoder {self.name!r} is {value}, but it belongs to "
-                    f"{' or '.join(readers)}, not to {option}={chosen}{instead}"
+                    f"{' or '.join(readers)}, not to {option}={setting}{instead}"
                 )
 
     @property

@@ -65,8 +65,12 @@ class Uniforms:
 def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
     """Warp logits ``[R, V]`` into float32 distributions ``[R, V]``, as `sampling` specifies.
 
-    Distributions are one-hot at temperature 0. If a row of logits contains NaN or +infinity, its
-    distribution contains NaN, and `pick` returns V for the row. See `nucleus` for `sync`.
+    A row with NaN or +infinity gives a distribution with NaN, for which `pick` returns V.
+
+    Args:
+        logits: raw logits of R rows.
+        sampling: temperature (0: one-hot distributions), top-k and top-p, in this order.
+        sync: synchronize to check whether any row needs a full sort (see `nucleus`).
     """
     if sampling.greedy:
         values, ids = highest(logits)

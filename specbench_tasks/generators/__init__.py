@@ -60,10 +60,10 @@ def zoo_conversations(family: str) -> list[Conversation]:
 
 @functools.cache
 def _zoo_conversations(family: str) -> tuple[Conversation, ...]:
-    chosen: dict[tuple[str, ...], Conversation] = {}
+    by_turns: dict[tuple[str, ...], Conversation] = {}
     examples = generate(family, "test", ZOO_SEED)
-    while len(chosen) < NUM_ZOO_CONVERSATIONS:
-        drawn, name = next(examples), f"zoo-{family}-{len(chosen):05d}"
-        item = Conversation(id=name, family=family, turns=drawn.turns, references=drawn.references)
-        chosen.setdefault(drawn.turns, item)
-    return tuple(chosen.values())
+    while len(by_turns) < NUM_ZOO_CONVERSATIONS:
+        item, name = next(examples), f"zoo-{family}-{len(by_turns):05d}"
+        entry = Conversation(id=name, family=family, turns=item.turns, references=item.references)
+        by_turns.setdefault(item.turns, entry)
+    return tuple(by_turns.values())

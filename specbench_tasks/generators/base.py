@@ -55,12 +55,12 @@ def pick(rng: random.Random, pool: Sequence[T]) -> T:
 
 def pick_distinct(rng: random.Random, pool: Sequence[T], num: int) -> list[T]:
     """Draw `num` different elements of `pool`, at most ``len(pool)``, in random order."""
-    chosen: list[T] = []
-    while len(chosen) < num:
+    picks: list[T] = []
+    while len(picks) < num:
         candidate = pick(rng, pool)
-        if candidate not in chosen:
-            chosen.append(candidate)
-    return chosen
+        if candidate not in picks:
+            picks.append(candidate)
+    return picks
 
 
 def single_turn(prompt: str, response: str, *answers: str) -> Item:

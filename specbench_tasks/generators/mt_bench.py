@@ -65,8 +65,8 @@ def _demand(*constraints: tuple[str, str | int]) -> GoldAnswer:
 
 
 def _fill(rng: random.Random, pattern: str, slots: dict[str, str]) -> str:
-    drawn = re.sub(r"<(\w+)>", lambda match: pick(rng, _POOLS[match[1]]), pattern)
-    return drawn.format(**slots)
+    line = re.sub(r"<(\w+)>", lambda match: pick(rng, _POOLS[match[1]]), pattern)
+    return line.format(**slots)
 
 
 def _write(

@@ -174,7 +174,7 @@ class AdapterJob(JudgedJob):
         the model verifies itself). The adapter then has only its embedding.
         """
         dtype, trained = getattr(torch, self.run.stored), self.trained
-        config = dataclasses.replace(trained.config, base=self.base, measured=self.chosen())
+        config = dataclasses.replace(trained.config, base=self.base, measured=self.scores())
         state = trained.state_dict()
         if not self.student.gated:
             name = "model" if trained.config.masked else "draft"

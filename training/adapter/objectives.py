@@ -148,10 +148,10 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> Judgement:
         agrees = (tokens == teacher.argmax(-1)).to(overlap.dtype)
         return torch.where(greedy, agrees, overlap), confidences, counts
     left, mass = edges(teacher, outcome.target, warp, top_k)
-    drawn = torch.where(
+    picks = torch.where(
         greedy, tokens, pick(distribution, left + mass * (1 - windows.noise[usable]))
     )
     target = torch.where(greedy, teacher.argmax(-1), outcome.target)
-    chances = distribution.gather(1, drawn[:, None]).squeeze(1)
+    chances = distribution.gather(1, picks[:, None]).squeeze(1)
     confidences = torch.where(greedy, confidences, chances)
-    return drawn == target, confidences, greedy | (mass > MIN_MASS)
+    return picks == target, confidences, greedy | (mass > MIN_MASS)

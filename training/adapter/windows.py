@@ -135,7 +135,7 @@ def draw_windows(
     number = np.full(shape, -1, np.int64)
     warp, greedy = np.ones((*shape, 2), np.float32), np.zeros(shape, bool)
     shift = first_target(variant)
-    drawn: list[Placed] = []
+    placed: list[Placed] = []
     for b, row in enumerate(rows):
         ends = _ends(row)
         first = 1 + int(standalone)  # leave some context
@@ -167,7 +167,7 @@ def draw_windows(
             else:
                 greedy[b, where] = not row.temperature
                 warp[b, where] = row.temperature or 1.0, 1.0
-            drawn.append((b, where, start, end))
+            placed.append((b, where, start, end))
             filled, index = filled + (stride or count), index + 1
     return Windows(
         ids=padded(rows, pad),
@@ -181,7 +181,7 @@ def draw_windows(
         ),
         standalone=standalone,
         stride=stride,
-        blocks=None if blocks is None else hide(blocks, shape, rows, drawn, rng),
+        blocks=None if blocks is None else hide(blocks, shape, rows, placed, rng),
     )
 
 

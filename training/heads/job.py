@@ -101,7 +101,7 @@ class HiddenJob(JudgedJob):
 
     def export(self, folder: Path) -> None:
         """Write the adapter with its held-out report."""
-        config = dataclasses.replace(self.heads.config, base=self.base, measured=self.chosen())
+        config = dataclasses.replace(self.heads.config, base=self.base, measured=self.scores())
         fresh = type(self.heads)(config)
         fresh.load_state_dict(self.heads.state_dict())
         fresh.save(folder, getattr(torch, self.run.stored))
@@ -120,9 +120,9 @@ class HeadsJob(HiddenJob):
             ids, targets = self._batch(rows)
             hidden = self.module.base_model(input_ids=ids, use_cache=False).last_hidden_state
             counts = (targets != NONE).any(-1)
-            states, chosen = hidden[counts].float(), targets[counts]
+            states, labels = hidden[counts].float(), targets[counts]
         size = max(1, self.run.max_logits // (targets.shape[-1] * len(self._head.weight)))
-        for some, targets in zip(torch.split(states, size), torch.split(chosen, size), strict=True):
+        for some, targets in zip(torch.split(states, size), torch.split(labels, size), strict=True):
             yield head_logits(self._head, self.heads(some)), targets, None
 
 

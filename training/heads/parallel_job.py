@@ -129,16 +129,16 @@ class ParallelJob(LayerJob):
         places = anchors[..., None] + 2 + torch.arange(inside.shape[-1], device=device)
         at = places.clamp(max=ids.shape[1] - 1).flatten(1)
 
-        def chosen(values: Tensor) -> Tensor:
+        def select(values: Tensor) -> Tensor:
             values = values[torch.arange(len(at), device=device)[:, None], at]
             return values.view(*places.shape, *values.shape[2:])
 
         with torch.no_grad():
             hidden, *facts = self._compute(rows, ids, self._targets)
             embedded = self.module.get_input_embeddings()(ids).float().roll(-1, 1)
-            label, left, mass, likely, logits = map(chosen, (ids, *facts))
+            label, left, mass, likely, logits = map(select, (ids, *facts))
             likely = likely.long()
-            before = heads.index(chosen(ids.roll(1, 1)))
+            before = heads.index(select(ids.roll(1, 1)))
             u = (left + mass * noise).clamp(0, 1 - 2**-53)
             u = torch.where(warm == 0, NO_UNIFORM, u)
             logits = logits / torch.where(warm == 0, GREEDY_TEMPERATURE, warm)[..., None]

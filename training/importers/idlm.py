@@ -107,7 +107,10 @@ def _convert_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> 
     text = json.dumps(_as_qwen3(config), indent=1) + "\n"
     (model / MODEL_CONFIG).write_text(text, encoding="utf-8")
     for file in {*files.values(), *checkpoint.glob("*.safetensors.index.json")}:
-        _link(file, model / file.name)
+        try:
+            os.link(file.resolve(), model / file.name)
+        except OSError:  # the disk allows no hard link
+            shutil.copyfile(file, model / file.name)
     for pattern in (*CONFIGS, "generation_config.json"):
         for file in checkpoint.glob(pattern):
             shutil.copyfile(file, model / file.name)
@@ -196,11 +199,3 @@ def _row(path: Path, name: str, index: int) -> Tensor:
         )
     row: Tensor = rows[index : index + 1][0]
     return row
-
-
-def _link(source: Path, target: Path) -> None:
-    """Hard-link a file if the disk allows it, else copy it."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -31,7 +31,7 @@ class Parts:
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def put(self, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
-        """Add a key's weight to one of the parts as float32, or raise `ValueError` if twice."""
+        """Add a key's weight to one of the parts as float32, refusing duplicates (`ValueError`)."""
         if name in into:
             raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
         if not isinstance(value, Tensor) or not value.is_floating_point():

@@ -66,8 +66,8 @@ class Trips:
         self.num_symbols = settings.width
         self.steps = _steps(settings)
         num_goals = settings.num_goals
-        drawn = np.full((num_goals, num_goals), settings.switch / num_goals)
-        self.goals = drawn + np.eye(num_goals) * (1 - settings.switch)
+        transition = np.full((num_goals, num_goals), settings.switch / num_goals)
+        self.goals = transition + np.eye(num_goals) * (1 - settings.switch)
         joint = np.full(self.steps.shape[:3], 1.0 / self.steps[..., 0].size)
         for _ in range(_SETTLE_STEPS):
             joint = self._onward(joint)

@@ -57,7 +57,7 @@ def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> T
         for _ in range(draws):
             noise = torch.rand(windows.noise.shape, generator=generator, dtype=torch.float64)
             again = TextWindows(windows.ids, windows.starts, noise)
-            total += _nats(lambda drawn: Read(model, drawn).explained()[1], [again]).view_as(total)
+            total += _nats(lambda part: Read(model, part).explained()[1], [again]).view_as(total)
         nats.append(total / draws)
     return torch.cat(nats).flatten(0, 1)
 

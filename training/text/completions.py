@@ -205,9 +205,9 @@ def _jobs(
 def _beginning(sampled: Sequence[Completion], plan: CompletionPlan, number: int) -> Ids:
     """Return a prompt and a random beginning of its completion, at most half `max_new_tokens`."""
     rng = random.Random(f"beginning {plan.seed} {number}")
-    chosen = rng.choice(sampled)
-    max_length = min(len(chosen.tokens) - 1, plan.max_new_tokens // 2)  # exclude the stop token
-    return chosen.prompt + chosen.tokens[: rng.randint(min(1, max_length), max_length)]
+    example = rng.choice(sampled)
+    max_length = min(len(example.tokens) - 1, plan.max_new_tokens // 2)  # exclude the stop token
+    return example.prompt + example.tokens[: rng.randint(min(1, max_length), max_length)]
 
 
 def _run(

@@ -152,8 +152,8 @@ def build_source(
     plan = _plan({**options, "seed": seed})
     if (prompts := options.get("prompts")) is not None:
         prompts = _prompts(prompts, tokenizer, plan.num_completions)
-    chosen = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
-    rows, facts = sampled_rows(teacher, tokenizer, plan, folder, **chosen)
+    extra = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
+    rows, facts = sampled_rows(teacher, tokenizer, plan, folder, **extra)
     return PoolSource(rows, kind=kind, name=teacher.name, facts=facts, **common)
 
 

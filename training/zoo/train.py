@@ -129,9 +129,9 @@ class ZooJob:
             targets = learnt(group).to(self.device)
             states = hidden_states(self.trained, ids, torch.bfloat16)
             logits = states[:, :-1][targets[:, 1:]] @ self.trained.lm_head.weight.bfloat16().T
-            chosen = ids[targets]
-            loss = F.cross_entropy(logits.float(), chosen, reduction="sum")
-            yield loss, len(chosen), len(group) * len(group[-1].ids)
+            labels = ids[targets]
+            loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+            yield loss, len(labels), len(group) * len(group[-1].ids)
 
     def evaluate(self, progress: TrainingProgress) -> None:
         """Score every family (split among the workers) and adapt the mix of families."""

@@ -46,7 +46,9 @@ class UniformEmbedding(nn.Module):
         self.net: nn.Module | None = None
         if code == "dyadic":
             num_features = NUM_BITS + NUM_COSINES + 2 * conditioned
-            self.net = _network(num_features, hidden, width)
+            self.net = nn.Linear(num_features, hidden or width)
+            if hidden:
+                self.net = nn.Sequential(self.net, nn.SiLU(), nn.Linear(hidden, width))
         elif code == "float-bits":
             self.net = nn.Linear(32, width)
         elif code == "interpolation":
@@ -98,9 +100,3 @@ class UniformEmbedding(nn.Module):
         low = position.long().clamp(max=NUM_ANCHORS - 2)
         share = (position - low).to(self.anchors.dtype)[:, None]
         return self.anchors[low] * (1 - share) + self.anchors[low + 1] * share
-
-
-def _network(num_features: int, hidden: int, width: int) -> nn.Module:
-    if not hidden:
-        return nn.Linear(num_features, width)
-    return nn.Sequential(nn.Linear(num_features, hidden), nn.SiLU(), nn.Linear(hidden, width))

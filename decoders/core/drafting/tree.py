@@ -178,7 +178,7 @@ def likeliest_candidates(
 
 def draw_candidates(probs: Tensor, num: int, uniforms: Uniforms, output: int) -> list[int]:
     """Draw up to `num` tokens without replacement from q ``[V]``, each by a separate uniform."""
-    left, drawn = probs.double().clone(), []
+    left, draws = probs.double().clone(), []
     for candidate in range(num):
         if not left.sum() > 0:
             break
@@ -186,9 +186,9 @@ def draw_candidates(probs: Tensor, num: int, uniforms: Uniforms, output: int) ->
             [uniforms.at("draw", output, candidate)], dtype=torch.float64, device=left.device
         )
         token = int(pick(left[None], u))
-        drawn.append(token)
+        draws.append(token)
         left[token] = 0.0
-    return drawn
+    return draws
 
 
 def verify_strict(

@@ -45,7 +45,7 @@ class Deadline:
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
-        """Run a turn of a job's decoder, in its first turn from the job's start on."""
+        """Run a turn of a job's decoder, whose first turn starts the job's time."""
         start_s = self._starts.get(job)
         if start_s is None:
             start_s = self._starts[job] = self._now()

@@ -1,4 +1,4 @@
-"""Forward passes of calls of any length."""
+"""Forward passes of calls, in which a long prompt runs in chunks but counts as one call."""
 
 from __future__ import annotations
 

@@ -239,10 +239,10 @@ def generation_notes(module: Any) -> tuple[str, ...]:
             f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
             "answers may differ from those of generate()"
         )
-    drawn = ", ".join(f"{k}={v}" for k, v in model_settings(module).items() if k in _SAMPLED)
+    listed = ", ".join(f"{k}={v}" for k, v in model_settings(module).items() if k in _SAMPLED)
     if getattr(generation, "do_sample", None):
         notes.append(
-            f"its generation config samples ({drawn}); a run samples only by its own options "
+            f"its generation config samples ({listed}); a run samples only by its own options "
             "(--temperature, --top-p, --top-k)"
         )
     if strings := getattr(generation, "stop_strings", None):

@@ -164,9 +164,9 @@ class TransformersGenerate:
                 f"{', '.join(beyond)}: leave out what asks for it"
             )
         stops = getattr(config, "_eos_token_tensor", None)
-        drawn: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if config.do_sample:
-            drawn = {
+            options = {
                 "temperature": 1.0 if config.temperature is None else config.temperature,
                 "top_k": config.top_k or 0,
                 "top_p": 1.0 if config.top_p is None else config.top_p,
@@ -175,7 +175,7 @@ class TransformersGenerate:
         return Sampling(
             max_new_tokens=config.max_length - num_prompt,
             stop_ids=frozenset() if stops is None else frozenset(stops.tolist()),
-            **drawn,
+            **options,
         )
 
     def _open(self, model: Any) -> Models:

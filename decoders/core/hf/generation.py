@@ -74,10 +74,10 @@ def run_generate(
 
 def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
     """Set no padding token: `generate` would hide it from an assistant, even inside the text."""
-    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
+    warping = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
     return _settings(
         do_sample=not sampling.greedy,
-        **({} if sampling.greedy else drawn),
+        **({} if sampling.greedy else warping),
         **options,
         max_new_tokens=sampling.max_new_tokens,
         eos_token_id=sorted(sampling.stop_ids) or None,

@@ -178,7 +178,7 @@ def _library() -> Path:
 
 
 def has_products() -> bool:
-    """Tell whether `products`, without its graphs, is compiled for this machine."""
+    """Tell whether `products` (graphs or none beside it) is compiled for this machine."""
     return _is_sound(_library())
 
 

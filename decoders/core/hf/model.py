@@ -276,7 +276,7 @@ class HFModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """The module as transformers made it, with copies of linear weights not contiguous."""
+        """The module as transformers made it, with contiguous copies of linear weights."""
         if self._library is None:
             self._library = self.module if self.cut is not None else library_copy(self.module)
         return self._library

@@ -179,10 +179,10 @@ class ModuleRunner:
                 out = self._output(**fed).flatten(0, 1)
         finally:
             self._late_slots.begin(None)
-        chosen = out.index_select(0, inputs["read"])
+        rows_read = out.index_select(0, inputs["read"])
         if not self._reads_hidden:
-            return (chosen.float(),)
-        return self.head(chosen).to(self._device).float(), out
+            return (rows_read.float(),)
+        return self.head(rows_read).to(self._device).float(), out
 
     def facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
@@ -233,10 +233,10 @@ class ModuleRunner:
         finally:  # an exit runs the same layers without slots
             self._late_slots.begin(None)
         out = out.flatten(0, 1)
-        chosen = self._select(out, rows.read)
+        rows_read = self._select(out, rows.read)
         if not self._reads_hidden:
-            return chosen.float(), None
-        logits: Tensor = self.head(chosen).to(self._device)
+            return rows_read.float(), None
+        logits: Tensor = self.head(rows_read).to(self._device)
         return logits.float(), self._select(out, rows.hidden)
 
     def _logits_of_columns(self, fed: Mapping[str, Any], rows: Pass) -> Tensor:

@@ -82,6 +82,17 @@ def optional(module: str, extra: str, asker: str) -> ModuleType:
 
 
 @contextmanager
+def as_error(
+    kind: type[BenchError], errors: type[Exception] | tuple[type[Exception], ...] = ValueError
+) -> Iterator[None]:
+    """Turn `errors` into a `BenchError` of a kind, with the same message."""
+    try:
+        yield
+    except errors as error:
+        raise kind(str(error)) from error
+
+
+@contextmanager
 def room_for(what: str, advice: str = _LOWER) -> Iterator[None]:
     """Turn a lack of memory into a `BenchError` that says `what` did not fit, with `advice`."""
     try:

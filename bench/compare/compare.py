@@ -86,7 +86,7 @@ def _unjudged(pair: RunPair) -> list[str]:
         for name in sorted(pair.base.passes - pair.head.passes)
     ]
     if not pair.same_machine:
-        unknown = None in (pair.base.key, pair.head.key)
+        unknown = None in (side.env.comparability_key for side in pair.sides.values())
         why = "a comparability key is unknown" if unknown else "the runs are of different machines"
         lines.append(f"time is not judged: {why}" + (" or setups" if not unknown else ""))
     return lines
@@ -103,10 +103,10 @@ def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     else:
         made = _compared(cell, pair, gate)
     notes = list(made.notes)
-    if cell in pair.base.wrong:
+    if cell in pair.base.status.wrong:
         line = f"base is {WRONG}: it claims to be lossless and is not, so it proves nothing"
         notes.insert(0, line)
-    if cell in pair.head.wrong:
+    if cell in pair.head.status.wrong:
         line = f"head is {WRONG}: it claims to be lossless but differs from ar beyond near-ties"
         made = replace(made, verdict=Regression.wrong)
         notes.insert(0, line)
@@ -126,7 +126,8 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     notes = []
     if cell in pair.held_to_ar - pair.head.same_as_ar:
         notes.append("base claims ar's tokens, head does not; head is judged by that claim")
-    if not joined.base or joined.coverage < gate.verdict.min_coverage:
+    coverage = min((both / num for both, num in joined.shared.values()), default=0.0)
+    if not joined.base or coverage < gate.verdict.min_coverage:
         asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
         note = f"head answered too few of base's prompts (by hash): {asked or 'none'}"
         if other := pair.other_template:

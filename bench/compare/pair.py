@@ -48,7 +48,8 @@ class RunPair:
     @property
     def same_machine(self) -> bool:
         """Return whether `bench ab` measured both, or their keys are known and equal."""
-        return self.interleaved or (self.base.key is not None and self.base.key == self.head.key)
+        key = self.base.env.comparability_key
+        return self.interleaved or (key is not None and key == self.head.env.comparability_key)
 
     @property
     def interleaved(self) -> bool:
@@ -145,7 +146,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any = None
 
 def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
     return [
-        {"comparability key": side.key, "benchmark": side.benchmark},
+        {"comparability key": side.env.comparability_key, "benchmark": side.benchmark},
         {key: value for key, value in side.config.items() if key not in _NOT_SETTINGS},
         dict(_hashes(asdict(side.env.models), "")),
         {f"package {name}": version for name, version in side.env.packages.items()},
@@ -174,11 +175,6 @@ class PairedAnswers:
     head: tuple[SampleRecord, ...] = ()
     num_base: int = 0
     shared: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def coverage(self) -> float:
-        """Return the share of base's prompts that head has, in the pass with the lowest share."""
-        return min((both / num for both, num in self.shared.values()), default=0.0)
 
     @property
     def finished(self) -> list[tuple[SampleRecord, SampleRecord]]:

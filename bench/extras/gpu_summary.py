@@ -17,7 +17,6 @@ from typing import Any, Literal
 from bench.text import UNKNOWN, markdown
 
 _SCHEMA = 2
-_ALL = "all"
 _COLUMNS = (
     *("decoder", "guarantee", "speedup", "speedup_low", "speedup_high", "tokens_per_call"),
     *("decode_time_per_token_s", "energy_per_token_j", "identical_to_ar", "quality", "errors"),
@@ -71,11 +70,20 @@ def read_figures(step: Step, folder: Path) -> Step:
     log = (folder / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     status, reason = step.status, None if step.status is Status.PASSED else last
-    figures: dict[str, Any] = {"last_line": last}
-    if step.kind == "lines":
-        figures = _figures_of(read_lines(folder / f"{step.name}.jsonl"), step.aim)
-    elif step.kind == "run":
-        figures = _figures_of_run(folder / step.name)
+    figures: dict[str, Any] = {"last_line": last} if step.kind == "tests" else {}
+    lines = read_lines(folder / f"{step.name}.jsonl") if step.kind == "lines" else []
+    if found := lines[1:]:
+        (machine,) = [each for each in lines if "machine" in each][:1]
+        share = found[0].get("share_of_limit")
+        met = None if step.aim is None or share is None else share >= step.aim
+        figures = {**machine, "aim": step.aim, "aim_met": met, "lines": found}
+    summaries = folder.glob(f"{step.name}/*/summary.csv") if step.kind == "run" else ()
+    for path in sorted(summaries)[:1]:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["family"] == "all"]
+        run = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
+        lines = [{name: row.get(name) or None for name in _COLUMNS} for row in rows]
+        figures = {"verdict": run.get("verdict"), "reasons": run.get("reasons"), "lines": lines}
     if status is Status.PASSED and not figures:
         status, reason = Status.FAILED, "it left no result in its folder"
     reason = reason and reason.replace(str(folder), "OUT")
@@ -86,25 +94,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the complete lines; a killed process may leave an incomplete last line."""
     text = path.read_bytes() if path.exists() else b""
     return [json.loads(line) for line in text.split(b"\n")[:-1]]
-
-
-def _figures_of(lines: Sequence[dict[str, Any]], aim: float | None) -> dict[str, Any]:
-    machine, found = [each for each in lines if "machine" in each], lines[1:]
-    if not found:
-        return {}
-    share = found[0].get("share_of_limit")
-    met = None if aim is None or share is None else share >= aim
-    return {**machine[0], "aim": aim, "aim_met": met, "lines": found}
-
-
-def _figures_of_run(folder: Path) -> dict[str, Any]:
-    for path in sorted(folder.glob("*/summary.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["family"] == _ALL]
-        run = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
-        lines = [{name: row.get(name) or None for name in _COLUMNS} for row in rows]
-        return {"verdict": run.get("verdict"), "reasons": run.get("reasons"), "lines": lines}
-    return {}
 
 
 def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> None:

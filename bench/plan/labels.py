@@ -13,7 +13,7 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 
-from bench.errors import UsageError
+from bench.errors import UsageError, as_error
 from bench.settings.config import Numerics
 from decoders.core import registry
 from decoders.core.decoder import Decoder
@@ -30,10 +30,8 @@ def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[s
     if label is None:
         _note_showcased(spec.name, options, note)
         return options
-    try:
+    with as_error(UsageError, (ValueError, ImportError)):
         cls = registry.resolve(DecoderSpec(name=spec.name))
-    except (ValueError, ImportError) as error:
-        raise UsageError(str(error)) from error
     modes = typing.get_args(typing.get_type_hints(cls).get("mode"))
     if meant := ({mode: {"mode": mode} for mode in modes} | dict(cls.showcase)).get(label):
         mode = options.get("mode")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
-from bench.errors import UsageError, room_for
+from bench.errors import UsageError, as_error, room_for
 from bench.machine.env import models_of
 from bench.plan.contract import check_cells
 from bench.plan.identity import identity_of
@@ -92,7 +92,7 @@ def tokenise(
         with room_for("the baseline's first turns, answered in batches"):
             return baseline_answers(setup, prompts)
 
-    try:
+    with as_error(UsageError):
         prompts, skipped = PromptEncoder(
             setup.tokenizer,
             longest,
@@ -101,8 +101,6 @@ def tokenise(
             vocab_size=setup.models.target.vocab_size,
             chat=setup.template,
         ).prompts(distinct, answer)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if config.prompt_tokens is not None:
         prompts = to_length(prompts, config.prompt_tokens, setup.tokenizer.bos_token_id)
     return prompts, skipped

@@ -10,7 +10,7 @@ import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import UnavailableError, UsageError, did_you_mean
+from bench.errors import UnavailableError, UsageError, as_error, did_you_mean
 from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.settings.config import ZOO
@@ -93,10 +93,8 @@ def locate(source: str, role: str = "target") -> str | None:
         except ValueError as error:
             raise UnavailableError(f"model {source!r}: {error}") from error
         return None
-    try:
+    with as_error(UnavailableError):
         found = find_checkpoint(source, "model", "config.json")
-    except ValueError as error:
-        raise UnavailableError(str(error)) from error
     return found if Path(found).is_dir() else _on_hub(found, "give the folder of a local copy")
 
 

@@ -46,7 +46,18 @@ def test_an_option_out_of_range_is_refused():
 
 def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     """Write ``NAME.py`` and ``test_NAME.py``; return them and the class's name (`UsageError`)."""
-    _check_name(name)
+    if not _NAME.fullmatch(name):
+        line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
+        raise UsageError(line)
+    if keyword.iskeyword(name) or name.startswith("test_"):
+        what = "a file of tests" if name.startswith("test_") else "a keyword of Python"
+        raise UsageError(f"{name!r} names {what}; use another name, such as my_decoder")
+    if name in names():
+        line = f"a decoder {name!r} exists already; use another name (bench ls decoders)"
+        raise UsageError(line)
+    if name in _TAKEN or name in sys.stdlib_module_names:
+        line = f"{name}.py would shadow the module {name!r}; use another name"
+        raise UsageError(line)
     if not folder.is_dir():
         raise UsageError(f"--folder {folder}: there is no such folder; create it first")
     class_name = "".join(part.capitalize() for part in name.split("_"))
@@ -62,18 +73,3 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     for file, text in zip(files, texts.values(), strict=True):
         write_text(file, text)
     return files, class_name
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
-        raise UsageError(line)
-    if keyword.iskeyword(name) or name.startswith("test_"):
-        what = "a file of tests" if name.startswith("test_") else "a keyword of Python"
-        raise UsageError(f"{name!r} names {what}; use another name, such as my_decoder")
-    if name in names():
-        line = f"a decoder {name!r} exists already; use another name (bench ls decoders)"
-        raise UsageError(line)
-    if name in _TAKEN or name in sys.stdlib_module_names:
-        line = f"{name}.py would shadow the module {name!r}; use another name"
-        raise UsageError(line)

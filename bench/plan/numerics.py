@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bench.errors import UnavailableError, UsageError
+from bench.errors import UnavailableError, UsageError, as_error
 from bench.plan.select import ResolvedRun
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
@@ -58,14 +58,12 @@ def check_tiles(cell: str, decoder: Decoder, numerics: str) -> None:
 
 def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[Models, int]:
     """Return tiled models and the tile, the fastest if None (`UnavailableError`: rows differ)."""
-    try:
+    with as_error(UnavailableError):
         if tile is None:
             seconds = {tile: _seconds(target.in_tiles(tile)) for tile in TILES}
             tile = min(TILES, key=lambda tile: seconds[tile])
         made = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
         failed = next((model for model in made if model is not None and not holds(model)), None)
-    except ValueError as error:
-        raise UnavailableError(str(error)) from error
     if failed is not None:
         raise UnavailableError(
             f"rows of {type(failed.module).__name__} in {failed.facts['dtype']} are not computed "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import UsageError
+from bench.errors import UsageError, as_error
 from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
 from bench.plan.labels import Note, with_meaning
 from bench.records.plan import BASELINE, SECOND_BASELINE
@@ -134,10 +134,8 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
     if (numerics := own.pop("numerics", None) or FAST) not in NUMERICS:
         line = f"decoder {cell!r}: numerics is {numerics!r}; allowed: {', '.join(NUMERICS)}"
         raise UsageError(line)
-    try:
+    with as_error(UsageError, (ValueError, ImportError)):
         return registry.build(spec_of(cell, own))
-    except (ValueError, ImportError) as error:
-        raise UsageError(str(error)) from error
 
 
 def _unmet_need(decoder: Decoder, draft: str | None, adapters: Mapping[str, str]) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bench.errors import UnavailableError, UsageError, room_for
+from bench.errors import UnavailableError, UsageError, as_error, room_for
 from bench.machine.clock import Clock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import capture
@@ -87,11 +87,8 @@ class Setup:
         """Return an answer up to its end, as text without special tokens."""
         kept = tokens[: len(tokens) - self.num_behind(tokens)]
         kept = [token for token in kept if token not in self.stop_ids]
-        try:
-            with refusing_panics():
-                return str(self.tokenizer.decode(kept, skip_special_tokens=True))
-        except ValueError as error:
-            raise UnavailableError(str(error)) from error
+        with as_error(UnavailableError), refusing_panics():
+            return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
     def num_behind(self, tokens: Sequence[int]) -> int:
         """Return the number of tokens that follow the first stop id."""
@@ -147,15 +144,13 @@ def open_setup(run: ResolvedRun) -> Setup:
     tokenizer = readings["target"].tokenizer
     assert tokenizer is not None, "only a draft model may lack a tokenizer"
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
-    try:
+    with as_error(UnavailableError):
         target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
             device = target.device  # put the draft model where tokens and logits are
             prepare_process(device)
         drafts = "draft" in sources
         draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
-    except ValueError as error:
-        raise UnavailableError(str(error)) from error
     models, tile = {"fast": Models(target=target, draft=draft)}, None
     if tiles_asked:
         models["invariant"], tile = in_tiles(target, draft, config.tile)
@@ -307,10 +302,8 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
     config, decoder, options = run.config, run.decoders[cell], run.given(cell)
     models = by_numerics[run.numerics(cell)]
     used = models if "draft" in decoder.needs else Models(target=models.target)
-    try:
+    with as_error(UsageError):
         check_models(decoder, used, cell)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     spec = spec_of(cell, options)
     return Arm(
         cell=Cell(

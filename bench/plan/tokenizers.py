@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.errors import UnavailableError, UsageError
+from bench.errors import UnavailableError, UsageError, as_error
 from bench.plan.template import template_of, today
 from bench.plan.tokenise import PromptEncoder, longest_prompt
 from bench.records.prompts import SkippedTurn
@@ -40,13 +40,11 @@ def read_models(sources: Mapping[str, str]) -> dict[str, Reading]:
         UsageError: the draft model has another tokenizer than the target.
     """
     readings = {}
-    try:
+    with as_error(UnavailableError):
         for role, source in sources.items():
             own = role == "target" or has_tokenizer(source)
             tokenizer = load_tokenizer(source) if own else None
             readings[role] = Reading(tokenizer=tokenizer, context=max_context(source))
-    except ValueError as error:
-        raise UnavailableError(str(error)) from error
     target, draft = readings.get("target"), readings.get("draft")
     if target is not None and draft is not None and target.tokenizer and draft.tokenizer:
         found = first_difference(target.tokenizer, draft.tokenizer)

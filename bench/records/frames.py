@@ -122,16 +122,13 @@ def _schema(scores: Sequence[str]) -> Any:
         elif field.name == "drafters":
             columns.append((field.name, pa.list_(pa.string())))
         elif field.name not in ("steps", "scores"):
-            columns.append((field.name, _type_of(kinds[field.name])))
+            some = (kinds[field.name], *typing.get_args(kinds[field.name]))
+            columns.append((field.name, next(_TYPES[each] for each in some if each in _TYPES)))
     for field in dataclasses.fields(StepColumns):
         kind = pa.float64() if field.name in REAL_COLUMNS else pa.int64()
         nested = pa.list_(kind) if field.name in NESTED_COLUMNS else kind
         columns.append((f"steps_{field.name}", pa.list_(nested)))
     return pa.schema([*columns, *((f"score_{name}", pa.float64()) for name in scores)])
-
-
-def _type_of(kind: Any) -> Any:
-    return next(_TYPES[each] for each in (kind, *typing.get_args(kind)) if each in _TYPES)
 
 
 def _row(record: SampleRecord) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import rows_of
 from bench.stats.quality import gold_answers, with_telling_quality
-from bench.stats.speedups import Speedups
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable
@@ -107,11 +106,6 @@ class Findings:
     @cached_property
     def _phases(self) -> tuple[PhasedAnswer, ...]:
         return read_phases(self.run.path)
-
-    @cached_property
-    def second_arm(self) -> Speedups:
-        """All estimators of the noise floor."""
-        return further_tables.second_arm(self.run.records)
 
     @cached_property
     def rivals(self) -> further_tables.Rivals:

@@ -10,6 +10,7 @@ from bench.report.findings import Findings
 from bench.report.tables import drafts, quality, speed, times
 from bench.report.tables.table import Table, by_family, mark_wrong
 from bench.stats import workers
+from bench.stats.further_tables import second_arm
 from bench.stats.metrics import METRICS
 
 _BEFORE_EXTRAS = "reference"
@@ -38,14 +39,6 @@ class Section:
     is_open: bool = False
 
 
-def _by_machine_and_worker(findings: Findings) -> list[Table | None]:
-    records, decoders = findings.run.records, findings.decoders
-    return [
-        speed.by_part("machine", workers.machines(records, decoders)),
-        speed.by_part("worker", workers.workers(records, decoders)),
-    ]
-
-
 def _by_family(findings: Findings) -> list[Table]:
     """Make the tables by family of speed, counters and time; n counts the timed prompts."""
     sizes = findings.sizes("prompts")
@@ -68,25 +61,17 @@ def _by_family(findings: Findings) -> list[Table]:
     ]
 
 
-def _parallel(findings: Findings) -> list[Table | None]:
-    summary = findings.judged
-    return [
-        drafts.rounds(summary),
-        quality.likelihood(summary),
-        quality.lost_quality(summary),
-        quality.agreement(summary),
-        quality.repetition(summary),
-        quality.text(summary),
-        quality.area(summary),
-        drafts.by_drafter(findings.run.records),
-        quality.ceilings(findings.run, summary),
-    ]
-
-
 SECTIONS = (
-    Section("estimators", lambda f: [speed.estimators(f.judged, f.second_arm)]),
+    Section("estimators", lambda f: [speed.estimators(f.judged, second_arm(f.run.records))]),
     Section("rivals", lambda f: [speed.pairwise_speedups(f.rivals, f.floor)]),
-    Section("part", _by_machine_and_worker, numbered=True),
+    Section(
+        "part",
+        lambda f: [
+            speed.by_part("machine", workers.machines(f.run.records, f.decoders)),
+            speed.by_part("worker", workers.workers(f.run.records, f.decoders)),
+        ],
+        numbered=True,
+    ),
     Section(_BEFORE_EXTRAS, lambda f: [f.reference_table], is_open=True),
     Section("latency", lambda f: [times.waits(f.latency)]),
     Section(
@@ -106,7 +91,21 @@ SECTIONS = (
         title="Draft acceptance by position",
         empty="No decoder drafted tokens.",
     ),
-    Section("parallel", _parallel, numbered=True),
+    Section(
+        "parallel",
+        lambda f: [
+            drafts.rounds(f.judged),
+            quality.likelihood(f.judged),
+            quality.lost_quality(f.judged),
+            quality.agreement(f.judged),
+            quality.repetition(f.judged),
+            quality.text(f.judged),
+            quality.area(f.judged),
+            drafts.by_drafter(f.run.records),
+            quality.ceilings(f.run, f.judged),
+        ],
+        numbered=True,
+    ),
 )
 """All sections of the core, in order; those of extras follow the reference."""
 

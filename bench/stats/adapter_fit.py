@@ -1,4 +1,7 @@
-"""Warnings about adapters and draft models that do not fit: only their proposals get worse."""
+"""Warnings about drafts that are poor or cannot work: adapters and draft models that do not fit.
+
+Answers are right nevertheless, and their numbers measured; but they say little about the method.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.records.environment import AdapterFacts, Models
+from bench.records.plan import Cell
+from bench.records.record import SampleRecord
+from bench.stats.counters import Tally, group_by, timed
+from bench.text import counted
 
 _MAX_TOP_P_GAP = 0.05
 """Largest difference of top-p from a trained value that counts as trained."""
@@ -64,3 +71,22 @@ def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[
     if facts.top_k not in (None, top_k):
         reasons.append(f"top-k {top_k}, trained {facts.top_k}")
     return reasons
+
+
+def draft_warnings(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[str]:
+    """Return a line for each lossless drafting cell without a draft, or without an accepted one."""
+    drafting = {cell.cell for cell in cells if cell.drafts and cell.lossless}
+    warnings = []
+    for cell, chosen in group_by(r for r in timed(records) if r.decoder in drafting).items():
+        tally = Tally.pool(chosen)
+        if tally.later_steps == 0:
+            continue
+        if tally.drafted == 0 and tally.emitted - tally.first_emitted <= tally.later_steps:
+            steps = counted(tally.later_steps, "later step")
+            warnings.append(f"{cell} drafted nothing in {steps}: it decoded one token a step as ar")
+        elif tally.drafted > 0 and tally.accepted == 0:
+            warnings.append(
+                f"{cell}: none of {counted(tally.drafted, 'draft')} was accepted; do the draft "
+                "model, adapter or options belong to this target?"
+            )
+    return warnings

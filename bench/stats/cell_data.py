@@ -50,11 +50,6 @@ class CellData:
     checked: str | None = None
     comparable_to_ar: bool = False
 
-    @property
-    def is_baseline(self) -> bool:
-        """Tell whether the decoder is the baseline."""
-        return self.decoder == BASELINE
-
     @cached_property
     def timed(self) -> list[SampleRecord]:
         """The records of the timing pass without an error."""
@@ -64,11 +59,6 @@ class CellData:
     def tally(self) -> Tally:
         """The sums over timed answers."""
         return Tally.pool(self.timed)
-
-    @cached_property
-    def acceptance_length(self) -> Estimate:
-        """The interval of tokens per step."""
-        return acceptance_length(self.records)
 
     @cached_property
     def time_per_token_s(self) -> float | None:
@@ -87,22 +77,17 @@ class CellData:
 
     def over_ar(self, pairs: Estimate) -> Estimate:
         """Return a speed-up; the baseline's is 1 exactly."""
-        if not self.is_baseline:
+        if self.decoder != BASELINE:
             return pairs
         return _ONE if pairs.num else _UNKNOWN
 
     @cached_property
     def estimators(self) -> Speedups:
         """All estimators of the speed-up; the baseline's are 1."""
-        if not self.is_baseline:
+        if self.decoder != BASELINE:
             return speedups(self.baseline_units, self.units)
         one = Estimate(value=1.0 if self.units else None)
         return Speedups(geometric=self.pairs, totals=one, specbench=one)
-
-    @cached_property
-    def noise_floor(self) -> Estimate:
-        """The speed-up of the baseline's second arm over its first."""
-        return paired_speedup(self.baseline_units, self.second_units)
 
     @cached_property
     def rounds(self) -> parallel_counters.Rounds:

@@ -16,8 +16,8 @@ from typing import Any
 import pandas as pd
 
 from bench.stats import counters, parallel_counters, times
-from bench.stats.cell_data import CellData
-from bench.stats.intervals import Estimate
+from bench.stats.cell_data import CellData, acceptance_length
+from bench.stats.intervals import Estimate, paired_speedup
 from bench.stats.metric import Gated, Heading, Metric, Paper, end, metric, metrics_of
 from bench.stats.quality import scored
 from bench.stats.units import FACTOR, JOULES, MEGABYTES, MILLISECONDS, NATS, PER_SECOND, SHARE
@@ -69,7 +69,7 @@ class SummaryRow:
     )
     acceptance_length: float | None = _counter(
         "tokens emitted in later steps / number of later steps",
-        lambda data: replace(data.acceptance_length, value=data.tally.acceptance_length),
+        lambda data: replace(acceptance_length(data.records), value=data.tally.acceptance_length),
         better="more",
         heading=Heading("tokens per step", 7, "tokens\nper step", first=True, bare=True),
         paper=Paper("Tok./step", "tokens per step after prefill"),
@@ -213,7 +213,7 @@ class SummaryRow:
     specbench_compat_high: float | None = end("specbench_compat", "high")
     aa_speedup: float | None = _speedup(
         "noise floor: speed-up of AR's second arm over its first, in the row's family",
-        lambda data: data.noise_floor,
+        lambda data: paired_speedup(data.baseline_units, data.second_units),
         unit=FACTOR,
     )
     aa_low: float | None = end("aa_speedup", "low")

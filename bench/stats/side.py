@@ -51,11 +51,6 @@ class RunSnapshot(Run):
         return frozenset(p for prompt in self.plan.prompts for p in prompt.passes)
 
     @property
-    def wrong(self) -> list[str]:
-        """Return the cells that claim to be lossless and are not."""
-        return self.status.wrong
-
-    @property
     def name(self) -> str:
         """Return the name of the folder."""
         return self.path.resolve().name
@@ -74,11 +69,6 @@ class RunSnapshot(Run):
         """Return the shortened hash of a decoder's own source files."""
         found = next((planned.code for planned in self.planned if planned.cell == cell), None)
         return found and found[:_SHORT]
-
-    @property
-    def key(self) -> str | None:
-        """Return the comparability key of machine and setup."""
-        return self.env.comparability_key
 
     @property
     def dtype(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import torch
 
-from bench.errors import UnavailableError, UsageError, room_for
+from bench.errors import UnavailableError, UsageError, as_error, room_for
 from bench.extras.cost.call_times import Sequences
 from bench.extras.cost.measure import Subject
 from bench.extras.cost.probes import make_probes
@@ -84,21 +84,17 @@ def open_subject(
 def _loaded(config: RunConfig, device: torch.device) -> HFModel:
     source = checkpoint(config.model, "target")
     dtype = config.dtype or usual_dtype(config, device.type, source)
-    try:
-        with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
-            return HFModel.load(source, **_how(config, dtype, device))
-    except ValueError as error:
-        raise UnavailableError(str(error)) from error
+    room = room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER)
+    with as_error(UnavailableError), room:
+        return HFModel.load(source, **_how(config, dtype, device))
 
 
 def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
     from decoders.core.hf import shapes
 
     folder = ROOT / ZOO / "target"
-    try:
+    with as_error(UsageError):
         shaped = shapes.shape_config(folder if shape == ZOO else shape)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     usual = "bfloat16"
     if device.type == "cpu":
         usual = usual_on_cpu(shapes.count_weights(shaped))

@@ -9,7 +9,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.read import PANEL
-from bench.errors import UsageError
+from bench.errors import UsageError, as_error
 
 app = typer.Typer()
 _Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
@@ -62,9 +62,7 @@ def _export_adapter(adapter: Path, folder: Path | None) -> None:
         refuse_links(adapter, written)
     for path in written.glob("*"):
         refuse_links(written, path)
-    try:
+    with as_error(UsageError):
         files = to_peft(adapter, written)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     for file in files:
         typer.echo(file)

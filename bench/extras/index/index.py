@@ -54,25 +54,24 @@ _MAIN = ("main", "master")
 
 
 def gather(folder: Path) -> pd.DataFrame:
-    """Return the runs of the history file and of the folder (which wins), oldest first."""
+    """Return the runs of the history file and of the folder (which wins), oldest first.
+
+    Raises:
+        InvalidRunError: the history file is damaged.
+    """
     now = pd.DataFrame([row for run in run_folders(folder) for row in _rows(run)], columns=COLUMNS)
-    before = read_history(folder / HISTORY)
+    before = pd.DataFrame(columns=list(COLUMNS))
+    if (file := folder / HISTORY).is_file():
+        try:
+            before = _typed(pd.read_parquet(file).reindex(columns=list(COLUMNS)))
+        except (OSError, ValueError, KeyError) as error:
+            line = f"{file} is damaged: {error}; delete it to rebuild it from the runs in its"
+            raise InvalidRunError(f"{line} folder") from error
     before = before[~before["run"].isin(now["run"])]
     both = [frame for frame in (before, now) if not frame.empty]
     joined = pd.concat(both, ignore_index=True) if both else now
     joined = joined.sort_values(["started_utc", "run"], kind="stable", ignore_index=True)
     return _typed(joined)
-
-
-def read_history(file: Path) -> pd.DataFrame:
-    """Return the rows of a history file, if there is one (exit 4 if it is damaged)."""
-    if not file.is_file():
-        return pd.DataFrame(columns=list(COLUMNS))
-    try:
-        return _typed(pd.read_parquet(file).reindex(columns=list(COLUMNS)))
-    except (OSError, ValueError, KeyError) as error:
-        line = f"{file} is damaged: {error}; delete it to rebuild it from the runs in its folder"
-        raise InvalidRunError(line) from error
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

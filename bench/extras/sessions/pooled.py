@@ -108,7 +108,7 @@ class Pool:
     @cached_property
     def wrong(self) -> set[str]:
         """Decoders that wrongly claim to be lossless, in any session."""
-        return {cell for session in self.sessions for cell in session.side.wrong}
+        return {cell for session in self.sessions for cell in session.side.status.wrong}
 
     @cached_property
     def occasions(self) -> list[str]:

@@ -66,7 +66,8 @@ def show_run(
         console.print(Text("nothing is measured yet"))
         return
     pieces = pieces_of(run_dir)
-    asked = _asked(run_dir, pieces)
+    kept = read_prompts(run_dir).items() if (run_dir / PROMPTS).is_file() else ()
+    asked = {name: "".join(map(pieces, each.ids)) for name, each in kept}
     console.print(_legend(console))
     for name in names:
         by_cell = answers[name]
@@ -154,12 +155,3 @@ def _chosen(
         else f"{nearest(prompt, names)}there are {len(names)}, e.g. {', '.join(names[:3])}"
     )
     raise UsageError(f"no answer to a prompt {prompt!r} in this run; {near}")
-
-
-def _asked(run_dir: Path, pieces: Callable[[int], str]) -> dict[str, str]:
-    """Return the texts of prompts by name, if the run kept them."""
-    if not (run_dir / PROMPTS).is_file():
-        return {}
-    return {
-        name: "".join(map(pieces, prompt.ids)) for name, prompt in read_prompts(run_dir).items()
-    }

@@ -122,7 +122,11 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
         for (title, rows), panel in zip(groups, grid, strict=False):
             for index, decoder in enumerate(decoders):
                 mine = rows[rows["decoder"] == decoder]
-                x = _dodged(mine[curve.axis].astype(float), index - (len(decoders) - 1) / 2, curve)
+                x, steps = mine[curve.axis].astype(float), index - (len(decoders) - 1) / 2
+                if curve.doubling:  # shift the decoder's points, so that no intervals overlap
+                    x = x * float(2 ** (_STEP_OCTAVES * steps))
+                else:
+                    x = x + _STEP * steps * (float(x.max()) - float(x.min()))
                 style: dict[str, Any] = {"color": look.palette[decoder], "lw": 1.2, "ms": 4.5}
                 panel.plot(x, curve.scale * mine[curve.column], **style, **look.marker(decoder))
                 if f"{curve.column}_low" in mine:
@@ -143,13 +147,6 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
         noted = frame["decoder"].isin(decoders) | (frame["guarantee"] == WRONG)
         annotate(figure, frame[noted], hollow=True)
     return figure, data
-
-
-def _dodged(values: pd.Series[float], steps: float, curve: Curve) -> pd.Series[float]:
-    """Shift one decoder's points by `steps`, so that intervals do not overlap."""
-    if curve.doubling:
-        return values * float(2 ** (_STEP_OCTAVES * steps))
-    return values + _STEP * steps * (float(values.max()) - float(values.min()))
 
 
 def _chosen(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
@@ -176,15 +173,13 @@ def _groups(data: pd.DataFrame, axis: str, others: list[str]) -> list[tuple[str,
         if rows[axis].nunique() > 1:
             first = ["point", "decoder", axis, *others]
             made[shared] = rows[[*first, *(c for c in rows.columns if c not in first)]]
-    varies = [names[axis].nunique() > 1 for axis in others]
-    return [(_title(others, shared, varies), rows) for shared, rows in made.items()]
-
-
-def _title(names: Sequence[str], values: Sequence[str], varies: Sequence[bool]) -> str:
-    """Return a wrapped title of the values that distinguish a panel."""
-    parts = zip(names, values, varies, strict=True)
-    text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value, own in parts if own)
-    return textwrap.fill(text, _WRAPPED)
+    varying = [name for name in others if names[name].nunique() > 1]
+    titled = []
+    for shared, rows in made.items():
+        own = dict(zip(others, shared, strict=True))
+        text = ", ".join(f"{name.replace('_', ' ')} {own[name]}" for name in varying)
+        titled.append((textwrap.fill(text, _WRAPPED), rows))
+    return titled
 
 
 def _text(value: Any) -> str:

@@ -44,7 +44,7 @@ def frame(
             if (path := runs.get(point.name)) is not None:
                 side = load_side(str(path), path.parent)
                 own |= {"run": side.name, "verdict": side.verdict}
-                own |= {"comparability_key": side.key}
+                own |= {"comparability_key": side.env.comparability_key}
                 summary = summary_of(side)
         except BenchError as error:  # an unreadable point must not hide the others
             own["note"] = portable(error.message)

@@ -74,7 +74,11 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     frames = []
     for member in members:
         rows = member.summary[member.summary["family"] == ALL].drop(columns="family")
-        own = {"run": member.name, "model": member.label, "comparability_key": member.side.key}
+        own = {
+            "run": member.name,
+            "model": member.label,
+            "comparability_key": member.side.env.comparability_key,
+        }
         rows = pd.DataFrame(own, index=rows.index).join(rows)
         frames.append(rows.dropna(axis="columns", how="all"))
     made = {"summary.csv": csv_bytes(pd.concat(frames, ignore_index=True))}

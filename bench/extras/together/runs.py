@@ -180,7 +180,7 @@ def identity(side: RunSnapshot) -> dict[str, str]:
         "hardware": hardware(side),
         "threads": env.torch.threads,
         "GPU driver": env.gpu_driver,
-        "comparability key": side.key,
+        "comparability key": side.env.comparability_key,
         "system": env.machine.system and f"{env.machine.system} {env.machine.release or ''}",
         "Python": env.python,
         **{name: env.packages.get(name) for name in _PACKAGES},
@@ -208,4 +208,7 @@ def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]
 
 def same_machine(members: Sequence[NamedRun]) -> bool:
     """Tell whether all runs share one known comparability key (kind of machine and setup)."""
-    return None not in (keys := {member.side.key for member in members}) and len(keys) == 1
+    return (
+        None not in (keys := {member.side.env.comparability_key for member in members})
+        and len(keys) == 1
+    )

@@ -14,8 +14,8 @@ from bench.stats.latency import BETWEEN, FIRST
 from bench.text import UNKNOWN, change, counted, factor, percent
 
 _PASS = (
-    "From an instrumented second pass over {}, separate from the timed pass: it reads "
-    "the clock around every call."
+    "From an instrumented second pass over {}, separate from the timed pass: it reads the clock "
+    "around every call."
 )
 _PARTS: Columns = {
     "decoder": lambda item: item.decoder,
@@ -46,16 +46,14 @@ def split(splits: Sequence[Split]) -> Table | None:
         name = "target calls" if phase == "verify" else phase
         columns[f"{name} %"] = partial(share, phase=phase)
     note = (
-        f"{_PASS.format(_prompts(splits))} Shares of the time "
-        "from request "
-        "start to last token, per cent. Prefill: all up to the first token (in batches: target "
-        "calls on an empty cache); draft: calls of the draft model, and target calls that only "
-        "propose; target calls: all other target calls, which verify drafts or, in decoders "
-        "without verification, predict; sampling: from logits to tokens and verdicts; scheduler: "
-        "merging and splitting calls, counting; other: the decoder's own code, which includes "
-        "draft layers and heads that it runs itself. Time against the "
-        "timed pass: time per token in this pass / in the timed pass, for the same answers; "
-        "reading the clock costs a few per cent."
+        f"{_PASS.format(_prompts(splits))} Shares of the time from request start to last token, "
+        "per cent. Prefill: all up to the first token (in batches: target calls on an empty "
+        "cache); draft: calls of the draft model, and target calls that only propose; target "
+        "calls: all other target calls, which verify drafts or, in decoders without verification, "
+        "predict; sampling: from logits to tokens and verdicts; scheduler: merging and splitting "
+        "calls, counting; other: the decoder's own code, which includes draft layers and heads "
+        "that it runs itself. Time against the timed pass: time per token in this pass / in the "
+        "timed pass, for the same answers; reading the clock costs a few per cent."
     )
     if any(item.padding is not None for item in splits):
         columns["padding %"] = lambda item: percent(item.padding, "")
@@ -96,11 +94,9 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
     note = (
         "After the first token: speed-up = tokens per step / (target calls + draft + overhead). "
         "Costs are per step, in units of ar's seconds per token; overhead is sampling, scheduler "
-        "and the decoder's own code. "
-        f"{_PASS.format(_prompts(decomposed))} "
-        "Measured: the timed pass's ratio of totals of the same answers. Residual: measured / "
-        f"predicted - 1; bold beyond {MOST_RESIDUAL:.0%}, which means that one of the two passes "
-        "was disturbed."
+        f"and the decoder's own code. {_PASS.format(_prompts(decomposed))} Measured: the timed "
+        "pass's ratio of totals of the same answers. Residual: measured / predicted - 1; bold "
+        f"beyond {MOST_RESIDUAL:.0%}, which means that one of the two passes was disturbed."
     )
     return Table.of("What the speed-up is made of", note, _PARTS, decomposed)
 

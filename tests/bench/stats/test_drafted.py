@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.records.plan import Cell
 from bench.records.record import SampleRecord
-from bench.stats.drafted import draft_warnings
+from bench.stats.adapter_fit import draft_warnings
 
 Make = Callable[..., SampleRecord]
 

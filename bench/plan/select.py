@@ -115,15 +115,16 @@ def stored_decoders(config: RunConfig) -> ResolvedRun:
 
 def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
     """Return the named cells with numbers in place of ``auto`` (raises as `choose_decoders`)."""
+    folder = config.cost
+    measured = None if folder is None else extra("bench.jobs", "auto-options")(Path(folder))
     cells = {cell: dict(options) for cell, options in (config.decoders or {}).items()}
     for cell, options in cells.items():
         for name in _MEASURED:
             if options.get(name) == AUTO:
-                if config.cost is None:
+                if measured is None:
                     line = "auto needs a measured curve; give --cost a folder of `bench cost`"
                     raise UsageError(f"{cell}: {name}={line}")
-                auto = extra("bench.jobs", "auto-option")
-                options[name] = auto(cell, name, Path(config.cost), config.batch_size)
+                options[name] = measured(cell, name, config.batch_size)
                 note(f"{cell}: {name}=auto is {options[name]}")
     return cells
 

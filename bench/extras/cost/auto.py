@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.errors import UsageError
-from bench.extras.cost.curve import load_cost
+from bench.extras.cost.curve import Cost, load_cost
 from bench.extras.cost.records import read_choices
 
 
-def auto_option(cell: str, name: str, folder: Path, batch_size: int) -> str:
-    """Return the text of an option of a cell that is `auto`.
+def auto_options(folder: Path) -> Callable[[str, str, int], str]:
+    """Open a folder of `bench cost` for options that are `auto` (raises as `load_cost`)."""
+    return partial(_auto_option, load_cost(folder))
 
-    Args:
-        cell: the decoder, NAME or NAME@LABEL.
-        name: the option.
-        folder: a folder of `bench cost`.
-        batch_size: sequences at once.
 
-    Raises:
-        UsageError: the folder is none, or has no number for the option.
-    """
-    cost = load_cost(folder)
+def _auto_option(cost: Cost, cell: str, name: str, batch_size: int) -> str:
     if name == "row_cost":
         context = min(each.context for each in cost.curve.points)
         return f"{cost.curve.row_cost(context, batch_size):.4g}"

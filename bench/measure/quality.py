@@ -2,7 +2,7 @@
 
 It answers "how good", never "how fast". Where a batch would round otherwise than the timed calls,
 answers come one at a time. Each answer is written at once, as one line with the score against the
-reference and the target's scores of its tokens. If several decoders give the same answer, the target
+reference and the target's scores of its tokens. If decoders give the same answer, the target
 reads it once. A resumed run answers missing prompts only. The baseline's second arm takes no part.
 """
 

@@ -1,7 +1,7 @@
-"""`python -m bench` and the console script ``bench``; Ctrl-C prints one line at any moment.
+"""`python -m bench` and the console script ``bench``.
 
-Importing the command line and the models' code takes seconds, and imported code may turn an
-interruption into another error. So interruptions are counted before anything is imported.
+Ctrl-C prints one line at any moment. Importing the command line takes seconds, and imported code
+may turn an interruption into another error. So they are counted before anything is imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an interruption prints one line, no traceback, and exits with 130."""
+    """Run the command line, and exit with 130 and one line, no traceback, if interrupted."""
     interruptions: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:

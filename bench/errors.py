@@ -41,7 +41,7 @@ class BenchError(Exception):
     exit_code: int = Exit.FAILED
 
     def __init__(self, message: str, *, exit_code: int | None = None) -> None:
-        """Join the message's lines; `exit_code`, e.g. a worker's, overrides the class's."""
+        """Join the message's lines, with the class's exit code unless another, e.g. a worker's."""
         self.message = printable(" ".join(message.split()))
         self.exit_code = self.exit_code if exit_code is None else int(exit_code)
         super().__init__(self.message)
@@ -72,7 +72,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 
 def optional(module: str, extra: str, asker: str) -> ModuleType:
-    """Import a package that an extra installs; exit 5 if it or a library it needs is missing."""
+    """Import a package that an extra installs, or exit 5 if it or a library of it is missing."""
     try:
         return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:
@@ -93,8 +93,8 @@ def as_error(
 
 
 @contextmanager
-def room_for(what: str, advice: str = _LOWER) -> Iterator[None]:
-    """Turn a lack of memory into a `BenchError` that says `what` did not fit, with `advice`."""
+def room_for(subject: str, advice: str = _LOWER) -> Iterator[None]:
+    """Turn a lack of memory into a `BenchError` that says `subject` did not fit, with `advice`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -102,4 +102,4 @@ def room_for(what: str, advice: str = _LOWER) -> Iterator[None]:
             raise
         tried = _TRIED.search(str(error))
         size = f" (tried to allocate {tried[1]})" if tried else ""
-        raise BenchError(f"out of memory: {what} did not fit{size}; {advice}") from error
+        raise BenchError(f"out of memory: {subject} did not fit{size}; {advice}") from error

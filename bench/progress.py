@@ -15,14 +15,12 @@ from typing import Literal, get_args
 from bench.text import printable
 
 _LINES_PER_PHASE = 10
-
-
 ProgressStyle = Literal["auto", "rich", "plain", "none"]
 """Displays of ``--progress``."""
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """The display of a runner's progress; this base class shows only notes."""
+    """A display of a runner's progress, which in this base class shows only notes."""
 
     def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
         """Begin a phase of `total` answers, of which `done` exist already.
@@ -46,7 +44,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 class Plain(Progress):
-    """Prints about ten lines per phase, each with the count, the time left and the `detail`."""
+    """A display of about ten lines per phase, each with the count, the time left and `detail`."""
 
     def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
         """Remember the start of the phase."""
@@ -70,7 +68,7 @@ class Plain(Progress):
 
 
 class Live(Progress):
-    """Shows a bar per phase with the time left; `start` and `step` redraw it, not a thread."""
+    """A bar per phase with the time left, which `start` and `step` redraw, not a thread."""
 
     def __init__(self) -> None:
         """Take over the bottom of the terminal."""
@@ -116,18 +114,17 @@ class Live(Progress):
         self._bar.stop()
 
 
-def choose(shown: str) -> Progress:
-    """Return the display of ``--progress`` (raises as `decided`)."""
-    made = {"rich": Live, "plain": Plain, "none": Progress}[decided(shown)]
-    return made()
+def choose(style: str) -> Progress:
+    """Return the display of ``--progress`` (raises as `resolve_style`)."""
+    return {"rich": Live, "plain": Plain, "none": Progress}[resolve_style(style)]()
 
 
-def decided(shown: str) -> str:
-    """Resolve ``auto`` to a bar or plain lines; return other styles (`ValueError` if unknown)."""
-    if shown not in (styles := get_args(ProgressStyle)):
-        raise ValueError(f"unknown progress {shown!r}; use one of {', '.join(styles)}")
-    if shown != "auto":
-        return shown
+def resolve_style(style: str) -> str:
+    """Resolve ``auto`` to a bar or plain lines, and check other styles (`ValueError`)."""
+    if style not in (styles := get_args(ProgressStyle)):
+        raise ValueError(f"unknown progress {style!r}; use one of {', '.join(styles)}")
+    if style != "auto":
+        return style
     return "rich" if sys.stderr.isatty() and not os.environ.get("CI") else "plain"
 
 

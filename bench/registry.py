@@ -26,7 +26,7 @@ Group = Literal[
 
 
 def extras(group: Group) -> dict[str, Any]:
-    """Load all extras of a group by name, in order; say on stderr which ones cannot be loaded."""
+    """Load all extras of a group in order of name, and report on stderr those that cannot be."""
     loaded = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
@@ -52,8 +52,8 @@ def extra(group: Group, name: str) -> Any:
     Raises:
         UsageError: no installed package has it, or it cannot be imported.
     """
-    if (found := find(group, name)) is not None:
-        return found
+    if (feature := find(group, name)) is not None:
+        return feature
     raise UsageError(
         f"no installed package registers {name!r} in {group}; install this one again: "
         "pip install -e ."

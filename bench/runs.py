@@ -57,8 +57,8 @@ from bench.verify.floor import measure_floor
 
 Report = Callable[[Path], None]
 """Writes the report of a run folder."""
-_MOST_NAME = 48
-"""Most characters of a run's name; cells for which there is no room are left out."""
+_MAX_NAME = 48
+"""Maximum number of characters of a run's name; cells for which there is no room are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +97,20 @@ def run(
     """
     if part is not None:
         parse_part(part)
-    chosen = check_first(config, progress.note, brings_models=opener is not open_setup)
-    chosen, attempt_by = _shared_out(chosen, spread, opener)
+    resolved = check_first(config, progress.note, brings_models=opener is not open_setup)
+    resolved, attempt_by = _choose_attempt(resolved, spread, opener)
     calendar = Calendar()
-    began = calendar.utc()
-    run_dir = _new_folder(chosen, parent, began)
+    started_utc = calendar.utc()
+    run_dir = _new_folder(resolved, parent, started_utc)
     with only_writer(run_dir):
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, run_dir)
             # threads and kernels of the process; models, checked against transformers; graphs
-            setup = open_with_graphs(chosen, opener, progress)
-            plan, prompts = _plan(run_dir, chosen, setup, part, progress)
+            setup = open_with_graphs(resolved, opener, progress)
+            plan, prompts = _plan(run_dir, resolved, setup, part, progress)
             undo.pop_all()
-        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, began)
-        with attempt.kept():
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc)
+        with attempt.track_status():
             with attempt.measuring():
                 attempt.warm_up()
                 attempt.time_blocks()  # some again at once, by phase
@@ -129,7 +129,7 @@ def resume(
     *,
     report: Report | None = write_report,
 ) -> RunResult:
-    """Complete a run that stopped, with this `spread`; leave a complete run as it is.
+    """Complete a run that stopped, with this `spread`, or leave a complete run as it is.
 
     A run that was killed before it was planned is planned now. A run that was killed while its
     report was written gets its report. `allowed` are the paths of decoders' code that may run.
@@ -147,22 +147,22 @@ def resume(
         if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
-        elif ended := _ended(stopped := load_run(run_dir), progress, report):
-            return ended
-        chosen = stored_decoders(trusted_config(run_dir, allowed))
-        shared_out, attempt_by = _shared_out(chosen, spread, opener)
-        calendar, began, number = Calendar(), None, 0
+        elif result := _finished_result(stopped := load_run(run_dir), progress, report):
+            return result
+        resolved = stored_decoders(trusted_config(run_dir, allowed))
+        for_workers, attempt_by = _choose_attempt(resolved, spread, opener)
+        calendar, started_utc, number = Calendar(), None, 0
         if stopped is None:
-            chosen = shared_out
-            setup = open_with_graphs(chosen, opener, progress)
-            plan, prompts = _plan(run_dir, chosen, setup, None, progress)
+            resolved = for_workers
+            setup = open_with_graphs(resolved, opener, progress)
+            plan, prompts = _plan(run_dir, resolved, setup, None, progress)
         else:
-            plan, prompts, setup = stopped.plan, read_prompts(run_dir), opener(chosen)
+            plan, prompts, setup = stopped.plan, read_prompts(run_dir), opener(resolved)
             check_identity(setup, plan, prompts, stopped.env)
-            began = stopped.status.started_utc
+            started_utc = stopped.status.started_utc
             number = max([stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)])
-        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, began, number)
-        with attempt.kept():
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc, number)
+        with attempt.track_status():
             with attempt.measuring():
                 attempt.warm_up()
                 attempt.time_blocks()
@@ -172,17 +172,17 @@ def resume(
         return _report(run_dir, attempt.status, report, progress)
 
 
-def _ended(stopped: Run, progress: Progress, report: Report | None) -> RunResult | None:
-    """Return the result of a run with nothing to resume; refuse a run that cannot be resumed."""
-    run_dir, judged = stopped.path, judge(stopped)
-    if judged.verdict == DAMAGED:
-        progress.note(f"{run_dir} is {DAMAGED}: {from_here(judged.reasons[0], run_dir)}")
+def _finished_result(stopped: Run, progress: Progress, report: Report | None) -> RunResult | None:
+    """Return the result of a run with nothing to resume, or refuse one that cannot be resumed."""
+    run_dir, judgement = stopped.path, judge(stopped)
+    if judgement.verdict == DAMAGED:
+        progress.note(f"{run_dir} is {DAMAGED}: {from_here(judgement.reasons[0], run_dir)}")
     elif stopped.status.complete:
         if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
-            return _report(run_dir, judged, report, progress)
+            return _report(run_dir, judgement, report, progress)
         progress.note(f"{run_dir} is complete: nothing to resume")
-        return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, judged, progress))
+        return RunResult(run_dir=run_dir, exit_code=_exit_code(run_dir, judgement, progress))
     if stopped.status.ab:
         line = f"{run_dir} is one side of a `bench ab`, which cannot be resumed; run that again"
         raise UsageError(line)
@@ -199,7 +199,7 @@ def trusted_config(folder: Path, allowed: Sequence[str]) -> RunConfig:
     return config
 
 
-def _shared_out(
+def _choose_attempt(
     run: ResolvedRun, spread: WorkerConfig, opener: Opener
 ) -> tuple[ResolvedRun, Callable[..., Attempt]]:
     """Choose who measures: this process, or workers, whose number of threads becomes the run's."""
@@ -208,18 +208,18 @@ def _shared_out(
     return extra("bench.jobs", "workers")(run, spread, opener)  # type: ignore[no-any-return]
 
 
-def _new_folder(run: ResolvedRun, parent: Path, began: str) -> Path:
+def _new_folder(run: ResolvedRun, parent: Path, started_utc: str) -> Path:
     """Make the folder, with the configuration and the status ``opening``."""
-    opening = RunStatus(status="opening", started_utc=began, split=run.config.split).to_json()
-    begun = {CONFIG: run.config.to_toml(), STATUS: json.dumps(opening) + "\n"}
+    opening = RunStatus(status="opening", started_utc=started_utc, split=run.config.split).to_json()
+    files = {CONFIG: run.config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(run)}-{run.config.hash}"
-    return create_run_dir(parent, stem, begun)
+    return create_run_dir(parent, stem, files)
 
 
 def _plan(
     run_dir: Path, run: ResolvedRun, setup: Setup, part: str | None, progress: Progress
 ) -> tuple[Plan, dict[str, Prompt]]:
-    """Write what is asked in which order; the manifest, written last, marks a planned run."""
+    """Plan the run and write its files, of which the last, the manifest, marks it as planned."""
     progress.note(computed_in(run.config, setup.config))
     plan, prompts = make_plan(setup, _name(run), progress)
     if part is not None:
@@ -282,7 +282,7 @@ def _name(resolved: ResolvedRun) -> str:
     if resolved.config.run_name:
         return resolved.config.run_name
     cells = [cell for cell in resolved.decoders if cell != BASELINE] or [BASELINE]
-    cells = [re.sub("[/:]", "_", cell)[-_MOST_NAME:] for cell in cells]
-    while len(name := "+".join(cells)) > _MOST_NAME:
+    cells = [re.sub("[/:]", "_", cell)[-_MAX_NAME:] for cell in cells]
+    while len(name := "+".join(cells)) > _MAX_NAME:
         cells.pop()
     return name

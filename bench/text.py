@@ -32,13 +32,13 @@ _LATEX = {
 }
 
 
-def as_stored(value: float) -> float:
+def csv_value(value: float) -> float:
     """Round to the six digits of CSV files: numbers from records and from files show alike."""
     return float(f"{value:.6g}")
 
 
 def percent(share: float | None, unit: str = " %", places: int = 1) -> str:
-    """Format a share as a percentage, ``57.1 %``; a share below 1 never shows as 100 %.
+    """Format a share as a percentage, ``57.1 %``, which is 100 % only for a share of 1.
 
     Args:
         share: a fraction of 1; None and NaN are unknown.
@@ -47,7 +47,7 @@ def percent(share: float | None, unit: str = " %", places: int = 1) -> str:
     """
     if share is None or math.isnan(share):
         return UNKNOWN
-    shown = round(100 * as_stored(share), places)
+    shown = round(100 * csv_value(share), places)
     if share < 1 <= shown / 100:
         shown = 100 - 10**-places
     return f"{shown:.{places}f}{unit}"
@@ -55,12 +55,12 @@ def percent(share: float | None, unit: str = " %", places: int = 1) -> str:
 
 def factor(value: float | None, unit: str = "x") -> str:
     """Format a speed-up, or another ratio of two numbers: ``2.52x``."""
-    return UNKNOWN if value is None or math.isnan(value) else f"{as_stored(value):.2f}{unit}"
+    return UNKNOWN if value is None or math.isnan(value) else f"{csv_value(value):.2f}{unit}"
 
 
 def change(share: float | None, unit: str = " %") -> str:
     """Format a relative change, or a difference of two shares, with its sign: ``+4.0 %``."""
-    return UNKNOWN if share is None or math.isnan(share) else f"{100 * as_stored(share):+.1f}{unit}"
+    return UNKNOWN if share is None or math.isnan(share) else f"{100 * csv_value(share):+.1f}{unit}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -29,7 +29,7 @@ from bench.stats.validity import INCOMPLETE
 
 @dataclass
 class Attempt:
-    """Measures what earlier attempts left; a block whose last line is missing begins anew."""
+    """A measurement of what earlier attempts left, which repeats blocks without a last line."""
 
     run_dir: Path
     setup: Setup
@@ -37,16 +37,16 @@ class Attempt:
     prompts: Mapping[str, Prompt]
     progress: Progress
     calendar: Calendar
-    began: str | None = None
+    started_utc: str | None = None
     number: int = 0
     status: RunStatus = field(init=False)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Write the status ``started``, and ``error`` if anything fails; keep what was measured."""
-        began, split = self.began or self.calendar.utc(), self.setup.config.split
+    def track_status(self) -> Iterator[None]:
+        """Write the status ``started``, and ``error`` if anything fails inside."""
+        started_utc, split = self.started_utc or self.calendar.utc(), self.setup.config.split
         self.status = RunStatus(
-            status="started", started_utc=began, attempts=self.number + 1, split=split
+            status="started", started_utc=started_utc, attempts=self.number + 1, split=split
         )
         write_status(self.run_dir, self.status)
         try:
@@ -61,7 +61,7 @@ class Attempt:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Open the file of answers; what a Ctrl-C inside leaves is judged and reported."""
+        """Open the file of answers, and catch a Ctrl-C inside, so that the answers are judged."""
         end = COMPLETE
         try:
             with SampleWriter(self.run_dir) as self.writer:
@@ -72,7 +72,7 @@ class Attempt:
         self.status = replace(self.status, status=end)
 
     def _begin(self) -> None:
-        """Find what is left; write what was cut off, is measured again, and was compiled."""
+        """Find the blocks that are left, and write events of cuts, repeats and compiling."""
         if num := self.writer.num_cut:
             self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
             self.writer.event("cut", num_bytes=num)
@@ -93,7 +93,7 @@ class Attempt:
         self._runner.prepare(self.left)
 
     def time_blocks(self) -> None:
-        """Time the blocks; right after some, split their time by phase."""
+        """Time the blocks, and split the time of some by phase right after they were timed."""
         self._runner.run(self.left, num_done=self.num_done)
 
     def complete_phases(self) -> None:
@@ -102,14 +102,14 @@ class Attempt:
 
     def score_quality(self) -> None:
         """Answer the held-out prompts, untimed, and score the answers."""
-        asked = [self.prompts[planned.prompt] for planned in self.plan.in_pass("quality")]
-        where = self.setup, asked, self.writer, self.progress
+        prompts = [self.prompts[planned.prompt] for planned in self.plan.in_pass("quality")]
+        where = self.setup, prompts, self.writer, self.progress
         size = quality_batch_size(self.setup)
         with room_for(f"the quality pass, {size} answers at a time,", ADVICE):
             score_quality(*where, attempt=self.number, done=self.scored)
 
     def end(self, status: RunStatus) -> None:
-        """Write a status with the end: unknown if the clock was set back between two attempts."""
+        """Write a status with its end, which is unknown if the clock was set back meanwhile."""
         finished = replace(status, finished_utc=self.calendar.utc())
         finished = replace(finished, finished_utc=None) if finished.ends_early else finished
         write_status(self.run_dir, finished)
@@ -117,10 +117,10 @@ class Attempt:
 
     @property
     def num_done(self) -> int:
-        """Number of timed answers that exist."""
+        """Return the number of timed answers that exist."""
         return self.plan.num_answers - sum(block.num_answers for block in self.left)
 
     @property
     def scored(self) -> set[tuple[str, str]]:
-        """The (cell, prompt) pairs whose answers are scored."""
+        """Return the (cell, prompt) pairs whose answers are scored."""
         return {(r.decoder, r.prompt) for r in self.records if r.kind == "quality"}

@@ -46,13 +46,13 @@ from decoders.core.types import CallResult, Generation, Sampling
 
 
 class PhaseClock:
-    """Charges all passing time to the current phase, and counts the rows of calls.
+    """A clock that charges all time to the current phase, and counts the rows of calls.
 
     `padded_rows` are rows that only pad merged calls to one width.
     """
 
     def __init__(self, now: Any) -> None:
-        """`now` reads a clock in seconds."""
+        """Begin with the phase ``scheduler``, by the clock `now` (in seconds)."""
         self._now = now
         self.rows = self.padded_rows = 0
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -60,7 +60,7 @@ class PhaseClock:
         self._since_s = 0.0
 
     def start(self) -> None:
-        """Begin in the phase ``scheduler``; discard all time before."""
+        """Begin in the phase ``scheduler``, and discard all time before."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._phase, self._since_s = "scheduler", self._now()
 
@@ -72,7 +72,7 @@ class PhaseClock:
         return left
 
     def emitted(self, _index: int = 0, number: int = 0) -> None:
-        """End step `number`; the first step charges all time so far to the prefill."""
+        """End step `number`, and charge all time up to the end of step 0 to the prefill."""
         if number:
             return
         self.switch(self._phase)
@@ -113,12 +113,12 @@ class SecondPass:
             for block in _chosen_blocks(plan, setup.config.phase_limit)
             if (block.prompts, block.repeat) not in have
         }
-        """The blocks that are still to be measured, by number."""
+        """Blocks that are still to be measured, by number."""
 
     def after(self, block: Block, failed: Collection[str]) -> None:
         """Measure a chosen block that was just timed, with the cells that did not fail."""
         if block.block in self.missing:
-            self.keep(block, phases_of(self._setup, self._prompts, block, failed))
+            self.keep(block, measure_phases(self._setup, self._prompts, block, failed))
 
     def keep(self, block: Block, answers: Sequence[PhasedAnswer]) -> None:
         """Write the answers to a block, measured here or by a worker.
@@ -142,20 +142,20 @@ class SecondPass:
                 progress.step()
 
 
-def phases_of(
+def measure_phases(
     setup: Setup, prompts: Mapping[str, Prompt], block: Block, failed: Collection[str]
 ) -> list[PhasedAnswer]:
     """Answer a block by phase with the arms that did not fail, in a separately shuffled order."""
     cells = [cell for cell in setup.arms if cell not in failed]
     shuffled = random.Random(f"phases {block.block}").sample(cells, len(cells))
-    answers = [_measured(setup, prompts, cell, block) for cell in shuffled]
+    answers = [_measure_arm(setup, prompts, cell, block) for cell in shuffled]
     return [answer for answer in answers if answer is not None]
 
 
-def _measured(
+def _measure_arm(
     setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block
 ) -> PhasedAnswer | None:
-    """Answer a block with one arm, by phase; return None if an answer failed."""
+    """Answer a block with one arm by phase, or return None if an answer failed."""
     clock = PhaseClock(setup.clock.now)
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
     scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
@@ -188,8 +188,8 @@ def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
     """Return one block of every chosen group, taking the repeats in turn."""
     groups = chosen_groups(plan, limit)
     repeats = sorted({block.repeat for block in plan.blocks})
-    wanted = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
-    return [block for block in plan.blocks if wanted.get(block.prompts) == block.repeat]
+    chosen = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
+    return [block for block in plan.blocks if chosen.get(block.prompts) == block.repeat]
 
 
 def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:

@@ -1,11 +1,9 @@
 """The quality pass: answers held-out prompts, untimed and batched, and scores the answers.
 
-Where a batch would round otherwise than the timed calls, the answers come one at a time.
-
-It answers "how good", never "how fast". Each decoder's answer to a prompt is written as one line at
-once; a resumed run answers only the missing prompts. The line has the score against the reference
-and the target's scores of the answer's tokens; if several decoders give the same answer, the target
-reads it once. The baseline's second arm takes no part.
+It answers "how good", never "how fast". Where a batch would round otherwise than the timed calls,
+answers come one at a time. Each answer is written at once, as one line with the score against the
+reference and the target's scores of its tokens. If decoders give the same answer, the target
+reads it once. A resumed run answers missing prompts only. The baseline's second arm takes no part.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.measure.timing import record_of
+from bench.measure.timing import make_record
 from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
@@ -56,10 +54,10 @@ def score_quality(
     where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
     where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
 
-    def write(cell: str, asked: Sequence[Prompt], index: int, outcome: Outcome) -> None:
-        prompt = asked[index]
-        record = record_of(setup, prompt, outcome, decoder=cell, **where)
-        writer.record(_scored(setup, prompt, record, read), outcome)
+    def write(cell: str, batch: Sequence[Prompt], index: int, outcome: Outcome) -> None:
+        prompt = batch[index]
+        record = make_record(setup, prompt, outcome, decoder=cell, **where)
+        writer.record(_add_scores(setup, prompt, record, read), outcome)
         progress.step(cell)
 
     for cell, arm in setup.arms.items():
@@ -74,7 +72,7 @@ def score_quality(
         writer.sync()
 
 
-def _scored(setup: Setup, prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
+def _add_scores(setup: Setup, prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
     """Return an answer's record with its scores by the target and by the reference."""
     if record.tokens:
         of_target = read(prompt.ids, record.tokens)
@@ -99,7 +97,7 @@ class TargetScores(NamedTuple):
 
 
 def target_scores(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> TargetScores:
-    """Score an answer by the target, teacher-forced; the cache must have a free sequence."""
+    """Score an answer by the teacher-forced target, whose cache must have a free sequence."""
     nll = entropy = agreed = 0.0
     session = target.open()
     try:

@@ -40,7 +40,7 @@ _STABLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _Timing:
     """Answers of one arm with their stopwatch, peak memory in bytes and energy in joules."""
 
     outcomes: list[Outcome]
@@ -51,7 +51,7 @@ class _Timed:
 
 @dataclass
 class Runner:
-    """Measures blocks of a plan with an open `Setup`, and appends their records.
+    """The measurement of a plan's blocks with an open `Setup`, which appends their records.
 
     `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it.
     """
@@ -71,7 +71,7 @@ class Runner:
         self._energy = EnergyMeter(str(self.setup.models.target.device))
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
-        """Measure `blocks` in order, after `prepare`; `num_done` answers already exist."""
+        """Measure `blocks` in order after `prepare`, with `num_done` answers already there."""
         if not blocks:
             return
         num_left = sum(block.num_answers for block in blocks)
@@ -92,13 +92,13 @@ class Runner:
         self.warm_up(prompts)
 
     def measure(self, block: Block) -> None:
-        """Measure a block's cells in its order; the block counts once its last line is written."""
+        """Measure a block's cells in its order, and write its last line, which makes it count."""
         failed: set[str] = set()
         prompts = [self.prompts[name] for name in block.prompts]
         sampling = self.setup.repeated(block.repeat)
         num_rows = self.setup.config.batch_size
         for order, cell in enumerate(block.order):
-            timed = self._timed(self.setup.arm(cell), prompts, sampling)
+            timed = self._time_answers(self.setup.arm(cell), prompts, sampling)
             where = {"kind": "timing", "decoder": cell, "block": block.block, "order": order}
             where |= {"repeat": block.repeat, "seed": sampling.seed, "batch_size": num_rows}
             for prompt, outcome in zip(prompts, timed.outcomes, strict=True):
@@ -119,13 +119,13 @@ class Runner:
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
         """Run every arm on a batch of each length bucket until its times are stable.
 
-        Buckets are powers of two of prompt tokens. The prompts are `unmeasured`, and no stop id
-        ends an answer. Results are dropped. Each bucket takes at most `WARMUP_MAX` turns of
+        Buckets are powers of two of prompt tokens. Each prompt is a `warm_up_prompt`, and no stop
+        id ends an answer. Results are dropped. Each bucket takes at most `WARMUP_MAX` turns of
         `_WARMUP_TOKENS` tokens, or 1 turn after `WARMUP_BUDGET_S` in all.
         """
         buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
         for prompt in prompts:
-            buckets[len(prompt.ids).bit_length()].append(unmeasured(prompt))
+            buckets[len(prompt.ids).bit_length()].append(warm_up_prompt(prompt))
         budget = min(_WARMUP_TOKENS, self.setup.sampling.max_new_tokens)
         sampling = dataclasses.replace(
             self.setup.sampling, max_new_tokens=budget, stop_ids=frozenset()
@@ -137,7 +137,7 @@ class Runner:
             times: list[float] = []
             while len(times) < WARMUP_MAX and not _stable(times):
                 batch = group[: self.setup.config.batch_size]
-                timed = self._timed(arm, batch, sampling)
+                timed = self._time_answers(arm, batch, sampling)
                 times.append(timed.watch.total_s)
                 spent_s += times[-1]
                 failed = any(isinstance(outcome, Exception) for outcome in timed.outcomes)
@@ -149,40 +149,40 @@ class Runner:
     def _reserve(self, prompts: Sequence[Prompt]) -> None:
         """Reserve caches for the longest prompt and answer, so that no timed region allocates."""
         models, budget = self.setup.models, self.setup.sampling.max_new_tokens
-        longest = max(len(prompt.ids) for prompt in prompts)
+        num_prompt_tokens = max(len(prompt.ids) for prompt in prompts)
         num_rows = self.setup.config.batch_size
-        num_tokens = min(longest + budget, models.target.max_length)
+        num_tokens = min(num_prompt_tokens + budget, models.target.max_length)
         with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
             models.reserve(num_rows, num_tokens)
 
-    def _timed(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timed:
-        """Time answers; if a graph was compiled meanwhile, repeat, so as not to time compiling."""
+    def _time_answers(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timing:
+        """Time answers, again if a graph was compiled meanwhile, so as not to time compiling."""
         while True:
             before = arm.models.num_graphs
-            timed = self._once(arm, prompts, sampling)
-            made, seconds = arm.models.num_graphs - before, timed.watch.total_s
-            if not made:
+            timed = self._time_once(arm, prompts, sampling)
+            num_graphs, seconds = arm.models.num_graphs - before, timed.watch.total_s
+            if not num_graphs:
                 return timed
-            self.writer.event("compiled", cell=arm.cell.cell, graphs=made, seconds=seconds)
+            self.writer.event("compiled", cell=arm.cell.cell, graphs=num_graphs, seconds=seconds)
 
-    def _once(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timed:
+    def _time_once(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timing:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
-        others = [other.decoder for other in self.setup.arms.values()]
-        memory = PeakMemory(self.setup.models, arm.models, arm.decoder, others)
+        decoders = [arm.decoder for arm in self.setup.arms.values()]
+        memory = PeakMemory(self.setup.models, arm.models, arm.decoder, decoders)
         self._energy.lap()
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
-        return _Timed(outcomes, watch, memory.peak_bytes(), self._energy.lap())
+        return _Timing(outcomes, watch, memory.peak_bytes(), self._energy.lap())
 
     def _record(
-        self, prompt: Prompt, outcome: Outcome, timed: _Timed, **where: Any
+        self, prompt: Prompt, outcome: Outcome, timed: _Timing, **where: Any
     ) -> SampleRecord:
         watch, energy_j = timed.watch, timed.energy_j
-        record = record_of(self.setup, prompt, outcome, watch.ended_s, **where)
+        record = make_record(self.setup, prompt, outcome, watch.ended_s, **where)
         if record.error is not None:
             return record
         alone = record.batch_size == 1
@@ -205,7 +205,7 @@ class Runner:
         )
 
 
-def unmeasured(prompt: Prompt) -> Prompt:
+def warm_up_prompt(prompt: Prompt) -> Prompt:
     """Return a prompt of the same length and the same ids in another order, for the warm-up.
 
     Whatever a decoder keeps of its answer is of no use for the measured prompt. The first id, which
@@ -215,7 +215,7 @@ def unmeasured(prompt: Prompt) -> Prompt:
     return dataclasses.replace(prompt, ids=(first, *reversed(rest)))
 
 
-def record_of(
+def make_record(
     setup: Setup,
     prompt: Prompt,
     outcome: Outcome,
@@ -226,10 +226,15 @@ def record_of(
 ) -> SampleRecord:
     """Return the record of an answer and its steps, or of its error as one line.
 
-    `ended_s` are the end times of the steps, if known; `where` are the fields of the pass, of the
-    block and of the position in the block.
+    Args:
+        setup: the run's, which turns tokens into text.
+        prompt: the prompt that was answered.
+        outcome: the answer, or the exception that ended it.
+        ended_s: end times of the steps, if they were measured.
+        decoder: the cell that answered.
+        where: fields of the pass, of the block and of the position in the block.
     """
-    asked = SampleRecord(
+    record = SampleRecord(
         decoder=decoder,
         family=prompt.family,
         conversation=prompt.conversation,
@@ -240,9 +245,9 @@ def record_of(
     )
     if isinstance(outcome, Exception):
         place = position_of(outcome, setup.arm(decoder).decoder)
-        return dataclasses.replace(asked, error=error_line(outcome), error_at=place)
+        return dataclasses.replace(record, error=error_line(outcome), error_at=place)
     return dataclasses.replace(
-        asked,
+        record,
         tokens=outcome.tokens,
         text=setup.text(outcome.tokens).strip(),
         stop=outcome.stop,

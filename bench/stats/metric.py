@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bench.stats.cell_data import CellData
 from bench.stats.units import NUMBER, SHARE, Unit
-from bench.text import UNKNOWN, as_stored, percent
+from bench.text import UNKNOWN, csv_value, percent
 
 Better = Literal["more", "less", "none"]
 _KEY = "metric"
@@ -97,7 +97,7 @@ class Metric:
             return percent(value, "")
         if value is None or math.isnan(value):
             return UNKNOWN
-        return f"{as_stored(value) * self.unit.scale:{spec or self.spec or self.unit.spec}}"
+        return f"{csv_value(value) * self.unit.scale:{spec or self.spec or self.unit.spec}}"
 
 
 def metric(

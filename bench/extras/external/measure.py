@@ -22,7 +22,7 @@ from bench.extras.external.answers import (
 )
 from bench.extras.external.engine import Arm, Engine, Settings
 from bench.machine.clock import Clock, Stopwatch
-from bench.measure.timing import unmeasured
+from bench.measure.timing import warm_up_prompt
 from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
 from bench.records.plan import BASELINE
@@ -95,7 +95,7 @@ class _Session:
 
     def _warm_up(self, mode: str, arm: Arm, prompt: Prompt) -> None:
         try:
-            arm.answer(unmeasured(prompt).ids, min(_WARM_UP, self.request.budget))
+            arm.answer(warm_up_prompt(prompt).ids, min(_WARM_UP, self.request.budget))
         except Exception as error:  # third-party code may raise anything
             why = f"{type(error).__name__}: {error}"
             line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"

@@ -18,7 +18,7 @@ def merge(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Parts of one plan.")],
     output: options.Output = options.RESULTS,
 ) -> None:
-    """Merge parts of a run from several machines; pool counters, compare times per machine."""
+    """Merge parts of a run from several machines: pool counters, compare times per machine."""
     from bench.extras.workers.merge import merge as join
     from bench.records.run_folder import find_run
     from bench.report.write import write_report

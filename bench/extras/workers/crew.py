@@ -21,16 +21,16 @@ _DEATHS = 3
 
 
 class Executor(Protocol):
-    """Starts workers and sends them requests; a worker has one request at a time."""
+    """A starter of workers, which sends each of them one request at a time."""
 
     threads: int
     """CPU threads of each worker."""
 
     def start(self, worker: str) -> None:
-        """Begin a process or job called `worker`; it may take any time to come up."""
+        """Begin a process or job called `worker`, without waiting until it runs."""
 
     def ask(self, worker: str, request: Request) -> None:
-        """Send a request and return at once; a dead worker's request is lost."""
+        """Send a request, which is lost if the worker is dead, and return at once."""
 
     def wait(self) -> tuple[str, Answer | None]:
         """Return the next answer of any worker, or None, once, for a dead worker."""
@@ -63,7 +63,7 @@ class JobQueue:
         opening: Callable[[str, Hello, int], Opening],
         prefix: str = "w",
     ) -> None:
-        """Start workers named `prefix` and a number; `opening` takes name, hello and slot."""
+        """Start workers named `prefix` and a number, whose `opening` takes name, hello and slot."""
         self._executor, self._opening = executor, opening
         self._num_workers = num_workers
         self._names = (f"{prefix}{number}" for number in itertools.count())
@@ -74,16 +74,16 @@ class JobQueue:
             self._start()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[str, Job | None, Done | None]]:
-        """Have all `jobs` done, begun in order; yield each worker, job and results as they come.
+        """Run `jobs`, starting them in order.
 
-        A worker that has just opened has results but no job. A dead worker has no results; its job,
-        if any, runs again elsewhere.
+        Each worker, its job and its results are yielded as they come. A worker that has just opened
+        has results but no job. A dead worker has no results; its job, if any, runs again elsewhere.
 
         Raises:
             BenchError: a worker raised it, or workers died again and again (exit 1).
         """
         self._queue.extend(jobs)
-        self._give_out()
+        self._assign_jobs()
         while self._queue or any(member.job for member in self._members.values()):
             worker, answer = self._executor.wait()
             member = self._members[worker]
@@ -94,14 +94,14 @@ class JobQueue:
             elif isinstance(answer, BenchError):
                 raise BenchError(f"worker {worker}: {answer.message}", exit_code=answer.exit_code)
             elif isinstance(answer, Hello):
-                taken = {m.slot for m in self._members.values() if m.node == answer.node}
-                member.slot = next(slot for slot in itertools.count() if slot not in taken)
+                used_slots = {m.slot for m in self._members.values() if m.node == answer.node}
+                member.slot = next(slot for slot in itertools.count() if slot not in used_slots)
                 member.hello = answer
                 self._executor.ask(worker, self._opening(worker, answer, member.slot))
             else:
                 job, member.job, member.ready = member.job, None, True
                 yield worker, job, answer
-            self._give_out()
+            self._assign_jobs()
 
     def close(self) -> None:
         """End all workers."""
@@ -113,8 +113,8 @@ class JobQueue:
         self._executor.start(worker)
         self._executor.ask(worker, None)
 
-    def _give_out(self) -> None:
-        """Give the next jobs to free workers."""
+    def _assign_jobs(self) -> None:
+        """Assign the next jobs to free workers."""
         for worker, member in self._members.items():
             if self._queue and member.ready and member.job is None:
                 member.job = self._queue.popleft()
@@ -127,8 +127,8 @@ class JobQueue:
         fault = "start" if member.job is None else str(member.job)
         self._deaths[fault] += 1
         if self._deaths[fault] >= _DEATHS * (self._num_workers if member.job is None else 1):
-            what = "before they began" if member.job is None else f"during {fault}"
-            line = f"{self._deaths[fault]} workers died {what}, most recently {worker}"
+            phase = "before they began" if member.job is None else f"during {fault}"
+            line = f"{self._deaths[fault]} workers died {phase}, most recently {worker}"
             raise BenchError(f"{line}; check its machine's memory and log")
         if member.job is not None:
             self._queue.appendleft(member.job)

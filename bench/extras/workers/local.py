@@ -27,7 +27,7 @@ class Links:
         self.open: dict[str, Connection] = {}
 
     def ask(self, worker: str, request: Request) -> None:
-        """Send a request; `receive` will find out if the worker is gone."""
+        """Send a request, and leave it to `receive` to find out if the worker is gone."""
         if worker in self.open:
             with contextlib.suppress(OSError):
                 self.open[worker].send(request)
@@ -54,7 +54,7 @@ class Links:
 
 
 def serve(connection: Connection) -> None:
-    """Be a worker until the other end closes; leave Ctrl-C to the run's own process."""
+    """Work until the other end closes, and leave Ctrl-C to the run's own process."""
     with contextlib.suppress(ValueError):  # only the main thread may set it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = Worker()
@@ -82,20 +82,20 @@ class LocalExecutor(Links):
         self.threads = threads or max(1, have // num_workers)
         if (need := num_workers * self.threads) > have:
             line = f"--workers {num_workers} with {self.threads} thread(s) each need {need}"
-            most = max(1, have // self.threads)
-            raise UsageError(f"{line} cores, but there are {have}; use at most --workers {most}")
+            limit = max(1, have // self.threads)
+            raise UsageError(f"{line} cores, but there are {have}; use at most --workers {limit}")
 
     def start(self, worker: str) -> None:
         """Begin a process."""
-        mine, theirs = socket.socketpair()
-        with theirs:
+        parent, child = socket.socketpair()
+        with child:
             self._processes[worker] = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", "-m", __name__, str(child.fileno())],
+                pass_fds=[child.fileno()],
                 env={**os.environ, "PYTHONPATH": python_path()},
                 stdin=subprocess.DEVNULL,
             )
-        self.open[worker] = Connection(mine.detach())
+        self.open[worker] = Connection(parent.detach())
 
     def wait(self) -> tuple[str, Answer | None]:
         """Return the next answer, or None for a dead worker."""

@@ -33,7 +33,7 @@ _FREE = ("threads", "device", "run_name")
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
-    """Join runs in a new folder under `parent`; return the folder and notes for the user.
+    """Join runs in a new folder under `parent`, and return it with notes for the user.
 
     Raises:
         BenchError: the runs are not parts of one plan (exit 5), a folder is not a run (2) or is
@@ -54,7 +54,7 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
 
 @dataclass
 class _Merged:
-    """The measurements of several runs, without duplicates; `parts` has each run's records."""
+    """The measurements of several runs without duplicates, with each run's records as a part."""
 
     plan: Plan
     parts: list[list[SampleRecord]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class _Merged:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> _Merged:
-        merged = cls(_joined_plan(runs))
+        merged = cls(_join_plans(runs))
         blocks: set[int] = set()
         scored: set[tuple[str, str]] = set()
         for number, run in enumerate(runs, start=1):
@@ -86,16 +86,16 @@ class _Merged:
         return merged
 
     def _take(self, run: Run, prefix: str, blocks: set[int], quality: set[tuple[str, str]]) -> None:
-        """Take the records that no earlier run has; prefix the names of the run's workers."""
+        """Add the records that no earlier run has, and prefix the names of the run's workers."""
         part: list[SampleRecord] = []
         for r in run.records:
             new = r.block in blocks if r.kind == "timing" else (r.decoder, r.prompt) in quality
             if new:
                 worker = f"{prefix}.{r.worker}" if r.worker else prefix
                 machine = r.machine or run.env.comparability_key
-                taken = replace(r, worker=worker, machine=machine)
-                taken.pack()
-                part.append(taken)
+                copy = replace(r, worker=worker, machine=machine)
+                copy.pack()
+                part.append(copy)
         self.parts.append(part)
         attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
         counts = {(block, attempts[block]) for block in blocks}
@@ -106,15 +106,15 @@ class _Merged:
 
 def _refuse_other(first: Run, run: Run) -> None:
     identity, other = first.plan.identity or {}, run.plan.identity or {}
-    settings, others = (
+    config, other_config = (
         {key: value for key, value in each.config.items() if key not in _FREE}
         for each in (first, run)
     )
     if not identity or identity != other:
         keys = [key for key, value in identity.items() if other.get(key) != value]
         why = f"{', '.join(keys) or 'what it began with'} differ"
-    elif settings != others:
-        keys = [k for k in {**settings, **others} if settings.get(k) != others.get(k)]
+    elif config != other_config:
+        keys = [k for k in {**config, **other_config} if config.get(k) != other_config.get(k)]
         why = f"settings differ: {', '.join(sorted(keys))}"
     elif first.plan.digest != run.plan.digest:
         why = "prompts, blocks or decoders differ"
@@ -127,7 +127,7 @@ def _refuse_other(first: Run, run: Run) -> None:
     raise UnavailableError(f"{line}; {advice}")
 
 
-def _joined_plan(runs: Sequence[Run]) -> Plan:
+def _join_plans(runs: Sequence[Run]) -> Plan:
     first = runs[0].plan
     blocks = {block.block: block for run in runs for block in run.plan.blocks}
     prompts: dict[str, PlannedPrompt] = {}
@@ -149,8 +149,8 @@ def _joined_plan(runs: Sequence[Run]) -> Plan:
 def _missing_parts(plan: Plan) -> list[str]:
     if not plan.parts:
         return []
-    of = int(plan.parts[0].partition("/")[2])
-    all_parts = [f"{number}/{of}" for number in range(1, of + 1)]
+    num_parts = int(plan.parts[0].partition("/")[2])
+    all_parts = [f"{number}/{num_parts}" for number in range(1, num_parts + 1)]
     missing = [part for part in all_parts if part not in plan.parts]
     return [f"parts {', '.join(missing)} are missing: this run is also a part"] if missing else []
 
@@ -206,5 +206,5 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         split=runs[0].status.split,
     )
     write_status(folder, status)
-    judged = judge(load_run(folder))
-    return replace(judged, warnings=(*judged.warnings, *_missing_parts(merged.plan)))
+    judgement = judge(load_run(folder))
+    return replace(judgement, warnings=(*judgement.warnings, *_missing_parts(merged.plan)))

@@ -50,7 +50,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBlock:
-    """Time a block with all its cells; if `phased`, then also split its time by phase."""
+    """Time a block with all its cells, and if `phased`, split its time by phase."""
 
     block: Block
     phased: bool = False
@@ -86,7 +86,7 @@ Job = TimeBlock | SplitBlock | ScorePrompts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A job for a worker; `peers` are the run's other processes on the worker's node."""
+    """A job for a worker, whose node also has the run's processes `peers`."""
 
     job: Job
     peers: tuple[int, ...] = ()

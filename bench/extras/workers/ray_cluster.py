@@ -22,7 +22,7 @@ class RayExecutor:
     """Actors of the cluster at ``address``, or of a cluster begun here."""
 
     def __init__(self, options: Mapping[str, str], num_workers: int, threads: int | None) -> None:
-        """Connect; without `threads`, each worker gets an equal share of the cluster's cores.
+        """Connect, and give each worker its `threads` (None: an equal share of the cores).
 
         Raises:
             BenchError: Ray is not installed (exit 5), or an option is unknown (2).
@@ -32,9 +32,9 @@ class RayExecutor:
             if name not in _OPTIONS:
                 hint = did_you_mean(name, _OPTIONS)
                 raise UsageError(f"unknown executor option {name!r}; {hint}")
-        self._wanted = {name: float(options[name]) for name in _NUMBERS if name in options}
-        self._began = not self._ray.is_initialized()
-        if self._began:
+        self._resources = {name: float(options[name]) for name in _NUMBERS if name in options}
+        self._owns_cluster = not self._ray.is_initialized()
+        if self._owns_cluster:
             address = options.get("address") or os.environ.get("RAY_ADDRESS")
             beginning = {} if address else {"num_cpus": os.cpu_count(), "include_dashboard": False}
             self._ray.init(
@@ -47,22 +47,22 @@ class RayExecutor:
         num_cores = int(self._ray.cluster_resources().get("CPU", 1))
         self.threads = threads or max(1, num_cores // num_workers)
         self._actors: dict[str, Any] = {}
-        self._asked: dict[Any, str] = {}
+        self._workers: dict[Any, str] = {}
 
     def start(self, worker: str) -> None:
-        """Request an actor; it begins once the cluster has room."""
-        wanted = {"num_cpus": self.threads, **self._wanted}
-        kind = self._ray.remote(Worker).options(max_restarts=0, max_task_retries=0, **wanted)
+        """Request an actor, which begins once the cluster has room."""
+        resources = {"num_cpus": self.threads, **self._resources}
+        kind = self._ray.remote(Worker).options(max_restarts=0, max_task_retries=0, **resources)
         self._actors[worker] = kind.remote()
 
     def ask(self, worker: str, request: Request) -> None:
         """Send a request."""
-        self._asked[self._actors[worker].answer.remote(request)] = worker
+        self._workers[self._actors[worker].answer.remote(request)] = worker
 
     def wait(self) -> tuple[str, Answer | None]:
         """Return the next answer, or None for a dead worker."""
-        (ready,), _ = self._ray.wait(list(self._asked), num_returns=1)
-        worker = self._asked.pop(ready)
+        (ready,), _ = self._ray.wait(list(self._workers), num_returns=1)
+        worker = self._workers.pop(ready)
         try:
             answer: Answer = self._ray.get(ready)
         except self._ray.exceptions.RayError:
@@ -75,6 +75,6 @@ class RayExecutor:
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors.clear()
-        self._asked.clear()
-        if self._began:
+        self._workers.clear()
+        if self._owns_cluster:
             self._ray.shutdown()

@@ -1,4 +1,4 @@
-"""Hands the passes of a run to workers; this module runs in the run's own process.
+"""The passes of a run, shared out to workers by the run's own process.
 
 It writes the lines that the workers return, whole blocks at a time, and shows the progress.
 """
@@ -27,7 +27,7 @@ from bench.settings.spread import WorkerConfig
 def shared_out(
     run: ResolvedRun, spread: WorkerConfig, opener: Opener
 ) -> tuple[ResolvedRun, Callable[..., Attempt]]:
-    """Open the executor; return the run with a worker's threads, and what makes an attempt.
+    """Open the executor, and return the run with a worker's threads and its kind of attempt.
 
     Raises:
         BenchError: as `open_executor` does.
@@ -90,7 +90,7 @@ class SharedAttempt(Attempt):
         Raises:
             BenchError: as `JobQueue.run` does, or the results cannot be written (exit 1).
         """
-        self._have_done("timing", self._timing, self.plan.num_answers, self.num_done)
+        self._run_jobs("timing", self._timing, self.plan.num_answers, self.num_done)
 
     def complete_phases(self) -> None:
         """Do nothing: `time_blocks` has completed them."""
@@ -99,7 +99,7 @@ class SharedAttempt(Attempt):
         """Score missing answers (raises as `time_blocks`)."""
         num_done = sum(record.kind == "quality" for record in self.records)
         num = len(self.plan.in_pass("quality")) * len(self.setup.arms)
-        self._have_done("quality", self._scoring, num, num_done)
+        self._run_jobs("quality", self._scoring, num, num_done)
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
@@ -111,8 +111,8 @@ class SharedAttempt(Attempt):
                 if self._queue is not None:
                     self._queue.close()
 
-    def _have_done(self, phase: str, jobs: Sequence[Job], total: int, num_done: int) -> None:
-        """Write the workers' results as they come."""
+    def _run_jobs(self, phase: str, jobs: Sequence[Job], total: int, num_done: int) -> None:
+        """Run jobs, and write the workers' results as they come."""
         if not jobs:
             return
         assert self._queue is not None
@@ -151,7 +151,7 @@ class SharedAttempt(Attempt):
                 key=key,
                 attempt=self.number,
                 worker=worker,
-                cores=cores_of(slot, config.threads or 1, hello.cores),
+                cores=slot_cores(slot, config.threads or 1, hello.cores),
                 gpu=slot % gpus if gpus > 1 else None,
             )
 
@@ -159,7 +159,7 @@ class SharedAttempt(Attempt):
 
     @cached_property
     def _timing(self) -> list[Job]:
-        """The blocks in plan order, after those whose times a stopped run left unsplit."""
+        """Return the blocks in plan order, after those whose times a stopped run left unsplit."""
         unsplit = self.second.missing
         left = {block.block for block in self.left}
         failed: defaultdict[int, set[str]] = defaultdict(set)
@@ -175,7 +175,7 @@ class SharedAttempt(Attempt):
 
     @cached_property
     def _scoring(self) -> list[Job]:
-        """Jobs for the unscored prompts of the quality pass, one batch in each job."""
+        """Return jobs for the unscored prompts of the quality pass, one batch in each."""
         cells = list(self.setup.arms)
         done = self.scored
         names = [planned.prompt for planned in self.plan.in_pass("quality")]
@@ -188,8 +188,8 @@ class SharedAttempt(Attempt):
         ]
 
 
-def cores_of(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
-    """Return the cores of a slot, one per thread; slots share cores only when none are free.
+def slot_cores(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
+    """Return the cores of a slot, one per thread, shared only when none are free.
 
     Raises:
         BenchError: exit 2, if a slot needs more cores than its node has.

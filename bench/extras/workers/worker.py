@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Answers requests, one after another; the first two are None and an `Opening`."""
+    """A process that answers requests, of which the first two are None and an `Opening`."""
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request; return any error as an answer."""
+        """Answer a request, with the error if one occurs."""
         try:
             if request is None:
                 return Hello(node=node(), pid=os.getpid(), cores=cores())
@@ -84,7 +84,7 @@ class Worker:
         lines: LineCollector,
         attempt: int = 0,
     ) -> None:
-        """Get ready to measure with an open `setup`: reserve caches for `blocks`, and warm up."""
+        """Prepare to measure with an open `setup`: reserve caches for `blocks`, and warm up."""
         from bench.machine.load import LoadWatch
         from bench.measure.timing import Runner, frozen_garbage
 
@@ -106,8 +106,8 @@ class Worker:
         self._frozen.__enter__()
 
     def work(self, job: Job) -> Sequence[PhasedAnswer]:
-        """Do a job; return its answers by phase, if it asks for them."""
-        from bench.measure.phases import phases_of
+        """Do a job, and return its answers by phase if it needs them."""
+        from bench.measure.phases import measure_phases
         from bench.measure.quality import ADVICE, score_quality
         from bench.plan.make import quality_batch_size
 
@@ -117,19 +117,13 @@ class Worker:
             self._failed.clear()
             self._watch.lap()  # load before this block does not count
             self._runner.measure(job.block)
-            return phases_of(setup, prompts, job.block, self._failed) if job.phased else ()
+            return measure_phases(setup, prompts, job.block, self._failed) if job.phased else ()
         if isinstance(job, SplitBlock):
-            return phases_of(setup, prompts, job.block, job.failed)
+            return measure_phases(setup, prompts, job.block, job.failed)
         assert isinstance(job, ScorePrompts)
         with room_for(f"the quality pass, {quality_batch_size(setup)} answers at a time,", ADVICE):
-            score_quality(
-                setup,
-                [prompts[name] for name in job.prompts],
-                self._lines,
-                Progress(),
-                attempt=self._attempt,
-                done=job.done,
-            )
+            where = setup, [prompts[name] for name in job.prompts], self._lines, Progress()
+            score_quality(*where, attempt=self._attempt, done=job.done)
         return ()
 
 
@@ -142,9 +136,9 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     from bench.plan.identity import identity_of
 
     now = identity_of(setup)
-    for what, then in opening.identity.items():
-        if now.get(what) != then:
-            line = f"the {what} on node {node()} differs from this run's"
+    for name, then in opening.identity.items():
+        if now.get(name) != then:
+            line = f"the {name} on node {node()} differs from this run's"
             raise UnavailableError(f"{line}; use the same checkout and models on all nodes")
     env = setup.environment()
     env = replace(env, machine=replace(env.machine, affinity=num_cores))
@@ -160,10 +154,10 @@ def node() -> str:
 
 
 def cores() -> tuple[int, ...]:
-    """Return the cores that this process may use; none if the system does not report them."""
+    """Return the cores that this process may use, or none if the system does not report them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 def python_path() -> str:
-    """Return the PYTHONPATH that lets workers find this code; all nodes share the checkout."""
+    """Return the PYTHONPATH by which workers find this code in the shared checkout."""
     return os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)

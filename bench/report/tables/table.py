@@ -24,7 +24,7 @@ from bench.records.plan import (
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL, family_order
-from bench.text import UNKNOWN, as_stored, factor, markdown, percent
+from bench.text import UNKNOWN, csv_value, factor, markdown, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -253,7 +253,7 @@ def is_number(value: object) -> bool:
 
 def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
     """Format a number times `scale` by `spec`, or "-"."""
-    return f"{as_stored(float(str(value))) * scale:{spec}}" if is_number(value) else UNKNOWN
+    return f"{csv_value(float(str(value))) * scale:{spec}}" if is_number(value) else UNKNOWN
 
 
 def interval(low: object, high: object) -> str:

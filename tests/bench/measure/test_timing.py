@@ -82,7 +82,7 @@ def test_a_records_text_has_no_white_space_around_it(small: Any, opener: Any) ->
     answer = Generation(tokens=(32, 72, 105, 10), steps=(), stop="eos")
     where: dict[str, Any] = {"kind": "timing", "block": 0, "order": 0, "repeat": 0}
     where |= {"attempt": 1, "seed": 0, "batch_size": 1}
-    record = runner_module.record_of(setup, prompt, answer, decoder="ar", **where)
+    record = runner_module.make_record(setup, prompt, answer, decoder="ar", **where)
     assert record.text == "Hi"
 
 
@@ -296,7 +296,7 @@ def test_other_prompts_of_a_group_survive_a_failure(
 def test_every_arm_answers_a_prompt_of_every_length_before_anything_is_measured(
     measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed, measure = Runner._timed, Runner.measure
+    timed, measure = Runner._time_answers, Runner.measure
     seen: list[tuple[str, int]] = []
     before: list[int] = []
 
@@ -308,7 +308,7 @@ def test_every_arm_answers_a_prompt_of_every_length_before_anything_is_measured(
         before.append(len(seen))
         measure(runner, block)
 
-    monkeypatch.setattr(Runner, "_timed", timing)
+    monkeypatch.setattr(Runner, "_time_answers", timing)
     monkeypatch.setattr(Runner, "measure", measuring)
     monkeypatch.setattr(Characters, "encode", _by_turns(Characters.encode))
     measured(limit=8)
@@ -348,7 +348,7 @@ def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[.
                 watch = SimpleNamespace(total_s=times[(len(turns) - 1) % len(times)])
                 return SimpleNamespace(outcomes=[], watch=watch)
 
-            runner._timed = timed  # type: ignore[method-assign, assignment]
+            runner._time_answers = timed  # type: ignore[method-assign, assignment]
             runner.warm_up(prompts)
         assert not (tmp_path / "samples.jsonl").read_bytes()
         return list(Counter(turns).values())
@@ -382,13 +382,13 @@ def test_warm_up_asks_no_measured_prompt_and_does_not_end_early(
     asked: list[tuple[tuple[int, ...], Sampling]] = []
     with SampleWriter(tmp_path) as writer:
         runner = Runner(setup, {}, writer, progress(), attempt=0, lap=Load)  # type: ignore[arg-type]
-        once = runner._once
+        once = runner._time_once
 
         def noted(arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
             asked.extend((each.ids, sampling) for each in batch)
             return once(arm, batch, sampling)
 
-        runner._once = noted  # type: ignore[method-assign, assignment]
+        runner._time_once = noted  # type: ignore[method-assign, assignment]
         runner.warm_up([prompt])
     assert {ids for ids, _ in asked} == {(5, 8, 7, 6)}
     assert not asked[0][1].stop_ids

@@ -18,7 +18,7 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.extras.workers import spread as spreading
 from bench.extras.workers.messages import ScorePrompts, TimeBlock
-from bench.extras.workers.spread import cores_of, open_executor
+from bench.extras.workers.spread import open_executor, slot_cores
 from bench.machine.load import Load
 from bench.records.failures import ERRORS
 from bench.records.files import SAMPLES
@@ -290,10 +290,10 @@ def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
 
 
 def test_places_on_a_node_have_cores_of_their_own() -> None:
-    assert [cores_of(place, 2, [3, 4, 5, 6, 9]) for place in range(3)] == [(3, 4), (5, 6), (3, 4)]
-    assert cores_of(0, 1, ()) == ()
+    assert [slot_cores(place, 2, [3, 4, 5, 6, 9]) for place in range(3)] == [(3, 4), (5, 6), (3, 4)]
+    assert slot_cores(0, 1, ()) == ()
     with pytest.raises(BenchError, match="needs 4 cores and its node has 2"):
-        cores_of(0, 4, [0, 1])
+        slot_cores(0, 4, [0, 1])
 
 
 @pytest.mark.parametrize(

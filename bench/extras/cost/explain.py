@@ -130,8 +130,13 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     ]
     for facts in _facts(findings):
         if facts.row.decoder == BASELINE:
-            lines.append(_baseline(facts))
-            lines += limit_lines(findings.run, cost) if cost is not None else []
+            text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
+            if facts.split is not None:
+                shares = facts.split.shares.items()
+                spent = {k: share for k, share in shares if k not in ("verify", "draft")}
+                calls = percent(facts.share("verify"))
+                text += f": {calls} model calls after the first, {_listed(spent, _WORDS)}"
+            lines += [text, *(limit_lines(findings.run, cost) if cost is not None else ())]
         else:
             lines += _decoder(findings, facts, cost)
     lines.append("")
@@ -148,15 +153,6 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         )
     below = (*instrument_bias_note(findings.splits), telling(findings.summary))
     return [*lines, *filter(None, below), findings.floor_sentence]
-
-
-def _baseline(facts: _Facts) -> str:
-    text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
-    if facts.split is None:
-        return text
-    spent = {k: v for k, v in facts.split.shares.items() if k not in ("verify", "draft")}
-    calls = percent(facts.share("verify"))
-    return f"{text}: {calls} model calls after the first, {_listed(spent, _WORDS)}"
 
 
 def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:

@@ -59,8 +59,8 @@ class Sessions:
         return self.num - sum(status.complete for status in self.runs.values())
 
 
-def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
-    """Make the folder for new sessions (`UsageError` if sessions cannot measure the job)."""
+def check_sessions(config: RunConfig, num: int, every: float) -> None:
+    """Refuse a job that sessions cannot measure (`UsageError`)."""
     if num < FEWEST:
         given = f"--sessions {num}" + f" --every {every:g}" * (every != 0)
         advice = f"use {FEWEST} or more sessions, or neither --sessions nor --every"
@@ -69,6 +69,11 @@ def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Se
     if every < 0:
         raise UsageError(f"--every {every:g} is not allowed; use 0 minutes or more")
     check(every, Minutes, "--every")
+
+
+def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
+    """Make the folder for new sessions (raises as `check_sessions`)."""
+    check_sessions(config, num, every)
     config = config.with_values(date=config.date or today())  # one for all sessions
     check_first(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"

@@ -34,8 +34,8 @@ class Longer(SummaryRow):
 
     emitted_per_answer: float | None = metric(
         "emitted / answers",
-        "Counts",
         lambda data: Estimate(value=data.tally.emitted / data.tally.answers, low=1.0, high=9.0),
+        section="Counts",
         spec=".1f",
         heading=Heading("tokens of an answer", 4.5),
     )

@@ -62,16 +62,14 @@ def cost(
     from bench.extras.cost.measure import measure_cost
     from bench.extras.cost.subject import open_subject
     from bench.extras.cost.texts import curve_table, machine_lines, points_of, write_cost
-    from bench.records.cost import folder_name, write_choices
+    from bench.records.cost import Grid, folder_name, write_choices
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
+    from bench.settings.bounds import Repeats, Seconds, check
     from bench.stats.cost_curve import load_cost
 
     if shape is not None and given["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
-    from bench.records.cost import Grid
-    from bench.settings.bounds import Repeats, Seconds, check
-
     check(rounds, Repeats, "--rounds")
     check(longest, Seconds, "--longest")
     grid = Grid(

@@ -99,7 +99,10 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     if "quality" in made.columns:
         lines = dict.fromkeys(telling(member.summary) for member in members)
         told = f" {latex(' '.join(filter(None, lines)))}".rstrip()
-    estimated = f"{_setting(members)}: {'; '.join(words)}.{_primary(members, layout)}"
+    named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
+    cells = ", ".join(latex(layout.labels.get(n, n)) for n in named if n not in ("", "none"))
+    primary = f" Primary comparison: {cells}; all others are exploratory." if cells else ""
+    estimated = f"{_setting(members)}: {'; '.join(words)}.{primary}"
     return f"{estimated}{told}{bold}{_floors(members)}{_qualified(members, layout)}"
 
 
@@ -115,15 +118,6 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
     each = (ahead.best.decoder, *ahead.tied)
     names = ", ".join(latex(layout.labels.get(name, name)) for name in each)
     return f" The fastest {len(each)}{of} cannot be told apart: {names}."
-
-
-def _primary(members: Sequence[NamedRun], layout: Layout) -> str:
-    """Name the primary comparisons; empty if there are none."""
-    named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
-    cells = ", ".join(
-        latex(layout.labels.get(name, name)) for name in named if name not in ("", "none")
-    )
-    return f" Primary comparison: {cells}; all others are exploratory." if cells else ""
 
 
 def _floors(members: Sequence[NamedRun]) -> str:

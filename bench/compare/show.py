@@ -13,14 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.compare.gate import HARD, KEY_FIGURE
-from bench.compare.judge import (
-    OVER_AR,
-    ROUNDING,
-    CellRegression,
-    Comparison,
-    Measure,
-    Regression,
-)
+from bench.compare.judge import OVER_AR, ROUNDING, CellRegression, Comparison, Measure, Regression
 from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell
 from bench.stats.intervals import LEVEL

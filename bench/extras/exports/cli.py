@@ -19,8 +19,7 @@ _Service = Literal["acceptance", "mlflow", "reference", "peft"]
 @app.command(rich_help_panel=PANEL)
 def export(
     run_dir: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A run or `latest`; for peft an adapter folder."),
+        str, typer.Argument(metavar="RUN", help="A run or `latest`; for peft an adapter folder.")
     ],
     to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,

@@ -31,10 +31,7 @@ from bench.report.findings import Findings
 from bench.report.write import REPORT, SUMMARY, tables_of
 
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
-_OPTIONS = {
-    "project": "--project",
-    "figures": "--figure",
-}
+_OPTIONS = {"project": "--project", "figures": "--figure"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,9 +131,7 @@ def _legend(console: Console) -> Text:
 
 
 def _chosen(
-    prompt: str | None,
-    plan: Plan,
-    answers: Mapping[str, Mapping[str, SampleRecord]],
+    prompt: str | None, plan: Plan, answers: Mapping[str, Mapping[str, SampleRecord]]
 ) -> list[str]:
     """Return the names of the prompts to show, in the plan's order."""
     names = [each.prompt for each in plan.prompts if each.prompt in answers] or list(answers)

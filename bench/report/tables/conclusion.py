@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from bench.records.plan import (
-    BASELINE,
-    CLAIMED,
-    NO_GUARANTEE,
-    NOT_VERIFIED,
-    SAME_TOKENS,
-    WRONG,
-)
+from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
 from bench.report.tables.speed import floor_note, prompts_needed_note
 from bench.report.tables.table import (
     guarantee_label,

@@ -239,8 +239,7 @@ def _note(comparison: Comparison) -> str:
             f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
             f"regressed if the whole interval lies beyond +{comparison.margin:.0%}. The control, "
             "time over ar, is the same in units of ar's time on each side, so that a machine or "
-            "process that is slower as a whole cancels out; "
-            f"{_CONTROLS[comparison.control]}."
+            f"process that is slower as a whole cancels out; {_CONTROLS[comparison.control]}."
         )
     return text
 

@@ -182,9 +182,8 @@ def _step(facts: _Facts) -> str:
             return ""
         return f"step: {number(length)} tokens, costs {length / decode:.2f} (decode speed-up)"
     text = (
-        f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: "
-        f"{words['verify']} {parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, "
-        f"overhead {parts.overhead:.2f}"
+        f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
+        f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
     )
     if parts.residual is None or abs(parts.residual) <= MOST_RESIDUAL:
         return text

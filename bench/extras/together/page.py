@@ -59,8 +59,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
     if any((folder / name).is_file() for name in (MANIFEST, STATUS)):
-        line = f"{folder} is a run's own folder: give another --folder"
-        raise UsageError(line)
+        raise UsageError(f"{folder} is a run's own folder: give another --folder")
     drawn = dots.dots_figure(members, dots.SPEEDUP, WIDTH, size=9)
     context: dict[str, object] = {
         "title": f"{len(members)} runs: {', '.join(member.name for member in members)}",

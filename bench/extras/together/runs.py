@@ -126,8 +126,7 @@ def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
     ]
     copied = times[0] == times[1] and None not in times[0][:2]
     if copied or first.path.resolve() == second.path.resolve():
-        line = f"{first.path} and {second.path} are one run: name it once"
-        raise UsageError(line)
+        raise UsageError(f"{first.path} and {second.path} are one run: name it once")
 
 
 def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:

@@ -165,8 +165,7 @@ def sentence(row: SummaryRow) -> str:
     if row.tokens_per_call is not None:
         text += (
             f", {number(row.tokens_per_call)} tokens per target call, "
-            f"{number(row.acceptance_length)} tokens per step of "
-            f"{number(row.calls_per_step)} calls"
+            f"{number(row.acceptance_length)} tokens per step of {number(row.calls_per_step)} calls"
         )
     if row.quality is not None:
         text += f", quality {percent(row.quality, '')} %"

@@ -16,9 +16,7 @@ from bench.stats.quality import Quality
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.times import Unit
 
-_ONE = Estimate(value=1.0, low=1.0, high=1.0)
 _UNKNOWN = Estimate()
-_NOT_SCORED = Quality(_UNKNOWN, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class CellData:
     units: Sequence[Unit] = ()
     baseline_units: Sequence[Unit] = ()
     second_units: Sequence[Unit] = ()
-    quality: Quality = _NOT_SCORED
+    quality: Quality = Quality(_UNKNOWN, None)
     telling_quality: Estimate = _UNKNOWN
     quality_tells: bool | None = None
     guarantee: str | None = None
@@ -79,7 +77,7 @@ class CellData:
         """Return a speed-up; the baseline's is 1 exactly."""
         if self.decoder != BASELINE:
             return pairs
-        return _ONE if pairs.num else _UNKNOWN
+        return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _UNKNOWN
 
     @cached_property
     def estimators(self) -> Speedups:

@@ -111,8 +111,7 @@ class VerbGroup(TyperGroup):
             written = value if name.startswith("--") and equals else given
             if not written.strip():
                 at = name if name.startswith("--") else f"what follows {before}"
-                line = f"{at} is empty; give a value, or leave it out"
-                raise UsageError(line)
+                raise UsageError(f"{at} is empty; give a value, or leave it out")
         return list(super().parse_args(ctx, args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

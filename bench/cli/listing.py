@@ -163,12 +163,6 @@ def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
         return None
 
 
-def _does(facts: Facts) -> str | Text:
-    if "error" in facts:
-        return Text(f"cannot be loaded: {facts['error']}", style="red")
-    return str(facts["does"])
-
-
 def _options(facts: Facts) -> str:
     if "error" in facts:
         return ""
@@ -176,20 +170,12 @@ def _options(facts: Facts) -> str:
     return "\n".join([*facts["required"], *pairs]) or "-"
 
 
-def _families(facts: Facts) -> str:
-    families = facts["families"]
-    return "all six" if len(families) > 1 else "".join(families) or "as given"
-
-
-def _packed_model(facts: Facts) -> str:
-    name = facts["model"] or "-"
-    return f"{name} ({facts['quantize']})" if facts["quantize"] else name
-
-
 _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
     "decoders": {
         "decoder": lambda f: f["decoder"],
-        "what it does": _does,
+        "what it does": lambda f: (
+            Text(f"cannot be loaded: {f['error']}", style="red") if "error" in f else f["does"]
+        ),
         "lossless": lambda f: f.get("lossless", ""),
         "needs": lambda f: "" if "error" in f else ", ".join(f["needs"]) or "-",
         "options": _options,
@@ -204,7 +190,9 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
     },
     "tasks": {
         "task": lambda f: f["task"],
-        "families": _families,
+        "families": lambda f: (
+            "all six" if len(f["families"]) > 1 else "".join(f["families"]) or "as given"
+        ),
         "conversations": lambda f: (
             "as given" if f["conversations"] is None else str(f["conversations"])
         ),
@@ -221,7 +209,7 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
         "run": lambda f: f["run"],
         "status": lambda f: f["status"],
         "verdict": lambda f: Text(f["verdict"], style="" if f["verdict"] == VALID else "red"),
-        "model": _packed_model,
+        "model": lambda f: (f["model"] or "-") + ((f["quantize"] and f" ({f['quantize']})") or ""),
         "tasks": lambda f: f["tasks"] or "-",
         "decoders": lambda f: ", ".join(f["decoders"]) or "-",
         "records": lambda f: str(f["records"]),

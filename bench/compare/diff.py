@@ -37,7 +37,18 @@ def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: i
             distinct.setdefault((ours.prompt, ours.tokens, theirs.tokens), (ours, theirs))
         total += len(distinct)
         for ours, theirs in list(distinct.values())[:most]:
-            _show(ours, theirs, old, new, console)
+            mine, other = ours.tokens or (), theirs.tokens or ()
+            line = f"\n{cell}  {ours.prompt} ({ours.family}), repeat {ours.repeat}: differs from"
+            console.print(Text(f"{line} token {first_difference(mine, other)}", style="bold"))
+            brackets = colourless(console)
+            table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+            for name, tokens in (("base", mine), ("head", other)):
+                table.add_column(f"{name}, {len(tokens)} tokens", ratio=1, overflow="fold")
+            table.add_row(
+                marked(mine, other, old, _GONE, brackets=brackets),
+                marked(other, mine, new, _CAME, brackets=brackets),
+            )
+            console.print(table)
         if len(distinct) > most:
             console.print(Text(f"{cell}: {len(distinct) - most} more answers changed", style="dim"))
     if not total:
@@ -65,25 +76,3 @@ def marked(
         else:
             text.append(f"[{part}]" if brackets else part, style=style)
     return text
-
-
-def _show(
-    ours: SampleRecord,
-    theirs: SampleRecord,
-    old: Callable[[int], str],
-    new: Callable[[int], str],
-    console: Console,
-) -> None:
-    mine, other = ours.tokens or (), theirs.tokens or ()
-    head = f"\n{ours.decoder}  {ours.prompt} ({ours.family}), repeat {ours.repeat}"
-    line = f"{head}: differs from token {first_difference(mine, other)}"
-    console.print(Text(line, style="bold"))
-    brackets = colourless(console)
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    for name, tokens in (("base", mine), ("head", other)):
-        table.add_column(f"{name}, {len(tokens)} tokens", ratio=1, overflow="fold")
-    table.add_row(
-        marked(mine, other, old, _GONE, brackets=brackets),
-        marked(other, mine, new, _CAME, brackets=brackets),
-    )
-    console.print(table)

@@ -140,13 +140,7 @@ def _worst(verdicts: Set[Regression]) -> Regression:
 
 
 def judge_hard(
-    name: str,
-    base: float,
-    head: float,
-    gate: Gate,
-    *,
-    exact: bool,
-    step: float = 0.0,
+    name: str, base: float, head: float, gate: Gate, *, exact: bool, step: float = 0.0
 ) -> Measure:
     """Judge one hard measure (``quality.FAMILY`` follows the rule of ``quality``).
 

@@ -13,14 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.compare.gate import HARD, KEY_FIGURE
-from bench.compare.judge import (
-    OVER_AR,
-    ROUNDING,
-    CellRegression,
-    Comparison,
-    Measure,
-    Regression,
-)
+from bench.compare.judge import OVER_AR, ROUNDING, CellRegression, Comparison, Measure, Regression
 from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell
 from bench.stats.intervals import LEVEL
@@ -246,8 +239,7 @@ def _note(comparison: Comparison) -> str:
             f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
             f"regressed if the whole interval lies beyond +{comparison.margin:.0%}. The control, "
             "time over ar, is the same in units of ar's time on each side, so that a machine or "
-            "process that is slower as a whole cancels out; "
-            f"{_CONTROLS[comparison.control]}."
+            f"process that is slower as a whole cancels out; {_CONTROLS[comparison.control]}."
         )
     return text
 

@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not given.rehearse and not torch.cuda.is_available():
             raise UnavailableError(
                 "torch sees no CUDA device here, which `make gpu` is for; to try its steps on the "
-                "CPU: make gpu GPU_ARGS=--rehearse",
+                "CPU: make gpu GPU_ARGS=--rehearse"
             )
         folder = given.output.resolve() / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         try:

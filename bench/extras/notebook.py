@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from bench.extras.exports.answers import answers
+from bench.extras.exports.export import answers
 from bench.machine.openmp import shorten_spinning
 from bench.plan.trust import check_code
 from bench.progress import choose

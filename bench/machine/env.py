@@ -25,13 +25,7 @@ import psutil
 from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
 from bench.machine.source import git_state
-from bench.records.environment import (
-    AdapterFacts,
-    Environment,
-    Machine,
-    Models,
-    TorchSettings,
-)
+from bench.records.environment import AdapterFacts, Environment, Machine, Models, TorchSettings
 from bench.records.json_file import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent

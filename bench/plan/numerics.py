@@ -52,7 +52,7 @@ def check_tiles(cell: str, decoder: Decoder, numerics: str) -> None:
     if numerics == "invariant" and isinstance(decoder, SelfDriven):
         raise UsageError(
             f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it has "
-            "no row-invariant numerics; give it numerics=fast, or leave it out",
+            "no row-invariant numerics; give it numerics=fast, or leave it out"
         )
 
 
@@ -67,7 +67,7 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
     if failed is not None:
         raise UnavailableError(
             f"rows of {type(failed.module).__name__} in {failed.facts['dtype']} are not computed "
-            f"identically in tiles of {tile} rows here; try another --tile, or --numerics fast",
+            f"identically in tiles of {tile} rows here; try another --tile, or --numerics fast"
         )
     whole = made[0]
     assert whole is not None

@@ -83,7 +83,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
             given_options = ":".join(f"{key}={value}" for key, value in options.items())
             raise UsageError(
                 f"the baseline {cell!r} takes no options, as all speed-ups refer to it; "
-                f"measure them under a label as well: {cell}@LABEL:{given_options}",
+                f"measure them under a label as well: {cell}@LABEL:{given_options}"
             )
         if lacks := _unmet_need(decoder, draft, adapters):
             if named:

@@ -25,7 +25,7 @@ from bench.plan.named_models import locate, resolve
 from bench.plan.numerics import in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, options_of
 from bench.plan.template import ChatTemplate, notes_of, template_of, today
-from bench.plan.tokenizers import Reading, read_models
+from bench.plan.tokenizers import read_models
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.settings.config import FAST, RunConfig, spec_of
@@ -160,8 +160,11 @@ def open_setup(run: ResolvedRun) -> Setup:
         notes = [*model.notes, *_self_check(config, model, role)]
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
-    if draft is not None:
-        _share_vocabulary(models, readings)
+    # without a tokenizer of its own, nothing says that its ids are the target's
+    if draft is not None and readings["draft"].tokenizer is not None:
+        for each in models.values():
+            drafting: Any = each.draft
+            drafting.share_vocabulary(each.target.vocab_size)
     facts["adapters"] = _attach(run, folders, models)
     stop_ids = hf.stop_ids(target, tokenizer)
     template = template_of(tokenizer, config.template_args, config.date or today())
@@ -224,16 +227,6 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
     except ValueError as error:
         line = f"{role} refused: {error} (--no-self-check measures it anyway)"
         raise UnavailableError(line) from error
-
-
-def _share_vocabulary(models: Mapping[str, Models], readings: Mapping[str, Reading]) -> None:
-    """Let a draft model of the same tokenizer, but of another size, draft for the target."""
-    if readings["draft"].tokenizer is None:
-        return  # nothing says that its ids are the target's, if their numbers differ
-    for each in models.values():
-        target: Any = each.target
-        draft: Any = each.draft
-        draft.share_vocabulary(target.vocab_size)
 
 
 def _attach(

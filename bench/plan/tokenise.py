@@ -227,12 +227,12 @@ def longest_prompt(config: RunConfig, context: int) -> int:
     if longest < 1:
         raise UsageError(
             f"the model's context is {context} tokens, so answers of {config.max_new_tokens} "
-            f"leave none for a prompt: lower --max-new-tokens to {context - 1} or less",
+            f"leave none for a prompt: lower --max-new-tokens to {context - 1} or less"
         )
     if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= longest:
         raise UsageError(
             f"--prompt-tokens {config.prompt_tokens}: with answers of {config.max_new_tokens} "
-            f"tokens the model's context of {context} has room for 2 to {longest}",
+            f"tokens the model's context of {context} has room for 2 to {longest}"
         )
     return longest
 

@@ -28,8 +28,8 @@ import os
 import shutil
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,37 +48,13 @@ CONFIG = "config.toml"
 _Event = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Supersede:
-    block: Num
-    before_attempt: Num
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Load:
-    block: Num
-    attempt: Num
-    other_cores: Real | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    num_bytes: Bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compiled:
-    cell: str
-    graphs: Num
-    seconds: Time
-
-
-_EVENTS: Mapping[str, type] = {
-    "supersede": _Supersede,
-    "load": _Load,
-    "cut": _Cut,
-    "compiled": _Compiled,
+_FIELDS: Mapping[str, Sequence[Any]] = {
+    "supersede": (("block", Num), ("before_attempt", Num)),
+    "load": (("block", Num), ("attempt", Num), ("other_cores", Real | None, None)),
+    "cut": (("num_bytes", Bytes),),
+    "compiled": (("cell", str), ("graphs", Num), ("seconds", Time)),
 }
+_EVENTS: Mapping[str, type] = {name: make_dataclass(name, of) for name, of in _FIELDS.items()}
 """Fields of events; other events, and other fields, are kept and not read."""
 _NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
 """Fields that `outlines` leaves out."""

@@ -16,14 +16,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    JsonValue,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError, field_validator
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds

@@ -39,13 +39,6 @@ class _Repeated:
     example: str = ""
     first: dict[object, tuple[object, ...]] = field(default_factory=dict)
 
-    def line(self, cell: str) -> str:
-        """Describe the proof."""
-        return (
-            f"{cell}: {_ADVICE}: asked again with the same seed, it took another course for "
-            f"{self.unequal} of {counted(self.pairs, 'repeated answer')}, e.g. {self.example}"
-        )
-
 
 def carried(
     records: Sequence[SampleRecord],
@@ -72,7 +65,12 @@ def carried(
             mine.unequal += 1
             what = f"{before[1]} steps timed, then {again.later_steps}"
             mine.example = mine.example or f"{again.prompts[0]}: {what}"
-    return tuple(each.line(cell) for cell, each in found.items() if each.unequal)
+    return tuple(
+        f"{cell}: {_ADVICE}: asked again with the same seed, it took another course for "
+        f"{each.unequal} of {counted(each.pairs, 'repeated answer')}, e.g. {each.example}"
+        for cell, each in found.items()
+        if each.unequal
+    )
 
 
 def baseline_answers(

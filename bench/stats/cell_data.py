@@ -16,7 +16,6 @@ from bench.stats.quality import Quality
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.times import Unit
 
-_ONE = Estimate(value=1.0, low=1.0, high=1.0)
 _UNKNOWN = Estimate()
 _NOT_SCORED = Quality(_UNKNOWN, None)
 
@@ -79,7 +78,7 @@ class CellData:
         """Return a speed-up; the baseline's is 1 exactly."""
         if self.decoder != BASELINE:
             return pairs
-        return _ONE if pairs.num else _UNKNOWN
+        return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _UNKNOWN
 
     @cached_property
     def estimators(self) -> Speedups:

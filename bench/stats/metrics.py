@@ -30,6 +30,7 @@ _speedup = partial(metric, section="Speed-up")
 _quality = partial(metric, section="Quality")
 _guarantee = partial(metric, section="What a decoder guarantees")
 _parallel = partial(metric, section="Parallel decoding")
+_parallel_share = partial(_parallel, unit=SHARE)
 """Declarations of metrics by the section of docs/metrics.md that explains them."""
 
 
@@ -228,20 +229,17 @@ class SummaryRow:
     batch_size: int | None = _count(
         "sequences at once", lambda data: max((r.batch_size for r in data.timed), default=None)
     )
-    cold_rounds: float | None = _parallel(
+    cold_rounds: float | None = _parallel_share(
         "share of steps after prefill that verified nothing",
         lambda data: data.rounds["cold_rounds"],
-        unit=SHARE,
     )
-    accepted_rounds: float | None = _parallel(
+    accepted_rounds: float | None = _parallel_share(
         "share of steps after prefill whose number of accepted drafts equals the depth",
         lambda data: data.rounds["accepted_rounds"],
-        unit=SHARE,
     )
-    rejected_rounds: float | None = _parallel(
+    rejected_rounds: float | None = _parallel_share(
         "share of steps after prefill with fewer accepted drafts than the depth",
         lambda data: data.rounds["rejected_rounds"],
-        unit=SHARE,
     )
     overlap: float | None = _parallel(
         "mean over tested drafts of Σ min(target distribution, draft's distribution). Tested: all "
@@ -265,10 +263,9 @@ class SummaryRow:
         lambda data: data.passes["passes_per_block_p95"],
         better="less",
     )
-    repetition: float | None = _parallel(
+    repetition: float | None = _parallel_share(
         "tokens that equal the token before them / tokens except each answer's first",
         lambda data: parallel_counters.repetition(data.records),
-        unit=SHARE,
         better="less",
     )
     base_nll: float | None = _parallel(
@@ -277,10 +274,9 @@ class SummaryRow:
         unit=NATS,
         better="less",
     )
-    base_agreement: float | None = _parallel(
+    base_agreement: float | None = _parallel_share(
         "tokens that are the target's most likely next token / tokens",
         lambda data: parallel_counters.per_token(data.records, "agreement"),
-        unit=SHARE,
     )
     base_entropy: float | None = _parallel(
         "mean entropy of the target's next-token distributions along the answer, in nats",
@@ -303,11 +299,10 @@ class SummaryRow:
         heading=Heading("calls per step", 6, "calls\nper step", first=True),
         paper=Paper("Calls/step", "target calls per step"),
     )
-    repeated_trigrams: float | None = _parallel(
+    repeated_trigrams: float | None = _parallel_share(
         "3-grams that occur earlier in the same answer / 3-grams; each answer once, timed and "
         "scored ones",
         lambda data: data.repeated_trigrams,
-        unit=SHARE,
         better="less",
     )
     loops: bool | None = _parallel(
@@ -317,13 +312,12 @@ class SummaryRow:
             data.repeated_trigrams, parallel_counters.repeated_trigrams(data.baseline)
         ),
     )
-    shared_with_ar: float | None = _parallel(
+    shared_with_ar: float | None = _parallel_share(
         "tokens of `ar`'s answers up to the first difference / tokens of `ar`'s answers; known "
         "where `identical_to_ar` is",
         lambda data: (
             counters.shared_with_ar(data.records, data.baseline) if data.comparable_to_ar else None
         ),
-        unit=SHARE,
     )
     energy_per_token_j: float | None = metric(
         "joules of timed answers / their tokens",

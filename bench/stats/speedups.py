@@ -77,10 +77,7 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
     for i, (low, high) in enumerate(bootstrap(sums, _statistics) if spread else ()):
         made[i] = replace(made[i], low=_known(low), high=_known(high))
     return Speedups(
-        geometric=geometric,
-        totals=made[0],
-        specbench=made[1],
-        needed=more_prompts(geometric),
+        geometric=geometric, totals=made[0], specbench=made[1], needed=more_prompts(geometric)
     )
 
 

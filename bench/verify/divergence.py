@@ -121,10 +121,7 @@ def differences(
 
 
 def _beyond_rounding(
-    each: Compared,
-    parted: Sequence[Divergence],
-    whole: Mapping[Answered, Likeliest],
-    floor: Floor,
+    each: Compared, parted: Sequence[Divergence], whole: Mapping[Answered, Likeliest], floor: Floor
 ) -> int | None:
     """Count the answers beyond the run's rounding; None if 0 of them cannot be verified."""
     most = bound(floor)

@@ -118,7 +118,7 @@ class VerifyReport:
         shown: list[Table | Text] = [_columns(headed=True)]
         for examined in self.examined:
             checks = _columns(headed=False)
-            for finding in examined.findings or [_NOTHING]:
+            for finding in examined.findings or [Finding("", "open", "nothing was checked")]:
                 mark = "" if finding.outcome in ("passed", "measured") else f"{finding.outcome}: "
                 line = Text(mark + finding.text)
                 checks.add_row(Padding(Text(finding.check), (0, 0, 0, 2)), line, finding.power)
@@ -133,9 +133,6 @@ class VerifyReport:
                 curves.add_row(Text(label), *map(percent, shares))
             shown += [curves, Text()]
         console.print(Group(*shown, *(Text(note) for note in self.notes)))
-
-
-_NOTHING = Finding("", "open", "nothing was checked")
 
 
 def _columns(*, headed: bool) -> Table:

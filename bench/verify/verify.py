@@ -14,7 +14,7 @@ After an interruption, the findings so far are judged, printed and written.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bench.errors import UsageError
 from bench.plan.checks import check_first
@@ -209,7 +209,19 @@ class _Work:
                 for made in compared
                 if made.num_answers
             ],
-            facts=self._facts(),
+            facts={
+                "config": self._setup.config.model_dump(),
+                "models": self._setup.facts,
+                "dtype": self._setup.config.dtype or "float32",
+                "precision": self._precision,
+                "temperature": self.sampled.temperature,
+                "margin_logits": MARGINS[self._precision],
+                "margin_cdf": edge_margin(MARGINS[self._precision], self.sampled.temperature),
+                "false_alarm": FALSE_ALARM,
+                "num_prompts": len(self._prompts),
+                "num_contexts": NUM_CONTEXTS,
+                "noise_floor": [floor.as_data() for floor in self._floors],
+            },
             interrupted=interrupted,
         )
 
@@ -225,18 +237,3 @@ class _Work:
             "many, or a distribution at that total-variation distance in any direction.",
             f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of all verifications.",
         ]
-
-    def _facts(self) -> Mapping[str, object]:
-        return {
-            "config": self._setup.config.model_dump(),
-            "models": self._setup.facts,
-            "dtype": self._setup.config.dtype or "float32",
-            "precision": self._precision,
-            "temperature": self.sampled.temperature,
-            "margin_logits": MARGINS[self._precision],
-            "margin_cdf": edge_margin(MARGINS[self._precision], self.sampled.temperature),
-            "false_alarm": FALSE_ALARM,
-            "num_prompts": len(self._prompts),
-            "num_contexts": NUM_CONTEXTS,
-            "noise_floor": [floor.as_data() for floor in self._floors],
-        }

@@ -44,7 +44,9 @@ def request_of(config: RunConfig, repository: Path, note: Note) -> dict[str, Any
     understood: dict[str, Callable[[Any], Any]] = {
         "model": _checkpoint,
         "draft": _checkpoint,
-        "adapters": _adapters,
+        "adapters": lambda given: {
+            name: path if is_shelf(path) else _absolute(path) for name, path in given.items()
+        },
         "tasks": _tasks,
         "decoders": lambda given: _decoders(given, repository, note),
     }
@@ -89,10 +91,6 @@ def _checkpoint(given: str) -> str:
     """Make a folder's path absolute; keep hub ids and the names of embedded models."""
     here = not is_shelf(given) and named(given) is None and is_local(given)
     return _absolute(given) if here else given
-
-
-def _adapters(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: path if is_shelf(path) else _absolute(path) for name, path in given.items()}
 
 
 def _tasks(given: str) -> str:

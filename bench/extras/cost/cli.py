@@ -61,17 +61,15 @@ def cost(
     from bench.extras.cost.curve import load_cost
     from bench.extras.cost.explain import best_drafts
     from bench.extras.cost.measure import measure_cost
-    from bench.extras.cost.records import folder_name, write_choices
+    from bench.extras.cost.records import Grid, folder_name, write_choices
     from bench.extras.cost.subject import open_subject
     from bench.extras.cost.texts import curve_table, machine_lines, points_of, write_cost
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
+    from bench.settings.bounds import Repeats, Seconds, check
 
     if shape is not None and given["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
-    from bench.extras.cost.records import Grid
-    from bench.settings.bounds import Repeats, Seconds, check
-
     check(rounds, Repeats, "--rounds")
     check(longest, Seconds, "--longest")
     grid = Grid(

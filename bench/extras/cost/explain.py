@@ -19,13 +19,7 @@ from bench.extras.cost.texts import cost_name, limit_lines
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables.quality import telling
-from bench.report.tables.table import (
-    Columns,
-    Table,
-    guarantee_label,
-    number,
-    speed,
-)
+from bench.report.tables.table import Columns, Table, guarantee_label, number, speed
 from bench.report.tables.times import instrument_bias_note
 from bench.stats.counters import Tally, group_by, ratio, timed
 from bench.stats.decompose import (
@@ -130,8 +124,13 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     ]
     for facts in _facts(findings):
         if facts.row.decoder == BASELINE:
-            lines.append(_baseline(facts))
-            lines += limit_lines(findings.run, cost) if cost is not None else []
+            text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
+            if facts.split is not None:
+                shares = facts.split.shares.items()
+                spent = {k: share for k, share in shares if k not in ("verify", "draft")}
+                calls = percent(facts.share("verify"))
+                text += f": {calls} model calls after the first, {_listed(spent, _WORDS)}"
+            lines += [text, *(limit_lines(findings.run, cost) if cost is not None else ())]
         else:
             lines += _decoder(findings, facts, cost)
     lines.append("")
@@ -148,15 +147,6 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         )
     below = (*instrument_bias_note(findings.splits), telling(findings.summary))
     return [*lines, *filter(None, below), findings.floor_sentence]
-
-
-def _baseline(facts: _Facts) -> str:
-    text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
-    if facts.split is None:
-        return text
-    spent = {k: v for k, v in facts.split.shares.items() if k not in ("verify", "draft")}
-    calls = percent(facts.share("verify"))
-    return f"{text}: {calls} model calls after the first, {_listed(spent, _WORDS)}"
 
 
 def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
@@ -192,9 +182,8 @@ def _step(facts: _Facts) -> str:
             return ""
         return f"step: {number(length)} tokens, costs {length / decode:.2f} (decode speed-up)"
     text = (
-        f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: "
-        f"{words['verify']} {parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, "
-        f"overhead {parts.overhead:.2f}"
+        f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
+        f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
     )
     if parts.residual is None or abs(parts.residual) <= MOST_RESIDUAL:
         return text

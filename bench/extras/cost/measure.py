@@ -9,15 +9,14 @@ cells alike. A visit warms up with one call and takes the median of the next few
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from bench.errors import UnavailableError, UsageError
-from bench.extras.cost.call_times import Sequences, timed
 from bench.extras.cost.curve import table_of, with_readings
 from bench.extras.cost.probes import Probe
 from bench.extras.cost.records import (
@@ -33,16 +32,19 @@ from bench.extras.cost.records import (
     read_facts,
     write_facts,
 )
-from bench.machine.clock import Clock
+from bench.machine.clock import Clock, Stopwatch
 from bench.machine.load import Load
 from bench.measure.timing import frozen_garbage
 from bench.progress import Progress
 from bench.records.environment import Environment, read_environment, write_environment
 from bench.records.files import SampleWriter, cannot_write, only_writer, remove_scratch, write_bytes
 from bench.records.frames import csv_bytes
+from decoders.core.engine.models import Models
 from decoders.core.hf.checkpoint import first_line
-from decoders.core.model import Call, Model
+from decoders.core.model import Call, Model, Session
 
+_PREFIX = 16
+"""Tokens that are really fed; the rest of a cache is filled with copies of their states."""
 _CALLS = 3
 _LONG_ENOUGH_S = 0.3
 """A visit ends after `_CALLS` timed calls or this many seconds."""
@@ -125,6 +127,70 @@ def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
     write_bytes(folder / CURVE, times)
     write_facts(folder, facts)
     return facts
+
+
+class Sequences:
+    """Open sessions of a model, with caches filled to the longest context of some cells.
+
+    Keys and values are those of real tokens: memory that was never written is shared by the system
+    and can be read faster than real memory.
+    """
+
+    def __init__(self, model: Model, cells: Collection[CostCell]) -> None:
+        self._model = model
+        (self._count,) = {cell.sequences for cell in cells}
+        self._context = max(cell.context for cell in cells)
+        self._capacity = max(cell.context + cell.rows for cell in cells)
+        self._sessions: list[Session] = []
+
+    def __enter__(self) -> Self:
+        self._model.reserve(self._count, self._capacity)
+        self._sessions = [self._model.open() for _ in range(self._count)]
+        try:
+            fed = min(_PREFIX, self._context)
+            self._model.forward(
+                [session.call(self._tokens(fed), read=()) for session in self._sessions]
+            )
+            for session in self._sessions:
+                have = fed
+                while have < self._context:
+                    count = min(have, self._context - have)
+                    self._model.gather(session, range(count), have)
+                    have += count
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        while self._sessions:
+            self._model.close(self._sessions.pop())
+
+    def _tokens(self, count: int) -> list[int]:
+        return [(7 + 31 * index) % self._model.vocab_size for index in range(count)]
+
+    def calls(self, cell: CostCell) -> list[Call]:
+        """Make the calls of a cell, one per sequence."""
+        for session in self._sessions:
+            session.length = cell.context  # `_fill` wrote the cache up to there
+        return [
+            session.call(self._tokens(cell.rows), output="logits", read=range(cell.rows))
+            for session in self._sessions
+        ]
+
+    def timed(self, cell: CostCell, clock: Clock) -> float:
+        """Return the seconds of one call; repeat a call that compiled a graph."""
+        models, calls = Models(target=self._model), self.calls(cell)
+        before = models.num_graphs
+        seconds = timed(lambda: self._model.forward(calls), clock)
+        return self.timed(cell, clock) if models.num_graphs > before else seconds
+
+
+def timed(work: Callable[[], object], clock: Clock) -> float:
+    """Return the seconds that `work` takes."""
+    with Stopwatch(clock) as watch:
+        work()
+    return watch.total_s
 
 
 class _Measurement:

@@ -8,8 +8,7 @@ import psutil
 import torch
 
 from bench.errors import UnavailableError, UsageError, as_error, room_for
-from bench.extras.cost.call_times import Sequences
-from bench.extras.cost.measure import Subject
+from bench.extras.cost.measure import Sequences, Subject
 from bench.extras.cost.probes import make_probes
 from bench.extras.cost.records import CostCell, CostFacts, Grid, Work
 from bench.machine.clock import Clock

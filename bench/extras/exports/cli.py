@@ -19,8 +19,7 @@ _Service = Literal["acceptance", "mlflow", "reference", "peft"]
 @app.command(rich_help_panel=PANEL)
 def export(
     run_dir: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A run or `latest`; for peft an adapter folder."),
+        str, typer.Argument(metavar="RUN", help="A run or `latest`; for peft an adapter folder.")
     ],
     to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
@@ -36,14 +35,26 @@ def export(
     """Export a run to another tool, a tracker or a repository, or an adapter to PEFT."""
     from bench.extras.exports.export import Choices
     from bench.extras.exports.export import export as write
+    from bench.records.files import refuse_links
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
     from bench.stats.validity import from_here
 
     choices = Choices(project=project, figures=figures or ())
     if to == "peft":
+        from decoders.core.adapter.peft import to_peft
+
         choices.refuse_for(to)
-        _export_adapter(Path(run_dir).expanduser(), folder)
+        adapter = Path(run_dir).expanduser()
+        made = folder or adapter / "export" / "peft"
+        if folder is None:
+            refuse_links(adapter, made)
+        for path in made.glob("*"):
+            refuse_links(made, path)
+        with as_error(UsageError):
+            files = to_peft(adapter, made)
+        for file in files:
+            typer.echo(file)
         return
     findings = Findings(load_run(find_run(run_dir, output)))
     for written in write(findings, to, folder, choices):
@@ -51,18 +62,3 @@ def export(
     for line in findings.validity.reasons:
         reason = from_here(line, findings.run.path)
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
-
-
-def _export_adapter(adapter: Path, folder: Path | None) -> None:
-    from bench.records.files import refuse_links
-    from decoders.core.adapter.peft import to_peft
-
-    written = folder or adapter / "export" / "peft"
-    if folder is None:
-        refuse_links(adapter, written)
-    for path in written.glob("*"):
-        refuse_links(written, path)
-    with as_error(UsageError):
-        files = to_peft(adapter, written)
-    for file in files:
-        typer.echo(file)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.extras.exports import ci
 from bench.extras.exports.acceptance import acceptance
-from bench.extras.exports.answers import answers
 from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
 from bench.records.environment import ENV
 from bench.records.files import SAMPLES, STORED, refuse_links, write_files
@@ -24,17 +25,22 @@ from bench.records.frames import csv_bytes, parquet_bytes, write_samples
 from bench.records.json_file import read_json
 from bench.records.phases import PHASES_FILE
 from bench.records.plan import MANIFEST
+from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG
 from bench.records.status import STATUS
 from bench.records.vocabulary import VOCABULARY, answered_ids
 from bench.report.findings import Findings
 from bench.report.write import REPORT, SUMMARY, tables_of
+from bench.stats.counters import Tally
 
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
-_OPTIONS = {
-    "project": "--project",
-    "figures": "--figure",
-}
+_ASKED = (
+    *("decoder", "family", "prompt", "prompt_hash", "repeat", "seed", "batch_size"),
+    "num_prompt_tokens",
+)
+_COUNTED = ("tokens", "target_calls", "target_rows", "draft_calls", "steps", "drafted", "accepted")
+_TIMED = ("ttft_s", "total_s", "group_s")
+_OPTIONS = {"project": "--project", "figures": "--figure"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,30 @@ class Format:
     tracker: Callable[[Sequence[TrackedRun], str, Path | None, Path], str] | None = None
     apart: bool = False
     options: tuple[str, ...] = ()
+
+
+def answers(records: Sequence[SampleRecord]) -> pd.DataFrame:
+    """Return one row per answer: the request, its counters, its times and scores."""
+    frame = pd.DataFrame([_row(record) for record in records])
+    return frame.astype(dict.fromkeys([*_COUNTED, "peak_memory_bytes"], "Int64"))
+
+
+def _row(record: SampleRecord) -> dict[str, object]:
+    tally, steps, seconds = Tally.of(record), record.steps, record.total_s
+    counts: dict[str, int] = {}
+    if steps is not None:
+        sums = (tally.emitted, tally.target_calls, sum(steps.target_rows), sum(steps.draft_calls))
+        counted = (*sums, len(steps.emitted), tally.drafted, tally.accepted)
+        counts = dict(zip(_COUNTED, counted, strict=True))
+    return {
+        "pass": record.kind,
+        **{name: getattr(record, name) for name in _ASKED},
+        **{name: counts.get(name) for name in _COUNTED},
+        **{name: getattr(record, name) for name in _TIMED},
+        "time_per_token_s": seconds / tally.emitted if seconds and tally.emitted else None,
+        **{name: getattr(record, name) for name in ("peak_memory_bytes", "stop", "error")},
+        **{f"score_{name}": value for name, value in (record.scores or {}).items()},
+    }
 
 
 FORMATS: Mapping[str, Format] = {

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from bench.errors import BenchError, optional
 from bench.records.files import cannot_write
@@ -122,21 +121,18 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, own
             else experiment.experiment_id
         )
         for run in runs:
-            _into_mlflow(mlflow.entities, client, number, run)
+            made = client.create_run(number, start_time=run.started_ms, run_name=run.name)
+            own, named = made.info.run_id, run.params.items()
+            params = [mlflow.entities.Param(name, value[:_MAX_VALUE]) for name, value in named]
+            values = run.metrics.items()
+            metrics = [mlflow.entities.Metric(name, v, run.ended_ms, 0) for name, v in values]
+            for start in range(0, len(params), _MAX_PARAMS):
+                client.log_batch(own, params=params[start : start + _MAX_PARAMS])
+            for start in range(0, len(metrics), _MAX_METRICS):
+                client.log_batch(own, metrics=metrics[start : start + _MAX_METRICS])
+            client.set_terminated(own, end_time=run.ended_ms)
     except Exception as error:  # errors of the client, a database or HTTP
         raise BenchError(f"MLflow could not store the run in {uri}: {error}") from error
     finally:
         logging.disable(logging.NOTSET)
     return uri
-
-
-def _into_mlflow(entities: Any, client: Any, experiment: str, run: TrackedRun) -> None:
-    made = client.create_run(experiment, start_time=run.started_ms, run_name=run.name)
-    number = made.info.run_id
-    params = [entities.Param(name, value[:_MAX_VALUE]) for name, value in run.params.items()]
-    metrics = [entities.Metric(name, value, run.ended_ms, 0) for name, value in run.metrics.items()]
-    for start in range(0, len(params), _MAX_PARAMS):
-        client.log_batch(number, params=params[start : start + _MAX_PARAMS])
-    for start in range(0, len(metrics), _MAX_METRICS):
-        client.log_batch(number, metrics=metrics[start : start + _MAX_METRICS])
-    client.set_terminated(number, end_time=run.ended_ms)

@@ -29,8 +29,7 @@ def external(
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option("--limit", "-L", help="Prompts, from the first. [default: all]"),
+        int | None, typer.Option("--limit", "-L", help="Prompts, from the first. [default: all]")
     ] = None,
     num_drafts: Annotated[int, typer.Option("--drafts", help="Tokens to propose by lookup.")] = 10,
     ngram: Annotated[int, typer.Option(help="Most tokens to match.")] = 2,

@@ -41,8 +41,7 @@ class LlamaCpp(Engine):
                 verbose=False,
             )
         except (ValueError, RuntimeError, OSError) as error:
-            line = f"llama.cpp cannot load {request.model!r}: {error}"
-            raise UnavailableError(line) from error
+            raise UnavailableError(f"llama.cpp cannot load {request.model!r}: {error}") from error
         return _LlamaArm(model, request)
 
 

@@ -82,7 +82,13 @@ class _Session:
             for mode in modes:
                 arm = self.engine.open(mode, self.request)
                 opened.callback(arm.close)
-                self._warm_up(mode, arm, prompts[0])
+                prompt = prompts[0]
+                try:
+                    arm.answer(warm_up_prompt(prompt).ids, min(_WARM_UP, self.request.budget))
+                except Exception as error:  # third-party code may raise anything
+                    why = f"{type(error).__name__}: {error}"
+                    line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"
+                    raise UnavailableError(line) from error
                 arms.append((mode, arm))
             for prompt in prompts:
                 order.shuffle(arms)
@@ -92,14 +98,6 @@ class _Session:
                     failures += answer.error is not None
                     progress.step(f"{answer.name} {prompt.name}")
         return failures
-
-    def _warm_up(self, mode: str, arm: Arm, prompt: Prompt) -> None:
-        try:
-            arm.answer(warm_up_prompt(prompt).ids, min(_WARM_UP, self.request.budget))
-        except Exception as error:  # third-party code may raise anything
-            why = f"{type(error).__name__}: {error}"
-            line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"
-            raise UnavailableError(line) from error
 
     def _timed(self, mode: str, arm: Arm, prompt: Prompt) -> ExternalAnswer:
         error = given = None

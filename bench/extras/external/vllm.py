@@ -57,8 +57,7 @@ class Vllm(Engine):
                 speculative_config=config,
             )
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
-            line = f"vLLM cannot start with {request.model!r}: {error}"
-            raise UnavailableError(line) from error
+            raise UnavailableError(f"vLLM cannot start with {request.model!r}: {error}") from error
         return _VllmArm(module, model, request, speculates=config is not None)
 
 

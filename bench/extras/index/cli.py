@@ -14,9 +14,7 @@ app = typer.Typer()
 
 
 @app.command(rich_help_panel=PANEL)
-def index(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")],
-) -> None:
+def index(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")]) -> None:
     """Write a web page for a folder of runs: latest verdict of every branch, curves, search."""
     from bench.extras.index.index import write_index
 

@@ -103,19 +103,13 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "key": env.comparability_key,
         "series": hashlib.sha256(work.encode()).hexdigest()[:8],  # of one work and model
     }
-    summary = _summary(run / "summary.csv")
-    return [facts | row for row in summary] or [facts]
-
-
-def _summary(file: Path) -> list[dict[str, Any]]:
     try:
-        summary = pd.read_csv(file)
+        summary = pd.read_csv(run / "summary.csv")
         overall = summary[summary["family"] == ALL]
     except (OSError, ValueError, KeyError):
-        return []
+        return [facts]
     chosen = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
-    rows: list[dict[str, Any]] = json.loads(chosen.to_json(orient="records"))
-    return rows
+    return [facts | row for row in json.loads(chosen.to_json(orient="records"))] or [facts]
 
 
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:

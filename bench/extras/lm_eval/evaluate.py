@@ -10,8 +10,7 @@ import difflib
 import importlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,17 +104,17 @@ def evaluate(
     def write(answer: Mapping[str, Any]) -> None:
         append_text(folder / ANSWERS, json.dumps(answer, ensure_ascii=False) + "\n")
 
-    with _kept_if_answered(folder):
-        model = DecoderLM(
-            setup,
-            cell,
-            templated=templated,
-            batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
-            write=write,
-            progress=progress,
-        )
-        results = _run_lm_eval(
-            harness.simple_evaluate,
+    (folder / ANSWERS).touch()
+    model = DecoderLM(
+        setup,
+        cell,
+        templated=templated,
+        batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
+        write=write,
+        progress=progress,
+    )
+    try:
+        results = harness.simple_evaluate(
             model=model,
             tasks=list(request.tasks),
             task_manager=tasks,
@@ -125,6 +124,13 @@ def evaluate(
             apply_chat_template=templated,
             log_samples=True,
         )
+    except BaseException as error:
+        if not (folder / ANSWERS).stat().st_size:  # it failed before the first answer
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, BenchError) or not isinstance(error, Exception):
+            raise
+        line = f"lm-eval: {type(error).__name__}: {error}"  # tasks may raise anything
+        raise UnavailableError(line[:500]) from error
     facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
@@ -156,26 +162,3 @@ def _known_tasks(request: EvalRequest) -> Any:
         line = f"lm-eval has no task {unknown[0]!r}" if unknown else "no task is named"
         raise UsageError(f"{line}; {hint}")
     return manager
-
-
-def _run_lm_eval(simple_evaluate: Callable[..., Any], **options: Any) -> Any:
-    """Run lm-eval; turn a failure, such as missing data or packages of a task, into one line."""
-    try:
-        return simple_evaluate(**options)
-    except (BenchError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # third-party tasks and data may raise anything
-        line = f"lm-eval: {type(error).__name__}: {error}"
-        raise UnavailableError(line[:500]) from error
-
-
-@contextmanager
-def _kept_if_answered(folder: Path) -> Iterator[None]:
-    """Remove the folder if a failure comes before the first answer."""
-    (folder / ANSWERS).touch()
-    try:
-        yield
-    except BaseException:
-        if not (folder / ANSWERS).stat().st_size:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise

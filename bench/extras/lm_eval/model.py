@@ -77,8 +77,9 @@ class DecoderLM(LM):  # type: ignore[misc]
         if most < 1:
             self._refuse(f"max_gen_toks {sampling.max_new_tokens} leaves no room for a prompt")
         indices = list(requests)
-        prompts = [self._fitting(self._encode(requests[i].args[0]), most) for i in indices]
-
+        whole = [self._encode(requests[i].args[0]) for i in indices]
+        prompts = [ids[max(0, len(ids) - most) :] for ids in whole]  # as lm-eval's models cut them
+        self.num_cut += sum(len(ids) > most for ids in whole)
         failed: list[Exception] = []
 
         def finish(index: int, outcome: Outcome) -> None:
@@ -177,11 +178,6 @@ class DecoderLM(LM):  # type: ignore[misc]
         bos = self._tokenizer.bos_token_id
         prefix = min(self._setup.sampling.stop_ids, default=0) if bos is None else bos
         return without_doubled_bos(ids, bos) or [prefix]
-
-    def _fitting(self, ids: list[int], most: int) -> list[int]:
-        """Keep the last `most` ids, as lm-eval's own models cut prompts."""
-        self.num_cut += len(ids) > most
-        return ids[max(0, len(ids) - most) :]
 
 
 def ending_at(

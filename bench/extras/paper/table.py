@@ -98,17 +98,12 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
         return None
     best = choose(chosen, key=lambda row: row.value(column) or 0.0)
     others = [row for row in chosen if row is not best]
-    if column == "quality" and any(not _above(best, other) for other in others):
+    low, highs = best.quality_low, [other.quality_high for other in others]
+    if column == "quality" and any(low is None or high is None or low <= high for high in highs):
         return None
     if metric.unit.is_time and not_slower(best, others, member.pairs, member.floor):
         return None
     return _value(best, column)
-
-
-def _above(best: SummaryRow, other: SummaryRow) -> bool:
-    """Tell whether a quality's interval is above another's; False if one is unknown."""
-    low, high = best.quality_low, other.quality_high
-    return low is not None and high is not None and low > high
 
 
 def eligible(row: SummaryRow) -> bool:

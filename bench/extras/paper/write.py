@@ -99,8 +99,18 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     if "quality" in made.columns:
         lines = dict.fromkeys(telling(member.summary) for member in members)
         told = f" {latex(' '.join(filter(None, lines)))}".rstrip()
-    estimated = f"{_setting(members)}: {'; '.join(words)}.{_primary(members, layout)}"
-    return f"{estimated}{told}{bold}{_floors(members)}{_qualified(members, layout)}"
+    named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
+    cells = ", ".join(latex(layout.labels.get(n, n)) for n in named if n not in ("", "none"))
+    primary = f" Primary comparison: {cells}; all others are exploratory." if cells else ""
+    estimated = f"{_setting(members)}: {'; '.join(words)}.{primary}"
+    floors = []
+    for label, floor in ((member.label, member.floor) for member in members):
+        if floor.value is not None:
+            ends = "" if floor.low is None else f" {interval(floor.low, floor.high)}"
+            of = f" ({latex(label)})" if len(members) > 1 else ""
+            floors.append(factor(floor.value, f"{ends}{of}"))
+    noise = f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
+    return f"{estimated}{told}{bold}{noise}{_qualified(members, layout)}"
 
 
 def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
@@ -115,25 +125,6 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
     each = (ahead.best.decoder, *ahead.tied)
     names = ", ".join(latex(layout.labels.get(name, name)) for name in each)
     return f" The fastest {len(each)}{of} cannot be told apart: {names}."
-
-
-def _primary(members: Sequence[NamedRun], layout: Layout) -> str:
-    """Name the primary comparisons; empty if there are none."""
-    named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
-    cells = ", ".join(
-        latex(layout.labels.get(name, name)) for name in named if name not in ("", "none")
-    )
-    return f" Primary comparison: {cells}; all others are exploratory." if cells else ""
-
-
-def _floors(members: Sequence[NamedRun]) -> str:
-    floors = []
-    for label, floor in ((member.label, member.floor) for member in members):
-        if floor.value is not None:
-            ends = "" if floor.low is None else f" {interval(floor.low, floor.high)}"
-            of = f" ({latex(label)})" if len(members) > 1 else ""
-            floors.append(factor(floor.value, f"{ends}{of}"))
-    return f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
 
 
 def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:

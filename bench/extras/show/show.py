@@ -68,7 +68,13 @@ def show_run(
     pieces = pieces_of(run_dir)
     kept = read_prompts(run_dir).items() if (run_dir / PROMPTS).is_file() else ()
     asked = {name: "".join(map(pieces, each.ids)) for name, each in kept}
-    console.print(_legend(console))
+    legend = Text.assemble(
+        ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",
+        ("accepted draft", f"bold {_STEPS[1]}"), (" added by the model", _STEPS[1]),
+    )  # fmt: skip
+    if colourless(console):
+        legend = Text("| marks the start of a step; the text before the first | is the prefill's")
+    console.print(legend)
     for name in names:
         by_cell = answers[name]
         family = next(iter(by_cell.values())).family
@@ -121,19 +127,8 @@ def _show_answer(
     console.print(Padding(Text(line, style="dim"), _INDENT))
 
 
-def _legend(console: Console) -> Text:
-    if colourless(console):
-        return Text("| marks the start of a step; the text before the first | is the prefill's")
-    return Text.assemble(
-        ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",
-        ("accepted draft", f"bold {_STEPS[1]}"), (" added by the model", _STEPS[1]),
-    )  # fmt: skip
-
-
 def _chosen(
-    prompt: str | None,
-    plan: Plan,
-    answers: Mapping[str, Mapping[str, SampleRecord]],
+    prompt: str | None, plan: Plan, answers: Mapping[str, Mapping[str, SampleRecord]]
 ) -> list[str]:
     """Return the names of the prompts to show, in the plan's order."""
     names = [each.prompt for each in plan.prompts if each.prompt in answers] or list(answers)

@@ -59,8 +59,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
     if any((folder / name).is_file() for name in (MANIFEST, STATUS)):
-        line = f"{folder} is a run's own folder: give another --folder"
-        raise UsageError(line)
+        raise UsageError(f"{folder} is a run's own folder: give another --folder")
     drawn = dots.dots_figure(members, dots.SPEEDUP, WIDTH, size=9)
     context: dict[str, object] = {
         "title": f"{len(members)} runs: {', '.join(member.name for member in members)}",
@@ -177,27 +176,17 @@ def matrices(members: Members) -> dict[str, Table]:
             lambda row: TableCell(percent(row.identical_to_ar, "")),
         ),
     }
-    shown = {name: _matrix(members, *each) for name, each in made.items()}
-    return {
-        name: table
-        for name, table in shown.items()
-        if any(cell.text != UNKNOWN for row in table.rows for cell in row[1:])
-    }
-
-
-def _matrix(
-    members: Members, title: str, note: str, make: Callable[[SummaryRow], TableCell]
-) -> Table:
-    rows = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
-    return Table(
-        title=title,
-        note=note,
-        headings=("decoder", *(member.label for member in members)),
-        rows=tuple(
-            (TableCell(_named(decoder, rows)), *(_cell(each.get(decoder), make) for each in rows))
+    of = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
+    shown = {}
+    for name, (title, note, make) in made.items():
+        rows = [
+            (TableCell(_named(decoder, of)), *(_cell(each.get(decoder), make) for each in of))
             for decoder in decoders_of(members)
-        ),
-    )
+        ]
+        if any(cell.text != UNKNOWN for row in rows for cell in row[1:]):
+            headings = ("decoder", *(member.label for member in members))
+            shown[name] = Table(title=title, note=note, headings=headings, rows=tuple(rows))
+    return shown
 
 
 def _named(decoder: str, rows: Sequence[Mapping[str, SummaryRow]]) -> str:

@@ -74,7 +74,15 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
         for before in sides[:i]:
             refuse_twice(before, side)
         if i:
-            _refuse_unlike(sides[0], side)
+            first = sides[0]
+            for key, why in _ASKED.items():
+                ours, theirs = (side.config.get(key) for side in (first, side))
+                known = key in ("protocol", "split") or None not in (ours, theirs)
+                alike = (ours == 1) == (theirs == 1) if key == "batch_size" else ours == theirs
+                if known and not alike:
+                    why = portable(f"{key} is {ours} in one and {theirs} in the other: {why}")
+                    line = f"{first.name} and {side.name} cannot be in one table: {why}"
+                    raise UnavailableError(f"{line}; report each run separately")
     members = members_of(sides)
     for member in members:
         rows = rows_of(member.summary, ALL)
@@ -128,20 +136,7 @@ def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
     ]
     copied = times[0] == times[1] and None not in times[0][:2]
     if copied or first.path.resolve() == second.path.resolve():
-        line = f"{first.path} and {second.path} are one run: name it once"
-        raise UsageError(line)
-
-
-def _refuse_unlike(first: RunSnapshot, other: RunSnapshot) -> None:
-    """Refuse a run of other work; other ways of measuring the same work are only reported."""
-    for key, why in _ASKED.items():
-        ours, theirs = (side.config.get(key) for side in (first, other))
-        known = key in ("protocol", "split") or None not in (ours, theirs)
-        alike = (ours == 1) == (theirs == 1) if key == "batch_size" else ours == theirs
-        if known and not alike:
-            why = portable(f"{key} is {ours} in one and {theirs} in the other: {why}")
-            line = f"{first.name} and {other.name} cannot be in one table: {why}"
-            raise UnavailableError(f"{line}; report each run separately")
+        raise UsageError(f"{first.path} and {second.path} are one run: name it once")
 
 
 def disambiguate_names(sides: Sequence[RunSnapshot]) -> list[dict[str, str]]:

@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from bench.records.plan import (
-    BASELINE,
-    CLAIMED,
-    NO_GUARANTEE,
-    NOT_VERIFIED,
-    SAME_TOKENS,
-    WRONG,
-)
+from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
 from bench.report.tables.speed import floor_note, prompts_needed_note
 from bench.report.tables.table import (
     guarantee_label,
@@ -172,8 +165,7 @@ def sentence(row: SummaryRow) -> str:
     if row.tokens_per_call is not None:
         text += (
             f", {number(row.tokens_per_call)} tokens per target call, "
-            f"{number(row.acceptance_length)} tokens per step of "
-            f"{number(row.calls_per_step)} calls"
+            f"{number(row.acceptance_length)} tokens per step of {number(row.calls_per_step)} calls"
         )
     if row.quality is not None:
         text += f", quality {percent(row.quality, '')} %"

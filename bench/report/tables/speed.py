@@ -66,8 +66,6 @@ _PARTS = {
     ),
 }
 """Notes below the tables of a run's parts, by kind of part."""
-_FEWEST_RIVALS = 2
-"""With only one decoder besides ar, the main table already has all speed-ups."""
 
 
 def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
@@ -97,8 +95,8 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
 def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
     """Make the table of speed-ups between all decoders; None for fewer than two besides ar."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
-    if sum(decoder != BASELINE for decoder in decoders) < _FEWEST_RIVALS:
-        return None
+    if sum(decoder != BASELINE for decoder in decoders) < 2:
+        return None  # the main table already has all speed-ups
     note = (
         "Speed of the row's decoder / speed of the column's: geometric mean over prompts of "
         f"paired ratios of time per emitted token, end to end, {LEVEL} t-interval over "

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.records.plan import (
-    BASELINE,
-    NO_GUARANTEE,
-    SAME_DISTRIBUTION,
-    WRONG,
-)
+from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_DISTRIBUTION, WRONG
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow, rows_of
 from bench.stats.summary import ALL, family_order

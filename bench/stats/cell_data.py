@@ -17,6 +17,7 @@ from bench.stats.speedups import Speedups, speedups
 from bench.stats.times import Unit
 
 _UNKNOWN = Estimate()
+_NOT_SCORED = Quality(_UNKNOWN, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class CellData:
     units: Sequence[Unit] = ()
     baseline_units: Sequence[Unit] = ()
     second_units: Sequence[Unit] = ()
-    quality: Quality = Quality(_UNKNOWN, None)
+    quality: Quality = _NOT_SCORED
     telling_quality: Estimate = _UNKNOWN
     quality_tells: bool | None = None
     guarantee: str | None = None

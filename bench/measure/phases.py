@@ -188,8 +188,8 @@ def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
     """Return one block of every chosen group, taking the repeats in turn."""
     groups = chosen_groups(plan, limit)
     repeats = sorted({block.repeat for block in plan.blocks})
-    chosen = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
-    return [block for block in plan.blocks if chosen.get(block.prompts) == block.repeat]
+    repeat_by_group = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
+    return [block for block in plan.blocks if repeat_by_group.get(block.prompts) == block.repeat]
 
 
 def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
@@ -202,12 +202,12 @@ def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
     for group in sorted(block.prompts for block in plan.blocks if block.repeat == 0):
         queues.setdefault(families[group[0]], []).append(group)
     turns = [group for row in zip_longest(*queues.values()) for group in row if group]
-    chosen: list[tuple[str, ...]] = []
+    selection: list[tuple[str, ...]] = []
     for group in turns if limit else ():
-        if chosen and sum(map(len, chosen)) + len(group) > limit:
+        if selection and sum(map(len, selection)) + len(group) > limit:
             break
-        chosen.append(group)
-    return chosen
+        selection.append(group)
+    return selection
 
 
 def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock) -> Scheduler:

@@ -200,9 +200,24 @@ class _Work:
     def report(self, interrupted: bool) -> VerifyReport:
         floors = {floor.sampling.temperature: floor for floor in self._floors}
         compared = [*self._floors, *(made for s in self._subjects for made in s.compared)]
+        margin = MARGINS[self._precision]
+        edge = edge_margin(margin, self.sampled.temperature)
+        ties = "Row-invariant numerics: any difference from ar is wrong, even a near-tie."
+        if margin:
+            ties = (
+                f"{self._precision}: a difference from ar is a near-tie where the two logits are "
+                f"less than {margin:g} apart, or u less than {edge:.2g} from the token's share of "
+                "the CDF."
+            )
         return VerifyReport(
             examined=[s.examined(floors, complete=not interrupted) for s in self._subjects],
-            notes=self._notes(),
+            notes=[
+                ties,
+                f"'would catch' is what is caught with probability {POWER:g}: one wrong token in "
+                "so many, or a distribution at that total-variation distance in any direction.",
+                f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of all "
+                "verifications.",
+            ],
             lengths=CURVE,
             curves=[
                 (f"{made.decoder}, T = {made.sampling.temperature:g}", made.survival())
@@ -215,8 +230,8 @@ class _Work:
                 "dtype": self._setup.config.dtype or "float32",
                 "precision": self._precision,
                 "temperature": self.sampled.temperature,
-                "margin_logits": MARGINS[self._precision],
-                "margin_cdf": edge_margin(MARGINS[self._precision], self.sampled.temperature),
+                "margin_logits": margin,
+                "margin_cdf": edge,
                 "false_alarm": FALSE_ALARM,
                 "num_prompts": len(self._prompts),
                 "num_contexts": NUM_CONTEXTS,
@@ -224,16 +239,3 @@ class _Work:
             },
             interrupted=interrupted,
         )
-
-    def _notes(self) -> list[str]:
-        margin = MARGINS[self._precision]
-        edge = edge_margin(margin, self.sampled.temperature)
-        return [
-            f"{self._precision}: a difference from ar is a near-tie where the two logits are less "
-            f"than {margin:g} apart, or u less than {edge:.2g} from the token's share of the CDF."
-            if margin
-            else "Row-invariant numerics: any difference from ar is wrong, even a near-tie.",
-            f"'would catch' is what is caught with probability {POWER:g}: one wrong token in so "
-            "many, or a distribution at that total-variation distance in any direction.",
-            f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of all verifications.",
-        ]

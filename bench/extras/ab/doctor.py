@@ -7,6 +7,7 @@ gives the reach of an interval over P prompts with R repeats.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -38,8 +39,7 @@ PROMPTS = (12, 24, 48, 96)
 REPEATS = (1, 3, 5)
 DRAWS = 4000
 AA_PROMPTS, AA_REPEATS, AA_TOKENS = 12, 5, 48
-_BOOST = Path("/sys/devices/system/cpu/cpufreq/boost")
-_NO_TURBO = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,16 @@ def examine(look_s: float = 1.0) -> list[Check]:
     time.sleep(look_s)
     load = watch.lap()
     machine, ram = env.machine, psutil.virtual_memory()
+    boosts = None
+    for name, on in (("intel_pstate/no_turbo", "0"), ("cpufreq/boost", "1")):
+        with contextlib.suppress(OSError):
+            boosts = (_CPUS / name).read_text().strip() == on
     checks = [
         Check("processor", str(machine.cpu)),
         threads(torch.get_num_threads(), machine.affinity, machine.cgroup_cpus),
         Check("waiting threads", *spinning()),
         governor(machine.governor),
-        clock(psutil.cpu_freq(), _boost()),
+        clock(psutil.cpu_freq(), boosts),
         others(load.other_cores),
         throttling(load.throttled),
         memory(ram.available, ram.total),
@@ -144,16 +148,6 @@ def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> li
         Check("GPU clocks", reason or "not slowed down", cooler),
         Check("GPU users", users, "measure on a GPU without other users" if num_others else None),
     ]
-
-
-def _boost() -> bool | None:
-    """Return whether clocks may rise above their nominal value (None: unknown)."""
-    for file, on in ((_BOOST, "1"), (_NO_TURBO, "0")):
-        try:
-            return file.read_text().strip() == on
-        except OSError:
-            continue
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

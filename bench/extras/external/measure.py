@@ -82,12 +82,11 @@ class _Session:
             for mode in modes:
                 arm = self.engine.open(mode, self.request)
                 opened.callback(arm.close)
-                prompt = prompts[0]
                 try:
-                    arm.answer(warm_up_prompt(prompt).ids, min(_WARM_UP, self.request.budget))
+                    arm.answer(warm_up_prompt(prompts[0]).ids, min(_WARM_UP, self.request.budget))
                 except Exception as error:  # third-party code may raise anything
                     why = f"{type(error).__name__}: {error}"
-                    line = f"{self.engine.name}:{mode} cannot answer {prompt.name}: {why}"
+                    line = f"{self.engine.name}:{mode} cannot answer {prompts[0].name}: {why}"
                     raise UnavailableError(line) from error
                 arms.append((mode, arm))
             for prompt in prompts:

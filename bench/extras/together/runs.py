@@ -76,7 +76,7 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
         if i:
             first = sides[0]
             for key, why in _ASKED.items():
-                ours, theirs = (side.config.get(key) for side in (first, side))
+                ours, theirs = first.config.get(key), side.config.get(key)
                 known = key in ("protocol", "split") or None not in (ours, theirs)
                 alike = (ours == 1) == (theirs == 1) if key == "batch_size" else ours == theirs
                 if known and not alike:
@@ -203,7 +203,5 @@ def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]
 
 def same_machine(members: Sequence[NamedRun]) -> bool:
     """Tell whether all runs share one known comparability key (kind of machine and setup)."""
-    return (
-        None not in (keys := {member.side.env.comparability_key for member in members})
-        and len(keys) == 1
-    )
+    keys = {member.side.env.comparability_key for member in members}
+    return None not in keys and len(keys) == 1

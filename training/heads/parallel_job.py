@@ -22,12 +22,7 @@ from torch import Tensor
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
-from training.adapter.lean_job import (
-    GREEDY_TEMPERATURE,
-    ask_teacher,
-    attend_windows,
-    taught_loss,
-)
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, attend_windows, taught_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, head_logits
 from training.heads.job import ByKind, HeldOut, word_ranks

@@ -11,10 +11,7 @@ from matplotlib.axes import Axes
 
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.limit import OperatingPoint
-from bench.report.figures.axes import (
-    log_ticks,
-    row_of_panels,
-)
+from bench.report.figures.axes import log_ticks, row_of_panels
 from bench.report.figures.canvas import Drawn, styled
 from bench.report.figures.style import INK, colours
 

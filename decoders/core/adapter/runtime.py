@@ -16,12 +16,7 @@ from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.low_rank import LowRankWeights
 from decoders.core.adapter.mid_layer_slots import LateSlots
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.weights import (
-    Deltas,
-    MergedWeights,
-    UnmergedWeights,
-    graph_size,
-)
+from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights, graph_size
 from decoders.core.model import Call
 from decoders.core.types import MASKED, Slots
 from decoders.core.upload import upload
@@ -133,12 +128,7 @@ class AttachedAdapter:
         return inputs, self.weights.scattered(base, slots)
 
     def inputs(
-        self,
-        calls: Sequence[Call],
-        firsts: Sequence[int],
-        embedded: Tensor,
-        *,
-        bucketed: bool,
+        self, calls: Sequence[Call], firsts: Sequence[int], embedded: Tensor, *, bucketed: bool
     ) -> dict[str, Tensor]:
         """Return a graph's inputs for padded calls by name: embedded rows, gate and late slots.
 
@@ -152,11 +142,7 @@ class AttachedAdapter:
             gate = self.weights.gate(base, slots, bucketed=bucketed)
         by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, both known to a trace
         gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}
-        return {
-            "embeds": rows,
-            **gate,
-            **({} if late is None else late.tensors),
-        }
+        return {"embeds": rows, **gate, **({} if late is None else late.tensors)}
 
     def through(self, inputs: Mapping[str, Tensor]) -> Forward:
         """Return the gated forward of `inputs`."""

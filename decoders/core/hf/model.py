@@ -141,10 +141,7 @@ class HFModel(Model):
         checkpoint, attention or map.
         """
         module, unread = load_module(
-            path_or_id,
-            dtype=dtype,
-            attn_implementation=attn_implementation,
-            device_map=device_map,
+            path_or_id, dtype=dtype, attn_implementation=attn_implementation, device_map=device_map
         )
         model = cls(
             module if device_map is not None else module.to(device),

@@ -46,7 +46,7 @@ def test_a_comma_is_a_small_mistake_in_japanese_too():
 @pytest.mark.parametrize("close", ["</think>", "</thinking>", "[/THINK]", "</THINK>"])
 def test_only_what_follows_the_last_closed_thought_is_scored(close: str):
     rome, oslo = GoldAnswer(answers=("Rome",)), GoldAnswer(answers=("Oslo",))
-    said = f"<think>\nIt may be Rome.\n</think>Or Rome?{close}\nOslo"
+    said = f"<think>\nIt may be Rome.\n</think>Or Rome?\n{close}\nOslo"
     assert score("qa", said, rome)["contains_answer"] == 0
     assert score("qa", said, oslo)["contains_answer"] == 1
     for family in ("translation", "summarization", "math_reasoning"):

@@ -24,7 +24,7 @@ from bench.stats.metrics import rows_of
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 REFERENCES = ROOT / "results" / "reference"
 Write = Callable[..., Path]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,?!'\n-:;()"]
@@ -23,7 +24,11 @@ def save_tokenizer(folder: Path, num_extra: int = 0) -> int:
 
 
 def save_checkpoint(folder: Path, num_extra: int = 0) -> Path:
-    """Write a random Llama and its tokenizer, of `num_extra` tokens more than letters."""
+    """Write a random Llama and its tokenizer, of `num_extra` tokens more than letters.
+
+    Its weights depend on the folder's name alone, not on what was drawn before.
+    """
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -36,5 +41,7 @@ def save_checkpoint(folder: Path, num_extra: int = 0) -> Path:
         bos_token_id=0,
         eos_token_id=1,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(zlib.crc32(folder.name.encode()))
+        LlamaForCausalLM(config).save_pretrained(folder)
     return folder

@@ -111,7 +111,7 @@ def run(
             undo.pop_all()
         attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc)
         with attempt.track_status():
-            with attempt.measuring():
+            with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
                 attempt.time_blocks()  # some again at once, by phase
                 attempt.complete_phases()
@@ -163,7 +163,7 @@ def resume(
             number = max([stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)])
         attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc, number)
         with attempt.track_status():
-            with attempt.measuring():
+            with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
                 attempt.time_blocks()
                 attempt.complete_phases()

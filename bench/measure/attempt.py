@@ -61,29 +61,30 @@ class Attempt:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Open the file of answers, and catch a Ctrl-C inside, so that the answers are judged."""
+        """Catch a Ctrl-C inside, so that the answers are judged."""
         end = COMPLETE
         try:
-            with SampleWriter(self.run_dir) as self.writer:
-                self._begin()
-                yield
+            yield
         except KeyboardInterrupt:
             end = "interrupted"
         self.status = replace(self.status, status=end)
 
-    def _begin(self) -> None:
-        """Find the blocks that are left, and write events of cuts, repeats and compiling."""
-        if num := self.writer.num_cut:
-            self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
-            self.writer.event("cut", num_bytes=num)
-        self.records = outlines(self.run_dir, self.plan)
-        finished = {record.block for record in self.records if record.kind == "timing"}
-        self.left = [block for block in self.plan.blocks if block.block not in finished]
-        for block in self.left if self.number else ():
-            self.writer.event("supersede", block=block.block, before_attempt=self.number)
-        for cell, graphs, seconds in self.setup.compiled:
-            self.writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
-        self.second = SecondPass(self.setup, self.plan, self.prompts, self.run_dir)
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Open the file of answers, find what is left, write events of cuts, repeats, compiling."""
+        with SampleWriter(self.run_dir) as self.writer:
+            if num := self.writer.num_cut:
+                self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
+                self.writer.event("cut", num_bytes=num)
+            self.records = outlines(self.run_dir, self.plan)
+            finished = {record.block for record in self.records if record.kind == "timing"}
+            self.left = [block for block in self.plan.blocks if block.block not in finished]
+            for block in self.left if self.number else ():
+                self.writer.event("supersede", block=block.block, before_attempt=self.number)
+            for cell, graphs, seconds in self.setup.compiled:
+                self.writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
+            self.second = SecondPass(self.setup, self.plan, self.prompts, self.run_dir)
+            yield
 
     def warm_up(self) -> None:
         """Reserve caches for the blocks, then run every cell, unmeasured."""

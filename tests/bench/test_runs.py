@@ -414,6 +414,21 @@ def test_a_results_folder_that_cannot_be_written_is_one_line(
 # ---------------------------------------------------------------- stopping and going on
 
 
+def test_ctrl_c_before_the_warm_up_is_an_interrupted_run_too(
+    start: Any, progress: Any, opener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bench.measure.attempt.outlines", interrupt)
+        ended, _ = start(progress())
+    assert ended.exit_code == Exit.INTERRUPTED
+    assert load_run(ended.run_dir).status.status == "interrupted"
+    again = bench_run.resume(ended.run_dir, progress(), opener, report=None)
+    assert again.exit_code == Exit.DONE
+
+
 @pytest.mark.parametrize("stop_at", [5, 17, 30])
 def test_ctrl_c_keeps_everything_and_resume_completes_it(
     start: Any, progress: Any, opener: Any, stop_at: int, reported: list[Path]

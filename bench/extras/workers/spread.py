@@ -102,9 +102,9 @@ class SharedAttempt(Attempt):
         self._run_jobs("quality", self._scoring, num, num_done)
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Open the file of answers, and end the workers with it."""
-        with super().measuring():
+        with super().writing():
             try:
                 yield
             finally:

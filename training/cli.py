@@ -5,8 +5,7 @@ Import heavy modules inside functions only: the command line imports this module
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +15,7 @@ import typer
 from bench.cli.group import AllVerbs, Configured, Given, VerbGroup
 from bench.cli.make import PANEL
 from bench.cli.options import RESULTS, Progressing
-from bench.errors import UsageError
+from bench.errors import UsageError, as_error
 
 train = typer.Typer(help="Train models and adapters.", no_args_is_help=True)
 imports = typer.Typer(help="Convert published checkpoints to adapters.", no_args_is_help=True)
@@ -80,15 +79,6 @@ _RECIPES = {
 """Recipes for the zoo and for any model, where the files are not KIND.toml and KIND-any.toml."""
 
 
-@contextmanager
-def _usage() -> Iterator[None]:
-    """Turn an error in a recipe, data or a checkpoint into a one-line message and exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
 @train.command("zoo")
 def _zoo(
     recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
@@ -101,7 +91,7 @@ def _zoo(
     from training.recipe import RECIPES, read_recipe
     from training.zoo.train import train_zoo
 
-    with _usage():
+    with as_error(UsageError):
         given: Any = {"resume": not restart, "progress": progress, "device": device}
         train_zoo(read_recipe(recipe or RECIPES / "zoo.toml"), output, **given)
     typer.echo(str(output))
@@ -148,7 +138,7 @@ def _train(kind: str, given: Given) -> None:
             raise UsageError("--on-policy and --data exclude each other; give one of them")
         options["data"] = "on-policy"
     resume, progress = not options.pop("restart"), options.pop("progress")
-    with _usage():
+    with as_error(UsageError):
         if options["model"] is not None and not is_local(options["model"]):
             located(options["model"], reach)  # here, where an error has one line
         folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
@@ -209,7 +199,7 @@ def _draft(
     from training.draft import DraftRecipe, train_draft
     from training.recipe import RECIPES, customised, read_recipe, with_settings
 
-    with _usage():
+    with as_error(UsageError):
         tables = read_recipe(recipe or RECIPES / "smollm2-draft.toml")
         tables = with_settings(customised(tables, model=model, num_steps=num_steps), settings or ())
         name = Path(DraftRecipe.of(tables).model.path).name
@@ -235,7 +225,7 @@ def train_inverse(
     from training.recipe import RECIPES, customised, read_recipe
 
     folder = output or RESULTS / "inverse"
-    with _usage():
+    with as_error(UsageError):
         tables = read_recipe(recipe or RECIPES / "ptp-inverse.toml")
         tables = customised(tables, num_steps=num_steps)
         train_both(tables, folder, resume=not restart, progress=progress)
@@ -253,7 +243,7 @@ def import_idlm(
     """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into an adapter."""
     from training.importers import idlm
 
-    with _usage():
+    with as_error(UsageError):
         typer.echo(idlm.import_idlm(checkpoint, output, base=base, stride=stride, mask_id=mask_id))
 
 
@@ -267,5 +257,5 @@ def import_peft(
     """Turn an adapter in PEFT's format into ours, the reverse of `bench export --to peft`."""
     from training.importers import peft
 
-    with _usage():
+    with as_error(UsageError):
         typer.echo(peft.import_peft(folder, output))

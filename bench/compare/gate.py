@@ -123,6 +123,12 @@ class Gate(_Table):
     verdict: Verdicts = Verdicts()
 
 
+TABLES: dict[str, type[BaseModel]] = {
+    name: type(table.default) for name, table in Gate.model_fields.items()
+}
+"""Types of the tables of a gate file, by name."""
+
+
 def load_gate(file: Path | None) -> Gate:
     """Load a gate from a file, or return the built-in one (exit 2 for an invalid file)."""
     if file is None:
@@ -134,7 +140,6 @@ def load_gate(file: Path | None) -> Gate:
         first, said = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
             key = ".".join(map(str, first["loc"]))
-            tables: dict[object, type[_Table]] = {"hard": Hard, "time": Time, "verdict": Verdicts}
-            allowed = tables.get(first["loc"][0], Gate).model_fields
+            allowed = TABLES.get(str(first["loc"][0]), Gate).model_fields
             said = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
         raise UsageError(f"{file}: {said}") from error

@@ -16,7 +16,6 @@ from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.cell_data import CellData
-from bench.stats.metric import Metric
 from bench.stats.metrics import compute
 from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
@@ -27,7 +26,6 @@ _WORK = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length", "reu
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
-"""Facts that tell a model's shape."""
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
 Values = dict[str, float | None]
@@ -258,19 +256,13 @@ def _counters(data: CellData) -> Values:
     tally = data.tally
     draft_calls = [sum(r.steps.draft_calls) for r in data.timed if r.steps is not None]
     return {
-        **{name: _number(each, data) for name, each in GATED.items()},
+        **{n: v for n, v in compute(data, GATED).items() if isinstance(v, int | float)},
         "calls": tally.target_calls,
         "rows": tally.later_rows,
         "draft_calls": sum(draft_calls),
         "emitted": tally.emitted,
         "accepted": tally.accepted,
     }
-
-
-def _number(metric: Metric, data: CellData) -> float | None:
-    """Compute one metric of a cell; None if it is unknown or no number."""
-    entry = compute(data, {metric.name: metric})[metric.name]
-    return entry if isinstance(entry, int | float) else None
 
 
 def _quality(records: Sequence[SampleRecord], base: RunSnapshot) -> Values:

@@ -77,11 +77,8 @@ class Results:
         return {name: Drawing(*parts) for name, parts in draw_all(self.findings).drawn.items()}
 
     def _repr_html_(self) -> str:
-        lines = [
-            f"{self.verdict}: {self.path}",
-            *self.findings.caveats,
-            self.findings.headline.note,
-        ]
+        notes = (*self.findings.caveats, self.findings.headline.note)
+        lines = (f"{self.verdict}: {self.path}", *notes)
         return "".join(f"<p>{html.escape(line)}</p>" for line in lines) + self.headline.to_html()
 
 

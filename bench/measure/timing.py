@@ -171,7 +171,7 @@ class Runner:
         scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
-        decoders = [arm.decoder for arm in self.setup.arms.values()]
+        decoders = [each.decoder for each in self.setup.arms.values()]
         memory = PeakMemory(self.setup.models, arm.models, arm.decoder, decoders)
         self._energy.lap()
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:

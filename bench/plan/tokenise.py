@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from bench.errors import UnavailableError, UsageError
+from bench.errors import UnavailableError, UsageError, as_error
 from bench.plan.template import ChatTemplate, TemplateRefused
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.settings.config import RunConfig
@@ -239,7 +239,7 @@ def longest_prompt(config: RunConfig, context: int) -> int:
 
 def tasks_of(config: RunConfig) -> TaskSet:
     """Return a run's tasks (`UsageError`: unknown, unreadable; `UnavailableError`: no data)."""
-    try:
+    with as_error(UsageError), as_error(UnavailableError, DataUnavailable):
         return load_tasks(
             config.tasks,
             split=config.split,
@@ -248,7 +248,3 @@ def tasks_of(config: RunConfig) -> TaskSet:
             seed=config.seed,
             columns=config.columns,
         )
-    except DataUnavailable as error:
-        raise UnavailableError(str(error)) from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error

@@ -64,12 +64,8 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
         (name, caption, files[f"figures/{name}.svg"].decode())
         for name, caption in made.captions.items()
     ]
-    context = {
-        "r": findings,
-        "sections": tables_by_section(findings),
-        "figures": figures,
-        "left_out": made.left_out,
-    }
+    context = {"r": findings, "sections": tables_by_section(findings)}
+    context |= {"figures": figures, "left_out": made.left_out}
     files[REPORT] = render("report.md.j2", **context)
     files["report.html"] = render("page.html.jinja", viewer=viewer(findings.run), **context)
     write_files(run_dir, files)

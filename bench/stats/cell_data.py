@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -89,12 +89,12 @@ class CellData:
         return Speedups(geometric=self.pairs, totals=one, specbench=one)
 
     @cached_property
-    def rounds(self) -> parallel_counters.Rounds:
+    def rounds(self) -> Mapping[str, float | None]:
         """Shares of cold, accepted and rejected rounds."""
         return parallel_counters.rounds_of(counters.timed_steps(self.records))
 
     @cached_property
-    def passes(self) -> parallel_counters.Passes:
+    def passes(self) -> Mapping[str, float | None]:
         """Passes per finished block."""
         return parallel_counters.passes_per_block(counters.timed_steps(self.records))
 

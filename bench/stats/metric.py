@@ -14,7 +14,6 @@ from bench.stats.cell_data import CellData
 from bench.stats.units import NUMBER, SHARE, Unit
 from bench.text import UNKNOWN, csv_value, percent
 
-Better = Literal["more", "less", "none"]
 _KEY = "metric"
 
 
@@ -85,7 +84,7 @@ class Metric:
     end_of: str | None = None
     end: Literal["value", "low", "high"] = "value"
     unit: Unit = NUMBER
-    better: Better = "none"
+    better: Literal["more", "less", "none"] = "none"
     spec: str = ""
     heading: Heading | None = None
     paper: Paper | None = None

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,11 +26,6 @@ LOOP_EXCESS = 0.1
 AUP_STEEPNESS = 3.0
 AUP_LARGEST_DROP = 5.0
 AUP_FEWEST = 2
-
-
-Rounds = Mapping[str, float | None]
-Passes = Mapping[str, float | None]
-"""Values by column."""
 
 
 def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from bench.compare.gate import Gate, Hard, Time, Verdicts
+from bench.compare.gate import TABLES
 from bench.errors import Exit
 from bench.extras.external.answers import ExternalAnswer
 from bench.records.environment import (
@@ -129,14 +129,11 @@ def configuration() -> str:
 
 def gate() -> str:
     """Return one table for each table of a gate file."""
-    kinds: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time, "verdict": Verdicts}
     parts = []
-    for name, field in Gate.model_fields.items():
-        kind = kinds[name]
+    for name, kind in TABLES.items():
         parts.append(f"**[{name}]** {_doc(kind)}\n")
         rows = [(code(key), _default(each)) for key, each in kind.model_fields.items()]
         parts.append(table(("key", "default"), rows))
-        assert isinstance(field.default, kind)
     return "\n".join(parts)
 
 

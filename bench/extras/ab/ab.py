@@ -10,8 +10,8 @@ result is two run folders, ``base`` and ``head``, for `bench compare`.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -122,13 +122,7 @@ class _AbRun:
     def _run(self) -> None:
         done = 0
         while not done or done < self.num_repeats:
-            with ExitStack() as stack:  # a fresh pair of processes
-                arms = []
-                for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
-                    process = stack.enter_context(Process(name, tree))
-                    asked = of_side(self.config, tree, self.trees)
-                    arms.append(_AbSide(name, folder, process, process.open(asked)))
-                check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
+            with self._arms() as arms:
                 if not done:
                     self._write_plan(arms)
                 names = list(dict.fromkeys(n for block in self.plan.blocks for n in block.prompts))
@@ -138,28 +132,24 @@ class _AbRun:
                     self._repeat(arms, repeat)
                     done = repeat + 1
                 if done == self.num_repeats:
-                    names = [planned.prompt for planned in self.plan.in_pass("quality")]
-                    for arm in arms if names else ():
-                        self.progress.start(f"quality of {arm.name}", 1)
-                        self._write(arm, arm.process.ask("quality", names=names)["lines"])
-                        self.progress.step()
-                    for arm in arms:
-                        answer = arm.process.ask("finish", lines=self.lines[arm.name])
-                        write_json(arm.folder / VOCABULARY, answer["pieces"], indent=0)
-                        run = load_run(arm.folder)
-                        found = parse(tuple[Difference, ...], answer["differences"], arm.name)
-                        status = self._status(
-                            arm.folder,
-                            COMPLETE,
-                            differences=found,
-                            floor=answer["floor"] and parse(Floor, answer["floor"], arm.name),
-                            num_records=len(run.records),
-                        )
-                        write_status(arm.folder, judge(replace(run, status=status)))
+                    self._quality(arms)
+                    self._finish(arms)
 
     @property
     def num_repeats(self) -> int:
         return 1 + max(block.repeat for block in self.plan.blocks)
+
+    @contextmanager
+    def _arms(self) -> Iterator[list[_AbSide]]:
+        """Open a fresh pair of processes."""
+        with ExitStack() as stack:
+            arms = []
+            for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
+                process = stack.enter_context(Process(name, tree))
+                asked = of_side(self.config, tree, self.trees)
+                arms.append(_AbSide(name, folder, process, process.open(asked)))
+            check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
+            yield arms
 
     def _write_plan(self, arms: Sequence[_AbSide]) -> None:
         """Write everything except the measurements into both folders."""
@@ -202,6 +192,13 @@ class _AbRun:
             for arm in arms:
                 self._write(arm, measured[arm.name])
 
+    def _quality(self, arms: Sequence[_AbSide]) -> None:
+        names = [planned.prompt for planned in self.plan.in_pass("quality")]
+        for arm in arms if names else ():
+            self.progress.start(f"quality of {arm.name}", 1)
+            self._write(arm, arm.process.ask("quality", names=names)["lines"])
+            self.progress.step()
+
     def _write(self, arm: _AbSide, lines: Lines) -> None:
         """Append the lines of a side, but only one load event: that of the busiest turn."""
         records = [line for line in lines if "event" not in line]
@@ -217,6 +214,20 @@ class _AbRun:
                 busiest = max(loads, key=lambda load: load["other_cores"] or 0.0)
                 writer.event(busiest.pop("event"), **busiest)
         self.lines[arm.name] += records
+
+    def _finish(self, arms: Sequence[_AbSide]) -> None:
+        for arm in arms:
+            answer = arm.process.ask("finish", lines=self.lines[arm.name])
+            write_json(arm.folder / VOCABULARY, answer["pieces"], indent=0)
+            run = load_run(arm.folder)
+            status = self._status(
+                arm.folder,
+                COMPLETE,
+                differences=parse(tuple[Difference, ...], answer["differences"], arm.name),
+                floor=answer["floor"] and parse(Floor, answer["floor"], arm.name),
+                num_records=len(run.records),
+            )
+            write_status(arm.folder, judge(replace(run, status=status)))
 
     def _status(self, folder: Path, how: str, **facts: Any) -> RunStatus:
         return RunStatus(

@@ -172,7 +172,7 @@ class Sequences:
     def calls(self, cell: CostCell) -> list[Call]:
         """Make the calls of a cell, one per sequence."""
         for session in self._sessions:
-            session.length = cell.context  # `_fill` wrote the cache up to there
+            session.length = cell.context  # the cache is filled up to there
         return [
             session.call(self._tokens(cell.rows), output="logits", read=range(cell.rows))
             for session in self._sessions

@@ -122,15 +122,15 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, own
         )
         for run in runs:
             made = client.create_run(number, start_time=run.started_ms, run_name=run.name)
-            own, named = made.info.run_id, run.params.items()
+            run_id, named = made.info.run_id, run.params.items()
             params = [mlflow.entities.Param(name, value[:_MAX_VALUE]) for name, value in named]
             values = run.metrics.items()
             metrics = [mlflow.entities.Metric(name, v, run.ended_ms, 0) for name, v in values]
             for start in range(0, len(params), _MAX_PARAMS):
-                client.log_batch(own, params=params[start : start + _MAX_PARAMS])
+                client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
             for start in range(0, len(metrics), _MAX_METRICS):
-                client.log_batch(own, metrics=metrics[start : start + _MAX_METRICS])
-            client.set_terminated(own, end_time=run.ended_ms)
+                client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
+            client.set_terminated(run_id, end_time=run.ended_ms)
     except Exception as error:  # errors of the client, a database or HTTP
         raise BenchError(f"MLflow could not store the run in {uri}: {error}") from error
     finally:

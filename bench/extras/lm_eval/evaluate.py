@@ -10,7 +10,8 @@ import difflib
 import importlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,33 +105,31 @@ def evaluate(
     def write(answer: Mapping[str, Any]) -> None:
         append_text(folder / ANSWERS, json.dumps(answer, ensure_ascii=False) + "\n")
 
-    (folder / ANSWERS).touch()
-    model = DecoderLM(
-        setup,
-        cell,
-        templated=templated,
-        batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
-        write=write,
-        progress=progress,
-    )
-    try:
-        results = harness.simple_evaluate(
-            model=model,
-            tasks=list(request.tasks),
-            task_manager=tasks,
-            num_fewshot=request.num_fewshot,
-            limit=request.limit,
-            gen_kwargs=dict(request.drawn) or None,
-            apply_chat_template=templated,
-            log_samples=True,
+    with _kept_if_answered(folder):
+        model = DecoderLM(
+            setup,
+            cell,
+            templated=templated,
+            batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
+            write=write,
+            progress=progress,
         )
-    except BaseException as error:
-        if not (folder / ANSWERS).stat().st_size:  # it failed before the first answer
-            shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, BenchError) or not isinstance(error, Exception):
+        try:
+            results = harness.simple_evaluate(
+                model=model,
+                tasks=list(request.tasks),
+                task_manager=tasks,
+                num_fewshot=request.num_fewshot,
+                limit=request.limit,
+                gen_kwargs=dict(request.drawn) or None,
+                apply_chat_template=templated,
+                log_samples=True,
+            )
+        except BenchError:
             raise
-        line = f"lm-eval: {type(error).__name__}: {error}"  # tasks may raise anything
-        raise UnavailableError(line[:500]) from error
+        except Exception as error:  # third-party tasks and data may raise anything
+            line = f"lm-eval: {type(error).__name__}: {error}"
+            raise UnavailableError(line[:500]) from error
     facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
@@ -162,3 +161,15 @@ def _known_tasks(request: EvalRequest) -> Any:
         line = f"lm-eval has no task {unknown[0]!r}" if unknown else "no task is named"
         raise UsageError(f"{line}; {hint}")
     return manager
+
+
+@contextmanager
+def _kept_if_answered(folder: Path) -> Iterator[None]:
+    """Remove the folder if a failure comes before the first answer."""
+    (folder / ANSWERS).touch()
+    try:
+        yield
+    except BaseException:
+        if not (folder / ANSWERS).stat().st_size:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -28,8 +28,7 @@ class Output:
 def all_verbs() -> dict[str, Any]:
     """The verbs of the core and of all extras."""
     group: Any = _get_command(cli.app)
-    group.list_commands(None)
-    return dict(group.commands)
+    return {name: group.get_command(None, name) for name in group.list_commands(None)}
 
 
 def bench(*arguments: object) -> Output:

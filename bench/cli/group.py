@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from inspect import getdoc
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self
 
 from typer import Option, Typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command, get_group
+from typer.main import get_command, get_command_name, get_group, solve_typer_info_help
 
 from bench.errors import BenchError, Exit, UsageError, did_you_mean
 from bench.registry import Group, extras, find
@@ -134,6 +135,22 @@ class VerbGroup(TyperGroup):
         _write_sections(formatter, shown, "Commands")
 
 
+class _Outline(TyperCommand):
+    """A verb's name and help, which `bench --help` shows without making its options."""
+
+    verbs: Typer
+
+
+def _outlines(verbs: Typer) -> Iterator[_Outline]:
+    for verb in verbs.registered_commands:
+        text = verb.help or getdoc(verb.callback)
+        name = verb.name or get_command_name(getattr(verb.callback, "__name__", ""))
+        yield _Outline(name, help=text, rich_help_panel=verb.rich_help_panel)
+    for group in verbs.registered_groups:
+        text = solve_typer_info_help(group)
+        yield _Outline(group.name, help=text, rich_help_panel=group.rich_help_panel)
+
+
 class AllVerbs(VerbGroup):
     """The verbs of the core and, imported when one of them is needed, those of extras.
 
@@ -144,14 +161,21 @@ class AllVerbs(VerbGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a verb, of the core or of an extra; None if there is none of this name."""
-        if cmd_name not in self.commands and (verbs := find(self.group, cmd_name)) is not None:
-            self._add(verbs)
+        listed = self.commands.get(cmd_name)
+        verbs = find(self.group, cmd_name) if listed is None else getattr(listed, "verbs", None)
+        if verbs is not None:
+            verbs.rich_markup_mode = None  # help is plain text
+            for name, command in get_group(verbs).commands.items():
+                if isinstance(self.commands.get(name), _Outline | None):
+                    self.commands[name] = command
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List all verbs in the order of the help."""
         for verbs in dict.fromkeys(extras(self.group).values()):
-            self._add(verbs)
+            for outline in _outlines(verbs):
+                outline.verbs = verbs
+                self.commands.setdefault(str(outline.name), outline)
         place = {heading: number for number, heading in enumerate(HEADINGS)}
 
         def heading_of(named: tuple[str, Any]) -> int:
@@ -159,8 +183,3 @@ class AllVerbs(VerbGroup):
 
         self.commands = dict(sorted(self.commands.items(), key=heading_of))
         return super().list_commands(ctx)
-
-    def _add(self, verbs: Typer) -> None:
-        verbs.rich_markup_mode = None  # help is plain text
-        for name, command in get_group(verbs).commands.items():
-            self.commands.setdefault(name, command)

@@ -102,7 +102,7 @@ def build_job(
 
     leave_out_cudnn(device)
     path = taught_by = located(recipe.model.path, locate)
-    model, state = HFModel(open_model(path), grouped=False), output / ".training"
+    model, state = HFModel(open_model(path), in_place=False), output / ".training"
     base = {"architecture": type(model.module).__name__, "weights_sha256": weights_sha256(path)}
     if isinstance(recipe, HeadsRecipe):
         room, tokenizer = model.max_length, open_checkpoint(path, "AutoTokenizer")

@@ -12,12 +12,12 @@ import copy
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from decoders.core.adapter.gating import GatedModule
+from decoders.core.adapter.gating import Forward, GatedModule
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.types import MASKED
@@ -192,17 +192,40 @@ class Student:
     @torch.no_grad()
     def merge(self) -> Any:
         """Add the deltas to the module's weights permanently, and return the module."""
-        deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
-        for index, layer in enumerate(self.wrapped.layers):
-            layer.weight.copy_(deltas.merged(index))
+        for layer, weight in zip(self.wrapped.layers, self._merged(), strict=True):
+            layer.weight.copy_(weight)
         self.module.set_attn_implementation("eager")
         return self.module
 
-    def _forward(self) -> Any:
+    def _merged(self) -> list[Tensor]:
+        """Return ``W + B A`` ``[in, out]`` of every layer, merged in float32."""
+        factors = self.adapter.factors(torch.float32)
+        merged = []
+        for layer in self.wrapped.layers:
+            weight = layer.weight
+            if (pair := factors.get(layer.name)) is not None:
+                low, high = pair
+                delta = high if low is None else high @ low
+                weight = weight.to(delta.dtype) + delta.t()
+            merged.append(weight.to(self.dtype))
+        return merged
+
+    def _forward(self) -> Forward:
+        """Return what layers compute with an open gate."""
+        layers = self.wrapped.layers
         if self.merged:
-            deltas = Deltas(self.wrapped, self.adapter.factors(torch.float32))
-            return MergedWeights(deltas, self.dtype).everywhere
-        return UnmergedWeights(Deltas(self.wrapped, self.adapter.factors(self.dtype))).everywhere
+            weights = self._merged()
+            return lambda index, x: F.linear(x, weights[index].t(), layers[index].bias)
+        factors = self.adapter.factors(self.dtype)
+
+        def forward(index: int, x: Tensor) -> Tensor:
+            out = layers[index].plain(x)
+            if (pair := factors.get(layers[index].name)) is None:
+                return out
+            low, high = pair
+            return out + F.linear(x if low is None else F.linear(x, low), high)
+
+        return forward
 
     def _base(self, cache: ContextCache, mask: Any, **fed: Any) -> Tensor:
         out = self.module.base_model(

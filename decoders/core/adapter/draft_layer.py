@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from decoders.core import masks
 from decoders.core.adapter.module import HiddenAdapter, spread
-from decoders.core.adapter.weights import graph_size
 from decoders.core.adapter_config import AdapterConfig
+from decoders.core.graph_size import graph_size
+from decoders.core.products import attention, product
 from decoders.core.types import MAX_DRAFTS
 from decoders.core.upload import upload
 
@@ -63,7 +64,7 @@ class TransformerBlock:
 
         `turn` rotates by the rows' positions.
         """
-        projected = F.linear(normed(rows), self.attention)
+        projected = product(normed(rows), self.attention)
         split = (*rows.shape[:-1], 3, self.num_heads, rows.shape[-1] // self.num_heads)
         query, key, value = projected.view(split).movedim(-3, 0).transpose(-3, -2)
         cos, sin = (part.to(query.dtype) for part in turn)
@@ -71,9 +72,9 @@ class TransformerBlock:
 
     def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return the output ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
-        rows = rows + F.linear(attended.transpose(-3, -2).flatten(-2), self.attention_out)
-        gate, up = F.linear(normed(rows), self.feed).chunk(2, -1)
-        return rows + F.linear(F.silu(gate) * up, self.feed_out)
+        rows = rows + product(attended.transpose(-3, -2).flatten(-2), self.attention_out)
+        gate, up = product(normed(rows), self.feed).chunk(2, -1)
+        return rows + product(F.silu(gate) * up, self.feed_out)
 
 
 class Joined(HiddenAdapter):
@@ -83,7 +84,7 @@ class Joined(HiddenAdapter):
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
         """Join states and embedded tokens, both ``[..., D]``, into rows ``[..., D]``."""
-        return F.linear(torch.cat([normed(states), normed(embedded)], -1), self.join)
+        return product(torch.cat([normed(states), normed(embedded)], -1), self.join)
 
 
 class DraftLayer(Joined, TransformerBlock):
@@ -133,7 +134,7 @@ class ShortHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return logits ``[..., W]`` of states ``[..., D]``."""
-        return F.linear(states, self.weight, self.bias)
+        return product(states, self.weight, self.bias)
 
 
 class DraftPass:
@@ -169,7 +170,7 @@ class LayerPass(DraftPass):
         query, *key_value = layer.project(rows, layer.turn(inputs["positions"][0]))
         write(planes, entries, key_value)
         keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
-        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
+        attended = attention(query, keys, values, sees)
         out = layer.leave(rows, attended)[0].index_select(0, inputs["read"])
         return self.head(out).float(), out
 

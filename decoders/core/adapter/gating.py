@@ -116,45 +116,24 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 class GatedModule:
-    """A module with wrapped linear layers.
+    """A module with wrapped linear layers, of which `active` changes what they compute.
 
-    `active` switches to an adapter. `layers` are all linear layers except the head. `groups` lists
-    the indices of layers that share an input, in call order.
+    `layers` are all linear layers except the head.
     """
 
-    def __init__(self, module: Any, *, side_by_side: bool = False) -> None:
-        """Wrap a causal LM in place (`side_by_side` joins a group's weights, ``[in, sum out]``)."""
+    def __init__(self, module: Any) -> None:
+        """Wrap a causal LM in place."""
         layers = linear_layers(module)
-        self.side_by_side = side_by_side
-        self.groups = _shared_inputs(module, list(layers.values()))
-        if side_by_side:
-            for group in self.groups:
-                _join([list(layers.values())[index] for index in group])
         self.layers = [_layer(name, layer) for name, layer in layers.items()]
         self._active: Forward | None = None
-        self._resting: Forward | None = None
         for index, layer in enumerate(layers.values()):
             layer.forward = self._wrapped(index, tiled(layer.forward))
 
     def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            active = self._active or self._resting
-            return plain(x) if active is None else active(index, x)
+            return plain(x) if self._active is None else self._active(index, x)
 
         return forward
-
-    def rest(self, forward: Forward) -> None:
-        """Let layer `index` of `layers` compute ``forward(index, x)`` while nothing is active."""
-        self._resting = forward
-
-    @contextmanager
-    def plain(self) -> Iterator[None]:
-        """Undo `rest` inside the context, so that layers compute as before they were wrapped."""
-        resting, self._resting = self._resting, None
-        try:
-            yield
-        finally:
-            self._resting = resting
 
     @contextmanager
     def active(self, forward: Forward) -> Iterator[None]:
@@ -166,6 +145,20 @@ class GatedModule:
         finally:
             self._active = None
 
+    @contextmanager
+    def gated(self, deltas: Sequence[Any], gate: Tensor) -> Iterator[None]:
+        """Add deltas of `layers` (`low_rank.Delta` or None) where the gate ``[B, N, 1]`` is 1."""
+
+        def forward(index: int, x: Tensor) -> Tensor:
+            out, delta = self.layers[index].plain(x), deltas[index]
+            if delta is None:
+                return out
+            open_rows = gate.to(out.dtype).view(*out.shape[:-1], 1)
+            return out + by_tiles(delta.rows, x) * open_rows
+
+        with self.active(forward):
+            yield
+
 
 def laid_out(weight: Tensor) -> Tensor:
     """Store ``[in, out]`` by rows in float32, else by columns, which is faster on a CPU."""
@@ -173,30 +166,18 @@ def laid_out(weight: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _join(layers: Sequence[nn.Module]) -> None:
+def join(layers: Sequence[nn.Module]) -> Tensor:
+    """Store weights of layers that share an input side by side, and return them ``[out, in]``.
+
+    The layers' weights become views of the result.
+    """
     weights = [_weight(layer) for layer in layers]
     joined = laid_out(torch.cat(weights, 1))
     parts = joined.split([weight.shape[1] for weight in weights], 1)  # type: ignore[no-untyped-call]
     for layer, part in zip(layers, parts, strict=True):
         weight: Any = layer.weight
         weight.data = part.t() if isinstance(layer, nn.Linear) else part
-
-
-@torch.no_grad()
-def _shared_inputs(module: Any, layers: Sequence[nn.Module]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    fed: list[Tensor] = []  # kept alive, so that no address is reused
-
-    def note(index: int, x: Tensor) -> None:
-        if fed and x is fed[-1]:
-            groups[-1].append(index)
-        else:
-            fed.append(x)
-            groups.append([index])
-
-    with _watch(layers, note):
-        module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
-    return groups
+    return joined.t()
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, Inputs
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import CONFIG_FILE, HEADS, AdapterConfig
+from decoders.core.products import product
 
 
 class DraftHeads(HiddenAdapter):
@@ -37,7 +38,7 @@ class DraftHeads(HiddenAdapter):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map states ``[R, D]`` to the model head's inputs ``[R, H, D]``, one per draft head."""
-        inner = F.linear(hidden, self.down.flatten(0, 1), self.bias.flatten())
+        inner = product(hidden, self.down.flatten(0, 1), self.bias.flatten())
         inner = F.silu(inner).view(-1, *self.bias.shape)
         added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
         return hidden[:, None] + added.transpose(0, 1)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_layer import (
@@ -34,6 +33,7 @@ from decoders.core.adapter.draft_layer import (
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
 from decoders.core.adapter_config import AdapterConfig
+from decoders.core.products import attention, product
 from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
 
@@ -104,7 +104,7 @@ class ParallelLayers(Joined):
 
         The sampling's `temperature` (0: greedy) is a number or ``[..., 1, 1]``.
         """
-        anchor = F.linear(normed(last), self.start).unsqueeze(-2)
+        anchor = product(normed(last), self.start).unsqueeze(-2)
         beside = self.numbers[: embedded.shape[-2]] + temperature * self.warmth
         slots: Tensor = anchor + embedded + beside
         return slots
@@ -149,7 +149,7 @@ class SlotPass(DraftPass):
             both = planes[2 * number : 2 * number + 2]
             write(both, behind, entries)
             keys, values = (plane[:, :, : sees.shape[-1]] for plane in both)
-            return F.scaled_dot_product_attention(query, keys, values, attn_mask=sees)
+            return attention(query, keys, values, sees)
 
         embedded = self.levels.index_select(0, inputs["levels"][0])
         slots = layers.slots(rows[0].index_select(0, last), embedded, inputs["warmth"])

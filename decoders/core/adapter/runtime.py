@@ -1,4 +1,4 @@
-"""The inputs of an adapter's slots, and the gated forward of their calls.
+"""An adapter's slots as inputs of a forward pass: embedded rows, a gate, late slots.
 
 Letters: B calls, N rows of the widest call, S slots, D hidden width.
 """
@@ -7,69 +7,79 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import all_levels, level_index
-from decoders.core.adapter.gating import Forward, GatedModule
-from decoders.core.adapter.low_rank import LowRankWeights
-from decoders.core.adapter.mid_layer_slots import LateSlots
+from decoders.core.adapter.late_slots import LateSlots
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.weights import Deltas, MergedWeights, UnmergedWeights, graph_size
+from decoders.core.graph_size import graph_size
 from decoders.core.model import Call
 from decoders.core.types import MASKED, Slots
 from decoders.core.upload import upload
 
 
 class AttachedAdapter:
-    """An adapter attached to a module, in the module's dtype and on its device."""
+    """An adapter attached to a module, in the module's dtype and on its device.
+
+    `deltas` are laid out as the forward pass takes them.
+    """
 
     def __init__(
         self,
         adapter: SlotAdapter,
-        gated: GatedModule,
         tokens: nn.Module,
+        deltas: Sequence[Any],
         *,
         dtype: torch.dtype,
-        device: torch.device,
-        merged: bool,
+        num_bytes: int,
     ) -> None:
-        """Prepare `weights`, merged or not, and the token embedding `tokens`."""
+        """Take an adapter on its device, the model's token embedding, and deltas of `num_bytes`."""
         self.config, self._tokens = adapter.config, tokens
-        self.module = adapter.to(device)
-        self._dtype, self._device = dtype, device
+        self.module, self.deltas = adapter, deltas
+        self._dtype, self._device = dtype, next(adapter.parameters()).device
         self._tables: dict[tuple[float, float], Tensor] = {}
         numbers = self.module.numbers
         self._numbers = None if numbers is None else numbers.detach().to(dtype)
-        weights: MergedWeights | UnmergedWeights | LowRankWeights
-        with torch.no_grad():
-            factors = adapter.factors(torch.float32 if merged else dtype)
-            if merged:
-                weights = MergedWeights(Deltas(gated, factors), dtype)
-            elif gated.side_by_side:
-                weights = LowRankWeights(gated, factors)
-            else:
-                weights = UnmergedWeights(Deltas(gated, factors))
         embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
-        self.num_bytes = weights.num_bytes + embedding
-        self.weights = weights
+        self.num_bytes = embedding + num_bytes
 
-    def late_slots(
+    def inputs(
         self,
         calls: Sequence[Call],
         firsts: Sequence[int],
-        inputs: Tensor,
+        embedded: Tensor,
         *,
-        bucketed: bool | None = None,
-    ) -> LateSlots | None:
-        """Return the slots of calls with inputs ``[B, N, D]``, or None unless slots enter late.
+        bucketed: bool | None,
+    ) -> dict[str, Tensor]:
+        """Return inputs of a pass by name: embedded rows, the slots' gate, and late slots.
 
-        `firsts` are the calls' first flat rows. `bucketed` (None: no graph) pads as `graph_size`
-        does, with copies of the last slot; graphs of free sizes leave slots out below.
+        Args:
+            calls: padded calls of the pass.
+            firsts: their first flat rows.
+            embedded: embedded tokens ``[B, N, D]``, with any states in place of slots.
+            bucketed: round numbers of late slots up as `graph_size` does; None: no graph.
         """
-        if not self.config.enter:
-            return None
+        flat, gate = embedded.flatten(0, 1), torch.zeros(embedded.shape[:2]).unsqueeze(2)
+        is_slot = gate.view(-1)
+        for first, call in zip(firsts, calls, strict=True):
+            is_slot[first + len(call.tokens) : first + call.num_rows] = 1
+        slots = upload(is_slot.nonzero().squeeze(1), self._device)
+        flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
+        inputs = {"embeds": embedded, "gate": upload(gate, self._device)}
+        if self.config.enter:
+            inputs |= self._late_slots(calls, firsts, embedded, bucketed).tensors
+        return inputs
+
+    def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
+        """Return the late slots of `inputs`, if any."""
+        return LateSlots.of(self.module, inputs) if self.config.enter else None
+
+    def _late_slots(
+        self, calls: Sequence[Call], firsts: Sequence[int], inputs: Tensor, bucketed: bool | None
+    ) -> LateSlots:
         rows: list[int] = []
         before: list[int] = []
         number: list[int] = []
@@ -87,84 +97,23 @@ class AttachedAdapter:
             for branch, size in enumerate(sizes):  # branches follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
-        num_tokens = len(calls[0].tokens) if len(inputs) == 1 else 0
-        tokens = [*range(num_tokens), *[0] * (num_tokens == 1)] if bucketed is False else []
+        tokens = None
+        if len(calls) == 1 and not bucketed:
+            num_tokens = len(calls[0].tokens)
+            repeated = [0] * (num_tokens == 1 and bucketed is not None)  # 1 needs another graph
+            tokens = self._indices([*range(num_tokens), *repeated])
         if bucketed is not None:
             missing = graph_size(len(rows), bucketed) - len(rows)
             rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
-        embedded = inputs.reshape(-1, inputs.shape[-1]).index_select(0, self._indices(rows))
+        flat = inputs.reshape(-1, inputs.shape[-1])
         return LateSlots(
             adapter=self.module,
             rows=self._indices(rows),
             before=self._indices(before),
             number=self._indices(number),
-            embedded=embedded,
-            tokens=self._indices(tokens) if tokens else None,
-            num_tokens=num_tokens,
+            embedded=flat.index_select(0, self._indices(rows)),
+            tokens=tokens,
         )
-
-    def one(self, slots: Slots, embedded: Tensor) -> tuple[Tensor, Forward]:
-        """Return inputs ``[1, N, D]`` and gated forward of one call with embedded tokens."""
-        rows = self._embed([slots])[None]
-        num_tokens = embedded.shape[1]
-        if not num_tokens:
-            return rows, self.weights.everywhere
-        both = torch.cat([embedded, rows], 1)
-        return both, self.weights.tail(num_tokens, both.shape[1])
-
-    def merged(
-        self,
-        calls: Sequence[Call],
-        firsts: Sequence[int],
-        embedded: Tensor,
-        *,
-        bucketed: bool = False,
-    ) -> tuple[Tensor, Forward]:
-        """Return inputs ``[B, N, D]`` and gated forward of padded calls with embedded tokens."""
-        inputs, base, slots = self._embedded(calls, firsts, embedded)
-        if bucketed:
-            gate = self.weights.gate(base, slots, bucketed=True)
-            return inputs, self.weights.through(gate)
-        return inputs, self.weights.scattered(base, slots)
-
-    def inputs(
-        self, calls: Sequence[Call], firsts: Sequence[int], embedded: Tensor, *, bucketed: bool
-    ) -> dict[str, Tensor]:
-        """Return a graph's inputs for padded calls by name: embedded rows, gate and late slots.
-
-        If `bucketed`, numbers of rows are rounded up to powers of two, so that shapes are few.
-        Otherwise, calls that have only slots have no gate.
-        """
-        rows, base, slots = self._embedded(calls, firsts, embedded)
-        late = self.late_slots(calls, firsts, rows, bucketed=bucketed)
-        gate = {}
-        if bucketed or any(call.tokens for call in calls):
-            gate = self.weights.gate(base, slots, bucketed=bucketed)
-        by_row = {"gate", "gate.back"} & gate.keys()  # two sizes, both known to a trace
-        gate |= {name: gate[name].view(*rows.shape[:2], *gate[name].shape[1:]) for name in by_row}
-        return {"embeds": rows, **gate, **({} if late is None else late.tensors)}
-
-    def through(self, inputs: Mapping[str, Tensor]) -> Forward:
-        """Return the gated forward of `inputs`."""
-        has_gate = any(name.startswith("gate") for name in inputs)
-        return self.weights.through(inputs) if has_gate else self.weights.everywhere
-
-    def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
-        """Return the late slots of `inputs`, if any."""
-        return LateSlots.of(self.module, inputs) if self.config.enter else None
-
-    def _embedded(
-        self, calls: Sequence[Call], firsts: Sequence[int], embedded: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs ``[B, N, D]``, and the flat indices of base rows and of slots."""
-        flat = embedded.reshape(-1, embedded.shape[-1])
-        is_slot = torch.zeros(len(flat), dtype=torch.bool)
-        for first, call in zip(firsts, calls, strict=True):
-            is_slot[first + len(call.tokens) : first + call.num_rows] = True
-        slots = upload(is_slot.nonzero().squeeze(1), self._device)
-        base = upload((~is_slot).nonzero().squeeze(1), self._device)
-        flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
-        return flat.view(embedded.shape), base, slots
 
     def _embed(self, parts: Sequence[Slots]) -> Tensor:
         if len(parts) == 1:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import text_model
-from decoders.core.hf.attention import NAME
 from decoders.core.hf.cache import PlaneShape
 from decoders.core.hf.checkpoint import first_line, is_of_memory
 
@@ -83,7 +82,7 @@ class Architecture:
             vocab_size=vocab_size,
             max_length=length,
             reads_hidden=reads_hidden,
-            sdpa=config._attn_implementation in ("sdpa", NAME),
+            sdpa=config._attn_implementation == "sdpa",
         )
 
 

@@ -8,22 +8,19 @@ once; torch's kernels repeat the entries (docs/log.md). On a GPU, grouped rows u
 products, because kernels with a mask run a head of few rows on only one of the GPU's processors.
 
 Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity, H query heads,
-K key-value heads, D head dimension.
+K key-value heads, G query heads of a key-value head, E width of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+import torch.nn.functional as F
+from torch import Tensor
 
-from decoders.core import masks
+from decoders.core import masks, products
 from decoders.core.model import Call
 from decoders.core.upload import upload
 
@@ -33,10 +30,6 @@ Masks = Tensor | dict[str, Tensor | None] | None
 TEMPLATE_ROWS = 64
 """Most rows of a call after a prefix whose causal mask is a view of a precomputed template."""
 
-NAME = "sdpa_grouped"
-"""Name of grouped attention in a module's configuration."""
-_SPECIAL = ("softcap", "position_bias", "cache", "s_aux")
-"""Options of some architectures, whose attention is left to transformers."""
 GROUPED_ROWS = 16
 """Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
 _PROCESSORS, _WIDE = 128, 32
@@ -130,48 +123,45 @@ class MaskBuilder:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def grouped_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Compute transformers' scaled dot-product attention, with grouped query heads if possible.
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Return attention ``[B, N, H, E]``, with grouped query heads if the rows are few.
 
-    `query` is ``[B, H, N, D]``, `key` and `value` are ``[B, K, T, D]``, the additive mask is
-    ``[B or 1, 1 or H, N, T]``. Returns ``[B, N, H, D]``, and no attention weights.
+    Args:
+        query: ``[B, H, N, E]``.
+        key: ``[B, K, T, E]``.
+        value: like `key`.
+        mask: additive, ``[B or 1, 1, N, T]``; None: causal.
+        scale: factor of the scores.
     """
     num_heads, num_rows = query.shape[1:3]
     num_groups = num_heads // key.shape[1]
-    alone = attention_mask is None and num_rows > 1  # the kernel masks causally itself
-    special = any(options.get(name) is not None for name in _SPECIAL) or options.get("dropout")
-    by_head = attention_mask is not None and attention_mask.shape[1] > 1
-    wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph has any width
     on_gpu = query.device.type == "cuda"
-    if (num_groups == 1 and not on_gpu) or wide or alone or special or by_head:
-        output: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **options
-        )
-        return output
+    wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph has any width
+    is_causal = mask is None and num_rows > 1  # the kernel masks itself
+    if is_causal or wide or (num_groups == 1 and not on_gpu):
+        if num_groups > 1:
+            key, value = (_for_each_head(each, num_groups) for each in (key, value))
+        if is_causal:
+            out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+        else:
+            out = products.attention(query, key, value, mask, scale)
+        return out.transpose(1, 2)
     rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
     if on_gpu and not (rows.shape[0] * rows.shape[1] >= _PROCESSORS and rows.shape[2] >= _WIDE):
-        out = _by_products(rows, key, value, attention_mask, scaling or query.shape[-1] ** -0.5)
-        return out.view(query.shape).transpose(1, 2).contiguous(), None
-    if attention_mask is not None:
-        attention_mask = attention_mask[..., : key.shape[2]].repeat(1, 1, num_groups, 1)
-    out = nn.functional.scaled_dot_product_attention(
-        rows, key, value, attn_mask=attention_mask, scale=scaling
-    )
-    return out.view(query.shape).transpose(1, 2).contiguous(), None
+        out = _by_products(rows, key, value, mask, scale)
+    else:
+        out = products.attention(rows, key, value, mask, scale)
+    return out.view(query.shape).transpose(1, 2)
+
+
+def _for_each_head(states: Tensor, num_groups: int) -> Tensor:
+    return states[:, :, None].expand(-1, -1, num_groups, -1, -1).flatten(1, 2)
 
 
 def _by_products(
     rows: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """Compute attention of grouped rows ``[B, K, G N, D]``, G heads of N rows, by two products.
+    """Compute attention of grouped rows ``[B, K, G N, E]`` by two products.
 
     Scores and their exponentials are float32. The mask is ``[B or 1, 1, N, T]``.
     """
@@ -181,39 +171,7 @@ def _by_products(
     if mask is None:
         scores = scores * scale
     else:
-        mask = mask[:, :, None, :, : key.shape[2]]
+        mask = mask[:, :, None]
         by_group = scores.view(*key.shape[:2], -1, mask.shape[3], key.shape[2])
         scores = torch.add(mask, by_group, alpha=scale).view(scores.shape)
     return torch.bmm(scores.softmax(-1).to(value.dtype), value.flatten(0, 1)).view(rows.shape)
-
-
-def group_attention(module: Any) -> None:
-    """Turn on grouped attention instead of sdpa if a causal LM shares heads or is on a GPU."""
-    config = module.config.get_text_config()
-    shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    if config._attn_implementation != "sdpa":
-        return
-    if shared < config.num_attention_heads or module.device.type == "cuda":
-        module.set_attn_implementation(NAME)
-
-
-def ungroup_attention(module: Any) -> None:
-    """Restore transformers' own attention in a causal LM."""
-    if module.config.get_text_config()._attn_implementation == NAME:
-        module.set_attn_implementation("sdpa")
-
-
-@contextmanager
-def own_attention(module: Any) -> Iterator[None]:
-    """Use transformers' own attention in a causal LM inside the context."""
-    grouped = module.config.get_text_config()._attn_implementation == NAME
-    ungroup_attention(module)
-    try:
-        yield
-    finally:
-        if grouped:
-            module.set_attn_implementation(NAME)
-
-
-AttentionInterface.register(NAME, grouped_attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)

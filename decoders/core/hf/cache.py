@@ -30,9 +30,10 @@ class PlaneCache(Cache):
         self._call_entries = self._entries = entries
         self._indices: dict[int, Tensor] = {}
 
-    def write(self, rows: Tensor, all_rows: bool) -> None:
-        """Let the next layers write `rows` of the entries only, or all."""
-        self._entries = self._call_entries if all_rows else self._call_entries.index_select(1, rows)
+    def only(self, rows: Tensor | None) -> None:
+        """Let the next layers write `rows` of the entries only, or all (None)."""
+        entries = self._call_entries
+        self._entries = entries if rows is None else entries.index_select(1, rows)
         self._indices.clear()
 
     def update(
@@ -115,6 +116,7 @@ class KVStore(Cache):
         self._parts: dict[tuple[int, int], Sequence[Tensor]] = {}
         self._into: Sequence[Tensor] | None = None
         self._reads: Sequence[Tensor] | None = None
+        self._whole: Sequence[Tensor] = ()
         self._indices: list[Tensor] = []
         self._read_rows: list[Tensor] | None = None
         self._span = (0, 0)
@@ -143,6 +145,12 @@ class KVStore(Cache):
         bases = self._row_bases[row]
         self._into = self._views(bases, lambda base: base.narrow(3, start, stop - start))
         self._reads = self._views(bases, lambda base: base.narrow(3, 0, stop))
+        self._whole = self._into
+
+    def only(self, rows: Tensor | None) -> None:
+        """Let the next layers write the first `rows` of a call announced by `at` only, or all."""
+        whole = self._whole
+        self._into = whole if rows is None else [each.narrow(2, 0, len(rows)) for each in whole]
 
     def scattered(self, rows: Tensor, entries: Tensor, stop: int, first: int | None) -> None:
         """Let the next call write `entries` ``[B', N]`` of `rows` ``[B']``, and read 0 to `stop`.

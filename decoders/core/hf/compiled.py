@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config as _untyped_config
 
-from decoders.core.hf import graph_children, graph_files, products
+from decoders.core.hf import graph_children, graph_files
 
 Inputs = Mapping[str, Tensor]
 Outputs = Sequence[Tensor]
@@ -43,9 +43,6 @@ DIMS = {
     **dict.fromkeys(("embeds", "states"), "BND"),
     "read": "R",
     "gate": "BN1",
-    "gate.base": "P",
-    "gate.slots": "S",
-    "gate.back": "BN",
     **dict.fromkeys(("late.rows", "late.before", "late.number"), "L"),
     "late.embedded": "LD",
     "late.tokens": "U",
@@ -53,12 +50,12 @@ DIMS = {
     "sees": "B1KT",
     **dict.fromkeys(("last", "warmth"), "1"),
 }
-"""Dimensions of a graph's inputs: R rows read, P base rows, S slots, L late slots, U late tokens.
+"""Dimensions of a graph's inputs: R rows read, L late slots, U late tokens.
 
 K is the number of drafts in one pass, which is fixed in a graph.
 """
 _MASK, _PLANE = "B1NT", "BHCD"
-_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "P": 17, "S": 19, "L": 23, "U": 29}
+_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
@@ -175,7 +172,6 @@ class Graphs:
 
         def make() -> None:
             program = _export(flat, names, tensors)
-            products.use_in(program, few)
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
         if not package.exists:

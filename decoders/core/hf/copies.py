@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from decoders.core.adapter.gating import decoder_layers
-from decoders.core.hf.attention import ungroup_attention
 
 
 @torch.no_grad()
@@ -28,7 +27,6 @@ def library_copy(module: Any) -> Any:
         for layer in decoder_layers(copied):
             layer._forward_pre_hooks.clear()
             layer._forward_pre_hooks_with_kwargs.clear()
-    ungroup_attention(copied)
     return copied
 
 

@@ -230,7 +230,7 @@ def _watch(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
 def _wrapped(module: Any) -> HFModel:
     was_training = module.training
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    model = HFModel(module, grouped=False)
+    model = HFModel(module, in_place=False)
     module.train(was_training)
     for parameter in trained:
         parameter.requires_grad_(True)

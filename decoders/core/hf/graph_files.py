@@ -23,10 +23,10 @@ import torch
 import transformers
 from torch import Tensor
 
-from decoders.core.hf import products
+from decoders.core import products
 from decoders.core.hf.checkpoint import graphs_folder
 
-_SOURCES = ("*.py", "*.cpp", "../adapter/*.py")
+_SOURCES = ("*.py", "../adapter/*.py", "../products.*")
 """Source files that may affect a graph."""
 _NAMES, _VALUES, _PACKED = "constants", "values", "aot_inductor.package_constants_in_so"
 _HASH = "sha256"

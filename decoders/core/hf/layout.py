@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.weights import power_of_two
+from decoders.core.graph_size import power_of_two
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
@@ -106,7 +106,7 @@ class Layout:
     def _lone(self, call: Call) -> Pass:
         start, num_rows = call.session.length, call.num_rows
         stop = start + num_rows
-        ids = upload([call.tokens], self._device)
+        ids = upload([[*call.tokens, *[0] * (num_rows - len(call.tokens))]], self._device)
         if call.positions is None and call.slots is None:
             positions = self._positions[:, start:stop]
         else:
@@ -138,7 +138,6 @@ class Layout:
             mask = self.masks.after(start, call.num_rows, call.mask).contiguous()
             rows = self._lone(call)
             return rows._replace(
-                ids=rows.ids if call.slots is None else _widened(rows.ids, call.num_rows),
                 masks=self.masks.per_kind(mask),
                 read=read_rows(call),
                 entries=self._entries[:, start:stop],
@@ -251,7 +250,3 @@ def _reading(calls: Sequence[Call], rows: Pass) -> Pass:
     read = [first_of[id(call)] + row for call in calls for row in read_rows(call)]
     hidden = [first_of[id(call)] + row for call in calls for row in call.hidden]
     return rows._replace(read=read, hidden=hidden)
-
-
-def _widened(ids: Tensor, num_rows: int) -> Tensor:
-    return torch.nn.functional.pad(ids, (0, num_rows - ids.shape[1]))

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,20 +22,17 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
 from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, LayerPass, ShortHead
-from decoders.core.adapter.gating import GatedModule
 from decoders.core.adapter.heads import DraftHeads, HeadsPass
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
-from decoders.core.adapter.weights import GroupedWeights
 from decoders.core.adapter_config import AdapterConfig
+from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
     generation_notes,
-    main_device,
     model_settings,
     token_ids,
 )
-from decoders.core.hf.attention import group_attention, own_attention
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
@@ -43,14 +40,10 @@ from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
-from decoders.core.hf.norms import fuse_norms
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import Call, Model, Session
 
-_MERGED_BYTES = 32 * 2**20
-"""Largest model whose adapters are merged by default on a CPU. Calls of larger models spend their
-time on reading weights (docs/log.md)."""
 _PASSES: dict[type, Callable[..., DraftPass]] = {
     DraftHeads: HeadsPass,
     DraftLayer: LayerPass,
@@ -76,7 +69,7 @@ class HFModel(Model):
         *,
         compile: bool = False,
         backend: Backend = "inductor",
-        grouped: bool | None = None,
+        in_place: bool = True,
         quantized: Width | None = None,
     ) -> None:
         """Wrap a loaded module and learn its shapes from two forward passes of two tokens.
@@ -85,14 +78,13 @@ class HFModel(Model):
             module: a transformers causal LM, already on its device and in its dtype.
             compile: run calls as graphs, except those of many rows (`compiled.Graphs.serve`).
             backend: compiler backend of the graphs.
-            grouped: run layers that share an input as one product; None: unless `quantized`.
-            quantized: width of packed linear layers and head, which are never grouped or merged.
+            in_place: join weights that share an input, where `hf.llama` has the architecture;
+                False: leave the module's weights where they are, and run its modules.
+            quantized: width of packed linear layers and head.
 
         Raises:
             ValueError: the architecture needs another cache or other masks, or cannot be packed.
         """
-        if main_device(module).type == "cuda":
-            fuse_norms(module)
         self.module = module.eval().requires_grad_(False)
         self.num_parameters = sum(parameter.numel() for parameter in module.parameters())
         self._quantized = quantized
@@ -103,15 +95,9 @@ class HFModel(Model):
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self._library: Any = None
-        if grouped is None:
-            grouped = quantized is None
-        assert not (grouped and quantized), "packed weights cannot be grouped"
-        if grouped or quantized is not None:
-            group_attention(module)
-        self._runner = ModuleRunner(module, self.architecture, backend=backend if compile else None)
-        if grouped:
-            gated = self._runner.gated = GatedModule(module, side_by_side=True)
-            gated.rest(GroupedWeights.base(gated).everywhere)
+        weights = llama.weights_of(module) if in_place else None
+        used = backend if compile else None
+        self._runner = ModuleRunner(module, self.architecture, weights, used)
         self._reset()
 
     def _reset(self) -> None:
@@ -146,7 +132,7 @@ class HFModel(Model):
         model = cls(
             module if device_map is not None else module.to(device),
             compile=compile,
-            grouped=False if device_map is not None else None,
+            in_place=device_map is None,
             quantized=quantized,
         )
         model.unread = unread
@@ -185,14 +171,10 @@ class HFModel(Model):
         with_slots = {name: adapter.config for name, adapter in self._runner.adapters.items()}
         return with_slots | {name: heads.config for name, heads in self._heads.items()}
 
-    def attach(
-        self, name: str, adapter: SlotAdapter | HiddenAdapter, *, merged: bool | None = None
-    ) -> None:
+    def attach(self, name: str, adapter: SlotAdapter | HiddenAdapter) -> None:
         """Make an adapter available as `name`, for calls with slots or for drafting.
 
-        It replaces an adapter of that name.
-        `merged` stores merged weights in addition to the base weights; None: only for small models
-        on a CPU. `ValueError` if the adapter does not fit the model.
+        It replaces an adapter of that name. `ValueError` if the adapter does not fit the model.
         """
         if self.cut is not None:
             raise ValueError(
@@ -203,15 +185,8 @@ class HFModel(Model):
             self._attach_heads(name, adapter)
             return
         adapter.check_fits(self.module)
-        if merged is None:
-            small = self.weight_bytes <= _MERGED_BYTES and self._quantized is None
-            merged = self.device.type == "cpu" and small and self.tile is None
-        if merged and self._quantized is not None:
-            raise ValueError(
-                f"{self._quantized} weights take no merged adapter; attach it with merged=False"
-            )
         self._detach(name)
-        self._runner.attach(name, adapter, merged=merged)
+        self._runner.attach(name, adapter)
 
     def _detach(self, name: str) -> None:
         self._runner.detach(name)
@@ -245,17 +220,15 @@ class HFModel(Model):
 
         `beside` are texts of the same length that share the batch.
         """
-        plain = nullcontext() if self._runner.gated is None else self._runner.gated.plain()
         takes = inspect.signature(self.module.forward).parameters
         kept = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
         ids = torch.tensor([list(tokens), *map(list, beside)], device=self.device)
-        with plain, own_attention(self.module):
-            out = self.module(ids, use_cache=False, **kept)
+        out = self.module(ids, use_cache=False, **kept)
         logits: Tensor = out.logits[0, -num_rows:].to(self.device)
         return logits.float()
 
     def adapter_bytes(self, name: str) -> int:
-        """Count `Model.adapter_bytes` with merged weights and caches of draft layers."""
+        """Count `Model.adapter_bytes`, with caches of draft layers."""
         heads = self._heads.get(name)
         if heads is None:
             return self._runner.adapters[name].num_bytes
@@ -307,6 +280,7 @@ class HFModel(Model):
         return {
             **{name: way for name, way in ways.items() if way is not None},
             "architecture": type(self.module).__name__,
+            "forward": "transformers" if self._runner.weights is None else "own",
             "layers": len(self.architecture.planes) // 2,
             "hidden_size": int(self._config.hidden_size),
             "vocab_size": self.vocab_size,

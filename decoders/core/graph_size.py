@@ -1,0 +1,13 @@
+"""Sizes of graphs: numbers of rows rounded up, so that shapes are few."""
+
+from __future__ import annotations
+
+
+def graph_size(number: int, bucketed: bool) -> int:
+    """Round a size up: to a power of two if `bucketed`, else to 2, as 1 needs another graph."""
+    return power_of_two(max(1, number)) if bucketed else max(2, number)
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least a number."""
+    return 1 << (number - 1).bit_length()

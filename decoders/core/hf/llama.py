@@ -1,0 +1,287 @@
+"""The forward pass of Llama's family as functions of tensors: without modules, hooks and state.
+
+It serves Llama, Mistral, Qwen2, Qwen3 and models of their shape, among them SmolLM, TinyLlama and
+the models of the zoo. All other architectures run through transformers' modules. Weights are views
+of the loaded module's, joined where they share an input. `hf.self_check` compares the result with
+transformers' own forward whenever a model is opened.
+
+Letters: B sequences, N rows of a sequence, T cache entries seen, D hidden width, H query heads, K
+key-value heads, E width of a head, R rank of an adapter, P token rows of a call with late slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.core.adapter.gating import join
+from decoders.core.adapter.late_slots import LateSlots
+from decoders.core.adapter.low_rank import Delta
+from decoders.core.hf.attention import Masks, attend
+from decoders.core.products import gated_product, product
+
+FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Classes of transformers whose forward pass this file computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A product with a weight ``[out, in]`` and, in some models, a bias ``[out]``.
+
+    `names` are the module's layers, whose outputs lie side by side.
+    """
+
+    names: Sequence[str]
+    sizes: Sequence[int]
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The weights of a decoder layer: queries, keys and values are one product, gate and up too."""
+
+    attention_norm: Tensor
+    attention: Linear
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    attention_out: Linear
+    feed_norm: Tensor
+    feed: Linear
+    feed_out: Linear
+    kind: str
+
+    @property
+    def linears(self) -> tuple[Linear, Linear, Linear, Linear]:
+        """The four products in the order of the pass."""
+        return self.attention, self.attention_out, self.feed, self.feed_out
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights and sizes of a model.
+
+    `turn` maps states and positions ``[B, N]`` to cosines and sines ``[B, N, E]``.
+    """
+
+    layers: Sequence[Layer]
+    norm: Tensor
+    turn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    activation: Callable[[Tensor], Tensor]
+    epsilon: float
+    num_heads: int
+    num_shared: int
+    scale: float
+
+
+class Cache(Protocol):
+    """Keys and values of all layers."""
+
+    def only(self, rows: Tensor | None) -> None:
+        """Expect states of some `rows` ``[P]`` of the call alone; None: of all its rows."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
+        """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """An adapter's deltas by layer and product, added where `rows` ``[B, N, 1]`` is 1, not 0."""
+
+    deltas: Sequence[Sequence[Delta | None]]
+    rows: Tensor
+
+
+def weights_of(module: Any) -> Weights | None:
+    """Return the weights of a transformers causal LM, or None if it needs its own modules.
+
+    Weights that share an input are joined in memory: the module's become views of them.
+    """
+    config = module.config.get_text_config()
+    body: Any = getattr(module, "model", None)
+    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if (
+        type(module).__name__ not in FAMILY
+        or config._attn_implementation != "sdpa"
+        or any(type(part) is not nn.Linear or hasattr(part, "_hf_hook") for part in linears)
+        or len({part.weight.device for part in linears}) > 1
+    ):
+        return None
+    layers = []
+    for number, part in enumerate(body.layers):
+        at, feed = part.self_attn, part.mlp
+        prefix = f"model.layers.{number}"
+
+        def linear(place: str, *names: str, part: Any = part, prefix: str = prefix) -> Linear:
+            holder = getattr(part, place)
+            members = [getattr(holder, name) for name in names]
+            return Linear(
+                [f"{prefix}.{place}.{name}" for name in names],
+                [member.out_features for member in members],
+                join(members),
+                joined_bias(members),
+            )
+
+        layers.append(
+            Layer(
+                attention_norm=part.input_layernorm.weight,
+                attention=linear("self_attn", "q_proj", "k_proj", "v_proj"),
+                query_norm=at.q_norm.weight if hasattr(at, "q_norm") else None,
+                key_norm=at.k_norm.weight if hasattr(at, "k_norm") else None,
+                attention_out=linear("self_attn", "o_proj"),
+                feed_norm=part.post_attention_layernorm.weight,
+                feed=linear("mlp", "gate_proj", "up_proj"),
+                feed_out=linear("mlp", "down_proj"),
+                kind=(getattr(config, "layer_types", None) or [""] * (number + 1))[number],
+            )
+        )
+    return Weights(
+        layers=layers,
+        norm=body.norm.weight,
+        turn=body.rotary_emb,
+        activation=feed.act_fn,
+        epsilon=config.rms_norm_eps,
+        num_heads=config.num_attention_heads,
+        num_shared=config.num_key_value_heads,
+        scale=at.scaling,
+    )
+
+
+def joined_bias(members: Sequence[nn.Linear]) -> Tensor | None:
+    """Return the biases of linear layers side by side, or None if none has one."""
+    if all(member.bias is None for member in members):
+        return None
+    parts: list[Tensor] = [
+        member.weight.new_zeros(member.out_features) if member.bias is None else member.bias
+        for member in members
+    ]
+    return torch.cat(parts)
+
+
+def forward(
+    weights: Weights,
+    rows: Tensor,
+    positions: Tensor,
+    masks: Masks,
+    cache: Cache,
+    *,
+    gate: Gate | None = None,
+    late: LateSlots | None = None,
+) -> Tensor:
+    """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
+
+    Args:
+        weights: the model's.
+        rows: embeddings of tokens and slots.
+        positions: position of each row, ``[B, N]``.
+        masks: additive masks ``[B, 1, N, T]``, one for all layers or by kind of layer.
+        cache: keys and values of what came before; it takes those of the rows.
+        gate: the adapter that slots run through.
+        late: slots that enter above the first layer; a lone call's leave lower layers out.
+    """
+    turn = tuple(part[:, None] for part in weights.turn(rows, positions))
+    below = range(0 if late is None else late.layer)
+    if late is not None and late.tokens is not None:  # the layers below run the tokens only
+        cache.only(late.tokens)
+        hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
+        for number in below:
+            hidden = _layer(weights, number, hidden, cache, lower, turned, None)
+        rows = late.joined(hidden, rows.shape[1])
+        cache.only(None)
+    elif late is not None:
+        for number in below:
+            rows = _layer(weights, number, rows, cache, masks, turn, gate)
+        rows = late.replaced(rows)
+    for number in range(len(below), len(weights.layers)):
+        rows = _layer(weights, number, rows, cache, masks, turn, gate)
+    return norm(rows, weights.norm, weights.epsilon)
+
+
+def _cut(
+    tokens: Tensor, rows: Tensor, masks: Masks, turn: Sequence[Tensor]
+) -> tuple[Tensor, Masks, Sequence[Tensor]]:
+    """Return the inputs of a call's rows for some of them, `tokens` ``[P]``."""
+
+    def cut(mask: Tensor | None) -> Tensor | None:
+        return None if mask is None else mask.index_select(2, tokens)
+
+    if isinstance(masks, dict):
+        kept: Masks = {kind: cut(mask) for kind, mask in masks.items()}
+    else:
+        kept = cut(masks)
+    return rows.index_select(1, tokens), kept, [part.index_select(2, tokens) for part in turn]
+
+
+def _layer(
+    weights: Weights,
+    number: int,
+    rows: Tensor,
+    cache: Cache,
+    masks: Masks,
+    turn: Sequence[Tensor],
+    gate: Gate | None,
+) -> Tensor:
+    """Run a decoder layer: attention, then a gated MLP, both after a norm and added to the rows."""
+    layer = weights.layers[number]
+    mask = masks[layer.kind] if isinstance(masks, dict) else masks
+    deltas = gate.deltas[number] if gate is not None else (None,) * 4
+    slots = gate.rows if gate is not None else None
+    num_heads, num_shared = weights.num_heads, weights.num_shared
+
+    inputs = norm(rows, layer.attention_norm, weights.epsilon)
+    states = linear(inputs, layer.attention, deltas[0], slots)
+    heads = states.view(*states.shape[:2], num_heads + 2 * num_shared, -1).transpose(1, 2)
+    turned, value = heads.split((num_heads + num_shared, num_shared), 1)  # type: ignore[no-untyped-call]
+    if layer.query_norm is not None and layer.key_norm is not None:
+        query = norm(turned[:, :num_heads], layer.query_norm, weights.epsilon)
+        key = norm(turned[:, num_heads:], layer.key_norm, weights.epsilon)
+        turned = torch.cat((query, key), 1)
+    query, key = rotated(turned, turn).split((num_heads, num_shared), 1)  # type: ignore[no-untyped-call]
+    keys, values = cache.update(key, value, number)
+    mixed = attend(query, keys, values, mask, weights.scale)
+    rows = rows + linear(mixed.flatten(2), layer.attention_out, deltas[1], slots)
+
+    inputs = norm(rows, layer.feed_norm, weights.epsilon)
+    opened, up = linear(inputs, layer.feed, deltas[2], slots).chunk(2, -1)
+    return rows + linear(weights.activation(opened) * up, layer.feed_out, deltas[3], slots)
+
+
+def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Scale rows to a root mean square of 1, in float32, and multiply by a weight."""
+    if rows.is_cuda:  # one kernel
+        return F.rms_norm(rows, weight.shape, weight, epsilon)
+    wide = rows.float()
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return weight * wide.to(rows.dtype)
+
+
+def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
+    """Rotate states ``[B, heads, N, E]`` by their positions."""
+    low, high = states.chunk(2, -1)
+    return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
+
+
+def linear(rows: Tensor, part: Linear, delta: Delta | None, slots: Tensor | None) -> Tensor:
+    """Return rows times a weight, plus a delta where `slots` ``[B, N, 1]`` is 1."""
+    if delta is None or slots is None:
+        return product(rows, part.weight, part.bias)
+    out = gated_product(rows, part.weight, delta.low, delta.high, slots)
+    return out if part.bias is None else out + part.bias
+
+
+def deltas_of(
+    weights: Weights, factors: Mapping[str, tuple[Tensor | None, Tensor]]
+) -> list[list[Delta | None]]:
+    """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` of layers as `Layer.linears`."""
+    return [
+        [
+            Delta.of([factors.get(name) for name in part.names], part.sizes, part.weight)
+            for part in layer.linears
+        ]
+        for layer in weights.layers
+    ]

@@ -1,0 +1,136 @@
+"""Products of rows with weights, and attention: torch's, and in graphs on a CPU our own C++ code.
+
+The libraries read weights at half the bandwidth of some memories and caches (docs/log.md), but some
+multiply many rows faster. The most rows for our code are measured once per machine.
+
+Letters: B sequences, N rows, T entries seen, H heads, E width of a head, R rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_SOURCE = Path(__file__).with_suffix(".cpp")
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
+_max_rows: dict[torch.dtype, int] = {}
+"""Most rows for our code by dtype, once it is loaded."""
+
+
+def make(library: Path) -> None:
+    """Compile the code."""
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:  # torch's builder takes no folder with a space
+        source, options = shlex.quote(str(_SOURCE)), CppTorchOptions(vec_isa=pick_vec_isa())
+        builder = CppBuilder(library.stem, source, options, output_dir=scratch)
+        builder.build()
+        partial = library.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(builder.get_target_file_path(), partial)
+        partial.replace(library)
+
+
+def load(library: Path) -> dict[torch.dtype, int]:
+    """Load the code and return its row limits by dtype, which are measured once and stored."""
+    if not hasattr(torch.ops.decoders, "product"):
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+        torch.library.register_fake("decoders::product", _unfilled)
+        torch.library.register_fake("decoders::gated_product", _unfilled)
+        torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
+    measured = library.with_suffix(".rows")
+    try:
+        half, whole = map(int, measured.read_text(encoding="utf-8").split())
+    except (OSError, ValueError):  # not measured yet, or damaged
+        half, whole = map(_measure_few, (torch.bfloat16, torch.float32))
+        partial = measured.with_suffix(f".{os.getpid()}")
+        partial.write_text(f"{half} {whole}", encoding="utf-8")
+        partial.replace(measured)
+    _max_rows.update({torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole})
+    return dict(_max_rows)
+
+
+def _unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
+    return x.new_empty(*x.shape[:-1], len(weight))
+
+
+def _measure_few(dtype: torch.dtype) -> int:
+    """Return the number of rows up to which this code is faster than the library's."""
+    few = 0
+    weights = torch.ones(_MATRICES, *_SHAPE, dtype=dtype)  # larger than a core's cache
+    if dtype == torch.float32:  # stored as in `gating.laid_out`
+        weights = weights.mT.contiguous().mT
+    for num_rows in ROWS:
+        x = torch.ones(num_rows, _SHAPE[1], dtype=dtype)
+        times_s: dict[int, list[float]] = {0: [], num_rows: []}  # by limit; 0: the library
+        for _, (limit, call) in itertools.product(range(_ROUNDS), times_s.items()):
+            start_s = time.perf_counter()
+            for weight in weights:
+                torch.ops.decoders.product(x, weight, limit)
+            call.append(time.perf_counter() - start_s)
+        if median(times_s[num_rows]) > median(times_s[0]):
+            break
+        few = num_rows
+    return few
+
+
+def _limit(rows: Tensor) -> int:
+    """Return the most rows for our code while a graph for a CPU is traced, else 0."""
+    return _max_rows.get(rows.dtype, 0) if torch.compiler.is_exporting() else 0
+
+
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return rows ``[…, in]`` times a weight ``[out, in]``, plus a bias ``[out]``."""
+    if not (limit := _limit(rows)):
+        return F.linear(rows, weight, bias)
+    out: Tensor = torch.ops.decoders.product(rows, weight, limit)
+    return out if bias is None else out + bias
+
+
+def gated_product(
+    rows: Tensor, weight: Tensor, low: Tensor | None, high: Tensor, gate: Tensor
+) -> Tensor:
+    """Return rows times a weight ``[out, in]``, plus their low-rank delta times a gate.
+
+    Args:
+        rows: ``[B, N, in]``.
+        weight: ``[out, in]``.
+        low: A ``[R, in]`` of the delta B A; None: `high` is the whole delta.
+        high: B ``[out, R]``.
+        gate: float32 ``[B, N, 1]``, 1 or 0.
+    """
+    if (limit := _limit(rows)) and low is not None and rows.dtype == torch.bfloat16:
+        operands = (rows, weight, low, high, gate.flatten(0, 1), limit)
+        out: Tensor = torch.ops.decoders.gated_product(*operands)
+        return out
+    delta = product(rows if low is None else product(rows, low), high)
+    return product(rows, weight) + delta * gate.to(delta.dtype)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:
+    """Return scaled dot-product attention ``[B, H, N, E]``; one mask serves all heads.
+
+    `mask` ``[B or 1, 1, N or a divisor of N, T]`` is additive, or bool, True: seen.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    is_half = query.dtype == torch.bfloat16 and value.shape[-1] == query.shape[-1]
+    if mask is not None and is_half and _limit(query):
+        out: Tensor = torch.ops.decoders.attend(query, key, value, mask, scale)
+        return out
+    if mask is not None and mask.shape[2] not in (1, query.shape[2]):
+        mask = mask.repeat(1, 1, query.shape[2] // mask.shape[2], 1)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)

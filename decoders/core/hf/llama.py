@@ -43,7 +43,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class DecoderLayer:
     """The weights of a decoder layer: queries, keys and values are one product, gate and up too."""
 
     attention_norm: Tensor
@@ -69,7 +69,7 @@ class Weights:
     `turn` maps states and positions ``[B, N]`` to cosines and sines ``[B, N, E]``.
     """
 
-    layers: Sequence[Layer]
+    layers: Sequence[DecoderLayer]
     norm: Tensor
     turn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     activation: Callable[[Tensor], Tensor]
@@ -97,13 +97,12 @@ class Gate:
     rows: Tensor
 
 
-def weights_of(module: Any) -> Weights | None:
+def join_weights(module: Any) -> Weights | None:
     """Return the weights of a transformers causal LM, or None if it needs its own modules.
 
     Weights that share an input are joined in memory: the module's become views of them.
     """
     config = module.config.get_text_config()
-    body: Any = getattr(module, "model", None)
     linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if (
         type(module).__name__ not in FAMILY
@@ -112,55 +111,50 @@ def weights_of(module: Any) -> Weights | None:
         or len({part.weight.device for part in linears}) > 1
     ):
         return None
-    layers = []
+    body, layers = module.model, []
     for number, part in enumerate(body.layers):
-        at, feed = part.self_attn, part.mlp
-        prefix = f"model.layers.{number}"
-
-        def linear(place: str, *names: str, part: Any = part, prefix: str = prefix) -> Linear:
-            holder = getattr(part, place)
-            members = [getattr(holder, name) for name in names]
-            return Linear(
-                [f"{prefix}.{place}.{name}" for name in names],
-                [member.out_features for member in members],
-                join(members),
-                joined_bias(members),
-            )
-
+        at, feed = f"model.layers.{number}.self_attn", f"model.layers.{number}.mlp"
         layers.append(
-            Layer(
+            DecoderLayer(
                 attention_norm=part.input_layernorm.weight,
-                attention=linear("self_attn", "q_proj", "k_proj", "v_proj"),
-                query_norm=at.q_norm.weight if hasattr(at, "q_norm") else None,
-                key_norm=at.k_norm.weight if hasattr(at, "k_norm") else None,
-                attention_out=linear("self_attn", "o_proj"),
+                attention=_linear(part.self_attn, at, "q_proj", "k_proj", "v_proj"),
+                query_norm=part.self_attn.q_norm.weight if _has_norms(part) else None,
+                key_norm=part.self_attn.k_norm.weight if _has_norms(part) else None,
+                attention_out=_linear(part.self_attn, at, "o_proj"),
                 feed_norm=part.post_attention_layernorm.weight,
-                feed=linear("mlp", "gate_proj", "up_proj"),
-                feed_out=linear("mlp", "down_proj"),
-                kind=(getattr(config, "layer_types", None) or [""] * (number + 1))[number],
+                feed=_linear(part.mlp, feed, "gate_proj", "up_proj"),
+                feed_out=_linear(part.mlp, feed, "down_proj"),
+                kind=config.layer_types[number] if getattr(config, "layer_types", None) else "",
             )
         )
     return Weights(
         layers=layers,
         norm=body.norm.weight,
         turn=body.rotary_emb,
-        activation=feed.act_fn,
+        activation=body.layers[0].mlp.act_fn,
         epsilon=config.rms_norm_eps,
         num_heads=config.num_attention_heads,
         num_shared=config.num_key_value_heads,
-        scale=at.scaling,
+        scale=body.layers[0].self_attn.scaling,
     )
 
 
-def joined_bias(members: Sequence[nn.Linear]) -> Tensor | None:
-    """Return the biases of linear layers side by side, or None if none has one."""
-    if all(member.bias is None for member in members):
-        return None
-    parts: list[Tensor] = [
-        member.weight.new_zeros(member.out_features) if member.bias is None else member.bias
-        for member in members
+def _has_norms(layer: Any) -> bool:
+    return hasattr(layer.self_attn, "q_norm")
+
+
+def _linear(part: Any, path: str, *names: str) -> Linear:
+    members = [getattr(part, name) for name in names]
+    biases: list[Tensor] = [
+        each.weight.new_zeros(each.out_features) if each.bias is None else each.bias
+        for each in members
     ]
-    return torch.cat(parts)
+    return Linear(
+        names=[f"{path}.{name}" for name in names],
+        sizes=[each.out_features for each in members],
+        weight=join(members),
+        bias=torch.cat(biases) if any(each.bias is not None for each in members) else None,
+    )
 
 
 def forward(
@@ -274,10 +268,10 @@ def linear(rows: Tensor, part: Linear, delta: Delta | None, slots: Tensor | None
     return out if part.bias is None else out + part.bias
 
 
-def deltas_of(
+def join_deltas(
     weights: Weights, factors: Mapping[str, tuple[Tensor | None, Tensor]]
 ) -> list[list[Delta | None]]:
-    """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` of layers as `Layer.linears`."""
+    """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` of layers as `DecoderLayer.linears`."""
     return [
         [
             Delta.of([factors.get(name) for name in part.names], part.sizes, part.weight)

@@ -95,7 +95,7 @@ class HFModel(Model):
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self._library: Any = None
-        weights = llama.weights_of(module) if in_place else None
+        weights = llama.join_weights(module) if in_place else None
         used = backend if compile else None
         self._runner = ModuleRunner(module, self.architecture, weights, used)
         self._reset()

@@ -84,7 +84,7 @@ class ModuleRunner:
         factors = adapter.to(self._device).factors(torch.float32)
         deltas: Sequence[Any]
         if self.weights is not None:
-            deltas = llama.deltas_of(self.weights, factors)
+            deltas = llama.join_deltas(self.weights, factors)
         else:
             self._late_slots.open(adapter.config.enter)
             deltas = [

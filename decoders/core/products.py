@@ -122,7 +122,7 @@ def gated_product(
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
 ) -> Tensor:
-    """Return scaled dot-product attention ``[B, H, N, E]``; one mask serves all heads.
+    """Return scaled dot-product attention ``[B, H, N, E]`` with one mask for all heads.
 
     `mask` ``[B or 1, 1, N or a divisor of N, T]`` is additive, or bool, True: seen.
     """

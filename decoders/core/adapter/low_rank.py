@@ -24,7 +24,7 @@ Factors = tuple[Tensor | None, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A ``[R, in]`` and B ``[out, R]``; without A, B is the whole delta ``[out, in]``."""
+    """The factors A ``[R, in]`` and B ``[out, R]``, or without A the whole delta ``[out, in]``."""
 
     low: Tensor | None
     high: Tensor

@@ -241,8 +241,8 @@ def _layer(
     rows = rows + linear(mixed.flatten(2), layer.attention_out, deltas[1], slots)
 
     inputs = norm(rows, layer.feed_norm, weights.epsilon)
-    opened, up = linear(inputs, layer.feed, deltas[2], slots).chunk(2, -1)
-    return rows + linear(weights.activation(opened) * up, layer.feed_out, deltas[3], slots)
+    swish, up = linear(inputs, layer.feed, deltas[2], slots).chunk(2, -1)
+    return rows + linear(weights.activation(swish) * up, layer.feed_out, deltas[3], slots)
 
 
 def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -271,7 +271,7 @@ def linear(rows: Tensor, part: Linear, delta: Delta | None, slots: Tensor | None
 def join_deltas(
     weights: Weights, factors: Mapping[str, tuple[Tensor | None, Tensor]]
 ) -> list[list[Delta | None]]:
-    """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` of layers as `DecoderLayer.linears`."""
+    """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` by layer and product."""
     return [
         [
             Delta.of([factors.get(name) for name in part.names], part.sizes, part.weight)

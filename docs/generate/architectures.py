@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from decoders.core.hf.llama import FAMILY
 from docs.generate.places import DOCS
 from docs.generate.tables import code, table
 
@@ -43,7 +44,7 @@ def write_verdicts(verdicts: Mapping[str, Verdict]) -> None:
 def architectures() -> str:
     """Return a table of all verdicts."""
     rows = [_row(name, verdict) for name, verdict in read_verdicts().items()]
-    headings = ("architecture", "checkpoint", "decodes", "trains", "why not")
+    headings = ("architecture", "checkpoint", "forward", "decodes", "trains", "why not")
     return table(headings, rows)
 
 
@@ -55,4 +56,6 @@ def _row(name: str, verdict: Verdict) -> tuple[str, ...]:
     for what, line in verdict.refusals.items():
         by_line.setdefault(line, []).append(what)
     why = "<br>".join(f"{', '.join(whats)}: {line}" for line, whats in by_line.items())
-    return code(verdict.architecture), name, "yes" if decodes else "no", trains, why
+    forward = "own" if verdict.architecture in FAMILY else "transformers"
+    decides = "yes" if decodes else "no"
+    return code(verdict.architecture), name, forward, decides, trains, why

@@ -28,6 +28,8 @@ from transformers import (
     OPTForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from decoders.core.adapter.gating import layer_shapes
@@ -53,6 +55,10 @@ GQA: dict[str, Any] = {"num_key_value_heads": 2}
 MODELS: dict[str, Any] = {
     "llama": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES)),
     "llama-gqa": lambda: (LlamaForCausalLM, LlamaConfig(**SIZES, **GQA, tie_word_embeddings=True)),
+    "llama-bias": lambda: (
+        LlamaForCausalLM,
+        LlamaConfig(**SIZES, **GQA, attention_bias=True, mlp_bias=True),  # type: ignore[call-arg]
+    ),
     "qwen2": lambda: (Qwen2ForCausalLM, Qwen2Config(**SIZES, **GQA)),
     "qwen2-window": lambda: (
         Qwen2ForCausalLM,
@@ -60,6 +66,7 @@ MODELS: dict[str, Any] = {
             **SIZES, **GQA, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
         ),
     ),
+    "qwen3": lambda: (Qwen3ForCausalLM, Qwen3Config(**SIZES, **GQA, head_dim=16)),
     "mistral": lambda: (MistralForCausalLM, MistralConfig(**SIZES, **GQA, sliding_window=None)),
     "mistral-window": lambda: (
         MistralForCausalLM,
@@ -115,9 +122,20 @@ MODELS: dict[str, Any] = {
 }
 
 
+EAGER = ("gemma2-window",)
+"""Architectures for which transformers has no other attention."""
+
+
+def tiny(name: str, attention: str | None = None) -> Any:
+    """The module of a name in `MODELS`, the same one every time: wrap and change `fresh` ones.
+
+    Its attention is sdpa, or eager where there is no other.
+    """
+    return _tiny(name, attention or ("eager" if name in EAGER else "sdpa"))
+
+
 @functools.cache
-def tiny(name: str, attention: str = "eager") -> Any:
-    """The module of a name in `MODELS`, the same one every time: wrap and change `fresh` ones."""
+def _tiny(name: str, attention: str) -> Any:
     make, config = MODELS[name]()
     torch.manual_seed(0)
     config._attn_implementation = attention
@@ -129,7 +147,7 @@ def tiny(name: str, attention: str = "eager") -> Any:
     return module.eval()
 
 
-def fresh(name: str, attention: str = "eager") -> Any:
+def fresh(name: str, attention: str | None = None) -> Any:
     """A copy of the module of a name."""
     module = tiny(name, attention)
     wrapped = any("forward" in vars(part) for part in module.modules())

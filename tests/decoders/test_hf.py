@@ -403,8 +403,8 @@ def test_it_runs_only_where_it_is_asked_for() -> None:
 
 def test_its_module_is_as_it_was_loaded_whatever_ours_is_wrapped_in() -> None:
     plain = fresh("llama")
-    model = HFModel(fresh("llama"), grouped=True)
-    model.attach("late", slot_adapter(model.module, enter=1), merged=False)
+    model = HFModel(fresh("llama", "sdpa"))
+    model.attach("late", slot_adapter(model.module, enter=1))
     module = model.library_module
     ids = torch.tensor([[3, 4, 5, 6]])
     assert torch.equal(module(ids).logits, plain(ids).logits)
@@ -417,7 +417,7 @@ def test_its_module_is_as_it_was_loaded_whatever_ours_is_wrapped_in() -> None:
 
 
 def test_tied_weights_stay_tied() -> None:
-    module = HFModel(fresh("llama-gqa"), grouped=True).library_module
+    module = HFModel(fresh("llama-gqa", "sdpa")).library_module
     assert module.get_output_embeddings().weight is module.get_input_embeddings().weight
 
 

@@ -125,7 +125,7 @@ def transformer(variant: str, name: str) -> HFModel:
     for high in adapter.lora_b.values():
         high.data = torch.randn(high.shape, generator=generator)
     model = HFModel(module)
-    model.attach("ptp", adapter, merged=name == "gpt2")
+    model.attach("ptp", adapter)
     return model
 
 

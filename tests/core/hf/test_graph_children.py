@@ -98,7 +98,6 @@ def test_a_call_runs_plainly_while_a_child_compiles_its_graph(
         return lambda given: [given[0] + 2]
 
     monkeypatch.setattr("decoders.core.hf.graph_files.load_products", dict)
-    monkeypatch.setattr("decoders.core.hf.products.use_in", lambda *_: None)
     monkeypatch.setattr("decoders.core.hf.compiled._export", lambda *_: None)
     monkeypatch.setattr(Package, "make", lambda package, *_: package.path.touch())
     monkeypatch.setattr(Package, "load", load)

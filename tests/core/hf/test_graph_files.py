@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.hf import compiled, graph_children, graph_files, products
+from decoders.core import products
+from decoders.core.hf import compiled, graph_children, graph_files
 from decoders.core.hf.compiled import Graphs, NoGraphError
 from decoders.core.hf.graph_files import Package
 
@@ -167,7 +168,6 @@ GIVEN: Any = (None, {"positions": torch.zeros(1, 3, dtype=torch.int64)}, [])
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs without products, tracing and compiling: a package is an empty file."""
     monkeypatch.setattr(graph_files, "load_products", dict)
-    monkeypatch.setattr(products, "use_in", lambda *_: None)
     monkeypatch.setattr(compiled, "_export", lambda *_: None)
     monkeypatch.setattr(Package, "exists", property(lambda package: package.path.exists()))
     monkeypatch.setattr(Package, "load", lambda *_: lambda given: [given[0] + 2])

@@ -13,11 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from decoders.core import masks
 from decoders.core.hf.attention import TEMPLATE_ROWS
 from decoders.core.hf.model import HFModel, stop_ids
-from tests.tiny_models import MODELS, SIZES, VOCAB, WINDOW, fresh
+from tests.tiny_models import EAGER, MODELS, SIZES, VOCAB, WINDOW, fresh
 
 TOLERANCE = 2e-5
-EAGER = ("gemma2-window",)
-"""Architectures for which transformers has no other attention."""
 PAIRS = [
     (name, attention)
     for name in MODELS

@@ -13,8 +13,6 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 from bench.plan.numerics import holds
@@ -39,16 +37,9 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "BLOCK", 32)
 
 
-def module_of(name: str) -> Any:
-    if name == "qwen3":
-        torch.manual_seed(0)
-        return Qwen3ForCausalLM(Qwen3Config(**SIZES, **GQA, head_dim=8)).eval()
-    return fresh(name, "eager" if name.startswith("gemma2") else "sdpa")
-
-
 @functools.cache
 def plain(name: str, dtype: str) -> HFModel:
-    return HFModel(module_of(name).to(DTYPES[dtype]))
+    return HFModel(fresh(name).to(DTYPES[dtype]))
 
 
 def ids(seed: int, count: int) -> list[int]:
@@ -67,14 +58,11 @@ def logits(model: HFModel, text: Sequence[int], width: int) -> Tensor:
     return torch.cat(parts)
 
 
-TILED = [*MODELS, "qwen3"]
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         pytest.param(name, dtype, marks=() if fast else pytest.mark.slow)
-        for name in TILED
+        for name in MODELS
         for dtype in DTYPES
         for fast in [dtype == "bfloat16" or name == "llama-gqa"]
     ],
@@ -140,13 +128,13 @@ def test_a_row_of_a_tree_has_the_bits_that_its_branch_has_alone(name: str) -> No
 
 
 @pytest.mark.parametrize("kind", [{"anchored": True}, {"enter": 1}])
-@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
 def test_slots_change_no_bit_of_tokens_and_have_bits_of_their_own(
-    kind: dict[str, Any], grouped: bool
+    kind: dict[str, Any], in_place: bool
 ) -> None:
-    module = module_of("llama-gqa")
+    module = fresh("llama-gqa")
     adapter = slot_adapter(module, **kind)
-    model = HFModel(module.to(torch.bfloat16), grouped=grouped).in_tiles(TILE)
+    model = HFModel(module.to(torch.bfloat16), in_place=in_place).in_tiles(TILE)
     model.attach("ptp", adapter)
     text = ids(1, LENGTH)
     whole = logits(model, text, LENGTH)
@@ -246,12 +234,12 @@ def shaped(forward: Any) -> Any:
 
 
 def planted(kind: str, *, in_tiles: bool) -> HFModel:
-    module = module_of("llama-gqa")
+    module = fresh("llama-gqa")
     layer = module.model.layers[1]
     part = {"layer": layer.mlp.up_proj, "norm": layer.input_layernorm, "head": module.lm_head}[kind]
     if in_tiles:
         part.forward = shaped(part.forward)
-    model = HFModel(module, grouped=False).in_tiles(TILE)
+    model = HFModel(module, in_place=False).in_tiles(TILE)
     if not in_tiles:  # around the tiles, not inside
         part.forward = shaped(part.forward)
     return model
@@ -280,17 +268,27 @@ ATTEND = tiles._attend
 
 
 def test_outside_of_a_pass_nothing_runs_in_tiles() -> None:
-    model = plain("llama", "float32")
+    model = plain("gpt-neox", "float32")
     model.in_tiles(TILE)
     assert gating._tile_rows is None
     shapes = []
-    hook = model.module.model.norm.register_forward_hook(
+    hook = model.module.gpt_neox.final_layer_norm.register_forward_hook(
         lambda _m, a, _o: shapes.append(a[0].shape)
     )
     logits(model, ids(1, 40), 40)
     hook.remove()
     assert [shape[1] for shape in shapes] == [40]
-    assert model.module.config._attn_implementation in ("sdpa", "sdpa_grouped")
+    assert model.module.config._attn_implementation == "sdpa"
+
+
+def test_a_model_in_tiles_leaves_the_one_it_is_made_of_as_it_was() -> None:
+    model = HFModel(fresh("llama"))
+    before = logits(model, ids(1, 40), 40)
+    tiled = model.in_tiles(TILE)
+    assert (model.facts["forward"], tiled.facts["forward"]) == ("own", "transformers")
+    logits(tiled, ids(1, 40), 40)
+    assert torch.equal(logits(model, ids(1, 40), 40), before)
+    assert model.module.config._attn_implementation == "sdpa"
 
 
 # ---------------------------------------------------------------- what has none
@@ -314,7 +312,7 @@ def test_options_of_attention_that_tiles_do_not_compute_are_refused(option: str)
 
 @pytest.mark.parametrize("width", ["int8", "int4"])
 def test_packed_weights_run_in_tiles(width: Any) -> None:
-    model = HFModel(module_of("llama-gqa").to(torch.bfloat16), quantized=width).in_tiles(TILE)
+    model = HFModel(fresh("llama-gqa").to(torch.bfloat16), quantized=width).in_tiles(TILE)
     text = ids(1, LENGTH)
     whole = logits(model, text, LENGTH)
     assert all(torch.equal(logits(model, text, width), whole) for width in (1, 5, 17))
@@ -325,7 +323,7 @@ def test_packed_weights_run_in_tiles(width: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen3", "mistral-window", "gpt-neox", "gpt2"])
 def test_on_a_gpu_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -> None:
-    model = HFModel(module_of(name).to("cuda", DTYPES[dtype])).in_tiles(16)
+    model = HFModel(fresh(name).to("cuda", DTYPES[dtype])).in_tiles(16)
     text = ids(1, LENGTH)
     whole = logits(model, text, LENGTH)
     assert all(torch.equal(logits(model, text, width), whole) for width in (1, 5, 17))
@@ -333,7 +331,7 @@ def test_on_a_gpu_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -
 
 def test_linear_layers_norms_and_head_see_tiles_alone() -> None:
     """Whatever its call is like, each is given one number of rows."""
-    module = module_of("qwen3")
+    module = fresh("qwen3")
     seen: set[tuple[str, int]] = set()
 
     def noted(part: nn.Module, forward: Any) -> Any:
@@ -346,7 +344,7 @@ def test_linear_layers_norms_and_head_see_tiles_alone() -> None:
     for part in module.modules():
         if isinstance(part, nn.Linear) or "Norm" in type(part).__name__:
             part.forward = noted(part, part.forward)
-    model = HFModel(module, grouped=False)
+    model = HFModel(module, in_place=False)
     tiled = model.in_tiles(TILE)
     seen.clear()
     for width in (1, 5, LENGTH):

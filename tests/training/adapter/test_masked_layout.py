@@ -126,13 +126,13 @@ def fed_by_training(
     return embedded[0, where], places[0, where].tolist(), student.logits(states[0, where])
 
 
-def heard_and_student(name: str, decoder: Decoder, merged: bool) -> tuple[list[Heard], Student]:
+def heard_and_student(name: str, decoder: Decoder) -> tuple[list[Heard], Student]:
     variant = decoder.variants[0]
     made: dict[str, Any] = {
         "variant": variant, "code": "constant", "numbered": True, "anchored": True
     }  # fmt: skip
     model = Listening(fresh(name))
-    model.attach(decoder.adapter_name or "", slot_adapter(model.module, **made), merged=merged)
+    model.attach(decoder.adapter_name or "", slot_adapter(model.module, **made))
     sampling = Sampling(temperature=1.0, max_new_tokens=18, seed=3)
     generate(decoder, PROMPT, sampling, Models(target=model))
     module = fresh(name)
@@ -143,7 +143,7 @@ def heard_and_student(name: str, decoder: Decoder, merged: bool) -> tuple[list[H
 @pytest.mark.parametrize("name", MODELS)
 def test_a_decoders_slots_are_those_of_training(name: str, what: str) -> None:
     decoder = DECODERS[what]
-    heard, student = heard_and_student(name, decoder, merged=name != "llama-gqa")
+    heard, student = heard_and_student(name, decoder)
     assert len(heard) >= 4
     for call in heard:
         windows, where = trained_on(call, decoder.variants[0])
@@ -157,21 +157,21 @@ def test_a_decoders_slots_are_those_of_training(name: str, what: str) -> None:
 
 def test_what_a_decoder_shows_and_reads_is_what_training_draws_and_learns() -> None:
     for what in ("refine", "remask", "nar"):
-        heard, _ = heard_and_student("llama", DECODERS[what], merged=True)
+        heard, _ = heard_and_student("llama", DECODERS[what])
         for call in heard:  # a first token is hidden in fully masked blocks alone
             assert not call.slots.slot_tokens or call.slots.slot_tokens[0] != MASKED
             windows, where = trained_on(call, "refine")
             assert windows.blocks is not None
             learnable = windows.blocks.inside[0, where]
             assert call.slots.read == tuple(learnable.nonzero().flatten().tolist())
-    heard, _ = heard_and_student("llama", DECODERS["isd"], merged=True)
+    heard, _ = heard_and_student("llama", DECODERS["isd"])
     assert all(call.slots.read == tuple(range(len(call.places))) for call in heard)
 
 
 def test_the_comparison_notices_a_stride_or_a_block_one_token_on() -> None:
     for what in ("isd", "refine"):
         decoder = DECODERS[what]
-        heard, student = heard_and_student("llama", decoder, merged=True)
+        heard, student = heard_and_student("llama", decoder)
         call = heard[0]
         moved = dataclasses.replace(call, text=[*call.text, 20])
         windows, where = trained_on(moved, decoder.variants[0])

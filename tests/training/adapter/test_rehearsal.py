@@ -103,7 +103,7 @@ def rehearsed(error: Exception | None = None) -> DraftHeads:
         )
     )
     made: Any = lambda _: Job(heads, error)  # noqa: E731
-    rehearse(HFModel(fresh("llama"), grouped=False), heads, made)
+    rehearse(HFModel(fresh("llama"), in_place=False), heads, made)
     return heads
 
 

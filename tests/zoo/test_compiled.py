@@ -136,8 +136,9 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
         ("export", True, COMPILED_PROMPT + 1, 0),
         ("export", False, COMPILED_ROWS, 1),
         ("export", False, COMPILED_ROWS + 1, 0),  # several sequences
-        ("eager", True, COMPILED_ROWS, 1),
-        ("eager", True, COMPILED_ROWS + 1, 0),  # as CUDA graphs, each of one length
+        ("eager", True, COMPILED_PROMPT, 1),  # in the shapes of CUDA graphs
+        ("eager", True, COMPILED_PROMPT + 1, 0),
+        ("eager", False, COMPILED_ROWS + 1, 0),
     ],
 )
 def test_prompts_are_graphs_up_to_a_length(

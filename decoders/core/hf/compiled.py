@@ -7,6 +7,7 @@ On a GPU a graph is a CUDA graph of fixed shapes, captured from the plain functi
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
@@ -60,11 +61,13 @@ _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29}
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
 COMPILED_ROWS, COMPILED_PROMPT = 64, 1024
-"""Most rows of a call that runs as a graph, and of a single sequence's call as machine code.
+"""Most rows of a call that runs as a graph, of several sequences and of a single one.
 
 Our products are measured up to as many rows (`products.ROWS`). A CUDA graph has one size, so
-prompts would need a graph for each length.
+calls are padded to powers of two.
 """
+MAX_CAPTURED = 512
+"""Most CUDA graphs of a function; beyond, the one that was not used for the longest is dropped."""
 
 
 class Graphs:
@@ -88,8 +91,7 @@ class Graphs:
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        lone = num_sequences == 1 and not self.fixed
-        return num_rows <= (COMPILED_PROMPT if lone else COMPILED_ROWS)
+        return num_rows <= (COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS)
 
     def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run the graph for a name and these shapes.
@@ -111,8 +113,10 @@ class Graphs:
             graph = self._make(name, key, inputs, planes)
             if graph is None:
                 return partial(self._function, name, inputs, planes)
-            self._graphs[key] = graph
             self.num_graphs += 1
+            while self.fixed and len(self._graphs) >= MAX_CAPTURED:
+                self._graphs.pop(next(iter(self._graphs)))
+        self._graphs[key] = self._graphs.pop(key, graph)  # the newest is the last
         # machine code assumes contiguous inputs
         return partial(graph, [*(each.contiguous() for each in inputs.values()), *planes])
 
@@ -251,10 +255,14 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
 def _capture(
     flat: Callable[..., Outputs], tensors: Sequence[Tensor], num_inputs: int
 ) -> Callable[[list[Tensor]], Outputs]:
-    """Capture a graph that reads inputs from buffers, and planes in place."""
+    """Capture a graph that reads inputs from buffers, and planes in place.
+
+    All such graphs share the memory of their intermediate results, because they run in turn and
+    their outputs are copied.
+    """
     buffers = [each.clone() for each in tensors[:num_inputs]]
     fixed = [*buffers, *tensors[num_inputs:]]
-    replay = capture(lambda: flat(*fixed))
+    replay = capture(lambda: flat(*fixed), _memory_pool())
 
     def run(tensors: list[Tensor]) -> Outputs:
         for buffer, each in zip(buffers, tensors, strict=False):
@@ -264,7 +272,12 @@ def _capture(
     return run
 
 
-def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
+@functools.cache
+def _memory_pool() -> Any:
+    return torch.cuda.graph_pool_handle()
+
+
+def capture(work: Callable[[], _Result], pool: Any = None) -> Callable[[], _Result]:
     """Capture work on tensors at fixed addresses as a CUDA graph and return its replay function.
 
     Every replay overwrites and returns the same tensors. The function keeps `work`, and thus its
@@ -277,7 +290,7 @@ def capture(work: Callable[[], _Result]) -> Callable[[], _Result]:
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         result = work()
 
     def replay(_kept: object = work) -> _Result:

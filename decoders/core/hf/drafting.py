@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
 from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
-from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
+from decoders.core.hf.compiled import COMPILED_PROMPT, Graphs, Outputs, collect_tensors
 from decoders.core.hf.runner import ModuleRunner
 
 
@@ -57,7 +57,7 @@ class DraftRunner:
             self._planes.append(self._work.planes(capacity))
         number = min(self._free)
         self._free.remove(number)
-        bucketed = COMPILED_ROWS if self.graphs is not None and self.graphs.fixed else 0
+        bucketed = COMPILED_PROMPT if self.graphs is not None and self.graphs.fixed else 0
         kind = SlotCache if isinstance(self._work, SlotPass) else DraftCache
         cache = kind(self.run, self._planes[number], bucketed=bucketed, words=self._words)
         weakref.finalize(cache, self._free.append, number)

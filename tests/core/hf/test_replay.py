@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from decoders.core.hf import compiled
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import fresh
@@ -51,3 +52,19 @@ def test_a_cuda_graph_gives_the_logits_of_the_call_it_was_captured_from():
     expected = model.forward(calls_of(sessions, 3)).clone()
     again = model.replay(calls_of(sessions, 3))
     torch.testing.assert_close(again()[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_graphs_of_fixed_shapes_are_bounded_and_the_longest_unused_is_dropped(monkeypatch):
+    monkeypatch.setattr(compiled, "MAX_CAPTURED", 2)
+    model = HFModel(fresh("llama", "sdpa"), compile=True, backend="eager")
+    model.reserve(1, 64)
+
+    def graphs_after(num_rows: int) -> int:
+        session = model.open()
+        model.forward([session.call(range(3, 3 + num_rows))])
+        model.close(session)
+        return model.num_graphs
+
+    assert [graphs_after(rows) for rows in (1, 2, 1, 2, 1)] == [1, 2, 2, 2, 2]
+    assert graphs_after(4) == 3  # in place of that of two rows
+    assert [graphs_after(rows) for rows in (1, 4, 2)] == [3, 3, 4]

@@ -17,10 +17,12 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
+from decoders.core.hf import llama
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 from decoders.ptp import ParallelTokenPrediction
 from tests.core.hf.test_slots import (
+    HIGH,
     TOLERANCE,
     Case,
     cold,
@@ -37,12 +39,12 @@ from tests.tiny_models import fresh, slot_adapter, tiny
 ENTER = 1
 
 
-@pytest.fixture(params=[("llama-gqa", True), ("qwen2", False), ("gpt2", True), ("gpt-neox", False)])
+@pytest.fixture(params=[("llama-gqa", HIGH), ("qwen2", 3), ("gpt2", HIGH), ("gpt-neox", 3), ("qwen3", 0)])
 def case(request):
-    name, merged = request.param
-    adapter = slot_adapter(tiny(name), enter=ENTER, numbered=True)
+    name, rank = request.param
+    adapter = slot_adapter(tiny(name), enter=ENTER, numbered=True, rank=rank)
     model = HFModel(fresh(name))
-    model.attach("ptp", adapter, merged=merged)
+    model.attach("ptp", adapter)
     model.reserve(4, 100)
     return Case(model, tiny(name), adapter)
 
@@ -88,12 +90,32 @@ def test_slots_begin_from_the_token_before_them(case):
     assert gap(with_the_tokens[3:], expected[3:]) > 0.01
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "qwen2"])
-def test_slots_of_one_sequence_run_in_no_layer_below(name):
+@pytest.mark.parametrize("num_tokens", [1, 2, 10])
+def test_slots_of_a_prefill_begin_from_the_token_before_them(case, num_tokens):
+    """Layers below hold entries of a former sequence where the slots are."""
+    for session in opened(case, ids(20, 30)):
+        case.model.close(session)
+    tokens = ids(4, num_tokens)
+    slots = slots_of(5, (6,), (tokens[-1],))
+    got = case.model.forward([everything(case.model.open(), tokens, slots=slots)])
+    assert gap(got, expected_of(case, [], tokens, slots)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "lone"),
+    [("llama-gqa", [9, 14, 3, 8]), ("qwen2", [9, 14, 3, 8]), ("gpt2", [14, 14, 8, 8])],
+)
+def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(name, lone, monkeypatch):
     model = HFModel(fresh(name))
     model.attach("ptp", slot_adapter(tiny(name), enter=ENTER))
     model.reserve(2, 100)
-    rows = []
+    rows, run = [], llama._layer
+
+    def noted(weights, number, hidden, *rest):
+        rows.append(hidden.shape[1])
+        return run(weights, number, hidden, *rest)
+
+    monkeypatch.setattr(llama, "_layer", noted)
     for layer in decoder_layers(model.module):
         layer.register_forward_hook(lambda _layer, args, _out: rows.append(args[0].shape[1]))
     session, other = model.open(), model.open()
@@ -102,21 +124,25 @@ def test_slots_of_one_sequence_run_in_no_layer_below(name):
     model.forward([session.call(ids(2, 3), slots=slots)])
     model.forward([session.call(ids(2, 1))])
     model.forward([session.call(ids(2, 1), slots=slots), other.call(ids(2, 2))])
-    assert rows == [9, 14, 3, 8, 1, 1, 6, 6]
+    assert rows == [*lone, 1, 1, 6, 6]
 
 
 @pytest.mark.slow
-def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph():
+def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph(monkeypatch):
     adapter, prompt, sizes = slot_adapter(tiny("qwen2"), enter=ENTER), ids(1, 9), (0, 2, 1)
     calls = [(1, (2,)), (1, (1,)), (4, (3,)), (3, sizes), (2, None)]
-    found = []
+    found, run = [], llama._layer
+    widths: list[set[str]] = [set(), set()]
+
+    def noted(weights, number, hidden, *rest):
+        widths[number].add(str(hidden.shape))
+        return run(weights, number, hidden, *rest)
+
+    monkeypatch.setattr(llama, "_layer", noted)
     for compiled in (False, True):
         model = HFModel(fresh("qwen2"), compile=compiled, backend="export")
-        model.attach("ptp", adapter, merged=False)
+        model.attach("ptp", adapter)
         model.reserve(1, 100)
-        widths: list[set[str]] = [set() for _ in decoder_layers(model.module)]
-        for layer, seen in zip(decoder_layers(model.module), widths, strict=True):
-            layer.register_forward_pre_hook(lambda _, args, seen=seen: seen.add(str(args[0].shape)))
         session = model.open()
         model.forward([session.call(prompt)])
         for seen in widths:
@@ -138,9 +164,10 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph():
 
 
 @pytest.mark.slow
-def test_layers_below_with_other_masks_and_rotations_get_their_own():
+@pytest.mark.parametrize("name", ["qwen2-window", "gemma3-window"])
+def test_layers_below_with_other_masks_and_rotations_get_their_own(name):
     kinds = ["sliding_attention", "full_attention", "full_attention"]
-    module = fresh("gemma3-window")
+    module = fresh(name)
     config = dataclasses.replace(module.config, num_hidden_layers=3, layer_types=kinds)
     torch.manual_seed(0)
     whole = type(module)(config).eval()
@@ -148,7 +175,7 @@ def test_layers_below_with_other_masks_and_rotations_get_their_own():
     found = []
     for compiled in (False, True):
         model = HFModel(copy.deepcopy(whole), compile=compiled, backend="export")
-        model.attach("ptp", adapter, merged=False)
+        model.attach("ptp", adapter)
         model.reserve(1, 100)
         session = model.open()
         plain = model.forward([everything(session, [*prompt, *tokens])])

@@ -199,9 +199,11 @@ class HFModel(Model):
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._detach(name)
         heads = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
-        head: Any = self._runner.head
+        head: Any = self._runner.head.module
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
             head = ShortHead(head, heads.words.to(self.device))
+        else:
+            head = self._runner.head
         if (work := _PASSES.get(type(heads))) is not None:
             self._drafts[name] = DraftRunner(work(heads, self._runner.tokens, head), self._runner)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -31,6 +32,20 @@ from decoders.core.products import product
 from decoders.core.upload import upload
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A model's output layer, which maps hidden states ``[…, D]`` to logits ``[…, V]``."""
+
+    module: Any
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return logits by `product` if the layer is nothing else and is not wrapped."""
+        if type(self.module) is nn.Linear and "forward" not in vars(self.module):
+            return product(states, self.module.weight, self.module.bias)
+        logits: Tensor = self.module(states)
+        return logits
+
+
 class ModuleRunner:
     """Runs the forward passes of a model, with `adapters` attached by name."""
 
@@ -51,7 +66,7 @@ class ModuleRunner:
         self.tile: int | None = None
         self.num_padded_rows = 0
         self._module, self._device = module, architecture.device
-        self._head: Any = module.get_output_embeddings()
+        self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._gated: GatedModule | None = None
@@ -61,13 +76,6 @@ class ModuleRunner:
         self.graphs: Graphs | None = None
         if backend is not None:
             self.graphs = Graphs(self._computed, self.facts, device=self._device, backend=backend)
-
-    def head(self, states: Tensor) -> Tensor:
-        """Return logits ``[…, V]`` of hidden states ``[…, D]``."""
-        if self.weights is None or type(self._head) is not nn.Linear:
-            logits: Tensor = self._head(states)
-            return logits
-        return product(states, self._head.weight, self._head.bias)
 
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""

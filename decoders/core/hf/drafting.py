@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
 from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
-from decoders.core.hf.compiled import COMPILED_PROMPT, Graphs, Outputs, collect_tensors
+from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
 from decoders.core.hf.runner import ModuleRunner
 
 
@@ -57,7 +57,7 @@ class DraftRunner:
             self._planes.append(self._work.planes(capacity))
         number = min(self._free)
         self._free.remove(number)
-        bucketed = COMPILED_PROMPT if self.graphs is not None and self.graphs.fixed else 0
+        bucketed = COMPILED_ROWS if self.graphs is not None and self.graphs.fixed else 0
         kind = SlotCache if isinstance(self._work, SlotPass) else DraftCache
         cache = kind(self.run, self._planes[number], bucketed=bucketed, words=self._words)
         weakref.finalize(cache, self._free.append, number)
@@ -66,7 +66,9 @@ class DraftRunner:
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
         graphs = self.graphs if self._runner.compiling else None
-        if graphs is None or not graphs.serve(inputs["states"].shape[1]):
+        num_rows = inputs["states"].shape[1]
+        is_long = graphs is not None and graphs.fixed and num_rows > COMPILED_ROWS
+        if graphs is None or is_long or not graphs.serve(num_rows):
             return self._work(name, inputs, planes)
         return graphs(name, inputs, planes)
 

@@ -1,17 +1,15 @@
-"""Attention of shared heads as one product: transformers' own numbers, and who runs it."""
-
-import copy
+"""Attention of shared heads as one product: transformers' own numbers, and how it is computed."""
 
 import pytest
 import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from decoders.core.hf import attention
-from decoders.core.hf.attention import GROUPED_ROWS, NAME
-from decoders.core.hf.model import HFModel
+from decoders.core.hf.attention import GROUPED_ROWS, attend
 from tests.pretended_cuda import PretendedCuda, place
-from tests.tiny_models import fresh
+
+SCALE = 0.3
+HEADS = [(6, 2), (4, 4), (5, 1)]
 
 
 class Layer(torch.nn.Module):
@@ -19,22 +17,25 @@ class Layer(torch.nn.Module):
 
     is_causal = True
 
-    def __init__(self, num_groups):
+    def __init__(self, num_groups: int) -> None:
         super().__init__()
         self.num_key_value_groups = num_groups
 
 
-def states(heads, rows, seen, batch=2) -> tuple[Layer, Tensor, Tensor, Tensor]:
-    """A layer, query, key and value, of a pair of heads and shared heads."""
+def states(heads: tuple[int, int], rows: int, seen: int, batch: int = 2) -> list[Tensor]:
+    """Query, key and value of a number of heads and of shared heads."""
     generator = torch.Generator().manual_seed(rows)
     num_heads, num_shared = heads
-    query = torch.randn(batch, num_heads, rows, 8, generator=generator)
-    key = torch.randn(batch, num_shared, seen, 8, generator=generator)
-    value = torch.randn(batch, num_shared, seen, 8, generator=generator)
-    return Layer(num_heads // num_shared), query, key, value
+    shapes = [(num_heads, rows), (num_shared, seen), (num_shared, seen)]
+    return [torch.randn(batch, *shape, 8, generator=generator) for shape in shapes]
 
 
-def ragged(rows, seen, batch=2):
+def expected(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    layer = Layer(query.shape[1] // key.shape[1])
+    return sdpa_attention_forward(layer, query, key, value, mask, scaling=SCALE)[0]
+
+
+def ragged(rows: int, seen: int, batch: int = 2) -> Tensor:
     """Each sequence sees some entries only, each row one more than the row before."""
     columns, row = torch.arange(seen), torch.arange(rows)
     starts = torch.arange(batch)[:, None, None] + seen - rows - batch
@@ -44,63 +45,85 @@ def ragged(rows, seen, batch=2):
     )
 
 
-@pytest.mark.parametrize("heads", [(6, 2), (4, 4), (5, 1)])
+@pytest.mark.parametrize("num_masks", [1, 2])
+@pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("rows", [1, 2, 5, GROUPED_ROWS, GROUPED_ROWS + 1])
-def test_numbers_are_those_of_transformers(heads, rows):
-    given = states(heads, rows, 40)
-    mask = ragged(rows, 40)
-    expected = sdpa_attention_forward(*given, mask, scaling=0.3)[0]
-    got, weights = attention.grouped_attention(*given, mask, scaling=0.3)
-    assert weights is None
-    assert got.shape == expected.shape
-    assert (got - expected).abs().max() < 1e-6
+def test_numbers_are_those_of_transformers(
+    heads: tuple[int, int], rows: int, num_masks: int
+) -> None:
+    """Each sequence has a mask of its own, or all have one."""
+    fed, mask = states(heads, rows, 40), ragged(rows, 40)[:num_masks]
+    got = attend(*fed, mask, SCALE)
+    assert got.shape == (2, rows, heads[0], 8)
+    assert (got - expected(*fed, mask)).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-def test_without_a_mask_rows_are_causal(rows):
-    given = states((6, 2), rows, rows if rows > 1 else 40)
-    expected = sdpa_attention_forward(*given, None, scaling=None)[0]
-    assert (attention.grouped_attention(*given, None)[0] - expected).abs().max() < 1e-6
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("rows", [1, 4, GROUPED_ROWS + 1])
+def test_without_a_mask_rows_are_causal(heads: tuple[int, int], rows: int) -> None:
+    fed = states(heads, rows, rows if rows > 1 else 40)
+    assert (attend(*fed, None, SCALE) - expected(*fed, None)).abs().max() < 1e-6
 
 
-def test_a_narrow_call_reads_each_shared_head_once(monkeypatch):
-    shapes = []
+@pytest.mark.parametrize(
+    ("rows", "has_mask", "shapes"),
+    [
+        (3, True, ((2, 2, 9, 8), (2, 2, 40, 8))),
+        (1, False, ((2, 2, 3, 8), (2, 2, 40, 8))),
+        (GROUPED_ROWS + 1, True, ((2, 6, 17, 8), (2, 6, 40, 8))),
+    ],
+)
+def test_a_narrow_call_reads_each_shared_head_once(
+    rows: int, has_mask: bool, shapes: tuple[object, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[object, object]] = []
     plain = torch.nn.functional.scaled_dot_product_attention
 
-    def noted(query, key, *arguments, **options):
-        shapes.append((tuple(query.shape), tuple(key.shape)))
-        return plain(query, key, *arguments, **options)
+    def noted(query: Tensor, key: Tensor, *rest: object, **options: object) -> Tensor:
+        found.append((tuple(query.shape), tuple(key.shape)))
+        return plain(query, key, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
-    attention.grouped_attention(*states((6, 2), 3, 40), ragged(3, 40))
-    assert shapes == [((2, 2, 9, 8), (2, 2, 40, 8))]
+    attend(*states((6, 2), rows, 40), ragged(rows, 40) if has_mask else None, SCALE)
+    assert found == [shapes]
 
 
-def test_models_with_shared_heads_run_it_and_transformers_own_loops_do_not():
-    module = fresh("llama-gqa", "sdpa")
-    plain = copy.deepcopy(module)
-    model = HFModel(module)
-    assert model.facts["attention"] == NAME
-    library = model.library_module
-    assert library.config._attn_implementation == "sdpa"
-    ids = torch.arange(3, 12)[None]
-    torch.testing.assert_close(library(ids).logits, plain(ids).logits, atol=1e-6, rtol=0)
-    assert HFModel(fresh("llama-gqa", "eager")).facts["attention"] == "eager"
-    assert HFModel(fresh("llama", "sdpa")).facts["attention"] == "sdpa"
-    assert HFModel(fresh("llama-gqa", "sdpa"), grouped=False).facts["attention"] == "sdpa"
-
-
-@pytest.mark.parametrize("heads", [(6, 2), (4, 4), (5, 1)])
-@pytest.mark.parametrize("rows", [1, 2, GROUPED_ROWS])
-def test_on_a_gpu_two_products_give_the_same_numbers(heads, rows):
-    layer, query, key, value = states(heads, rows, 40)
-    mask = ragged(rows, 40)
-    expected = sdpa_attention_forward(layer, query, key, value, mask, scaling=0.3)[0]
+@pytest.mark.parametrize("has_mask", [True, False])
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("rows", [1, 2, GROUPED_ROWS, GROUPED_ROWS + 1])
+def test_on_a_gpu_two_products_give_the_same_numbers(
+    heads: tuple[int, int], rows: int, has_mask: bool
+) -> None:
+    fed = states(heads, rows, 40 if has_mask or rows == 1 else rows)
+    mask = ragged(rows, 40) if has_mask else None
     with PretendedCuda():
-        q, k, v = (place(each) for each in (query, key, value))
-        got, _ = attention.grouped_attention(layer, q, k, v, place(mask), scaling=0.3)
+        placed = [place(each) for each in fed]
+        got = attend(*placed, None if mask is None else place(mask), SCALE)
         assert got.device.type == "cuda"
-        assert (got.cpu() - expected).abs().max() < 1e-6
-        wider = place(torch.cat([mask, mask], -1))  # a bucket of entries, of which fewer are there
-        again, _ = attention.grouped_attention(layer, q, k, v, wider, scaling=0.3)
-        assert torch.equal(again.cpu(), got.cpu())
+        assert (got.cpu() - expected(*fed, mask)).abs().max() < 1e-6
+
+
+def test_a_traced_call_has_as_many_rows_as_its_mask() -> None:
+    """Else a graph of shared heads would be one of two numbers of rows, and is refused."""
+
+    class Attends(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
+            return attend(query, key, key, mask, SCALE)
+
+    query, key, _ = states((6, 2), 5, 40, batch=1)
+    auto = torch.export.Dim.AUTO
+    with torch.fx.experimental._config.patch(use_duck_shape=False):
+        program = torch.export.export(
+            Attends(),
+            (query, key, ragged(5, 40, batch=1)),
+            dynamic_shapes={"query": {2: auto}, "key": {2: auto}, "mask": {2: auto, 3: auto}},
+            strict=False,
+        )
+    fed, mask = states((6, 2), 9, 30, batch=1), ragged(9, 30, batch=1)
+    found = program.module()(*fed[:2], mask)
+    assert (found - expected(fed[0], fed[1], fed[1], mask)).abs().max() < 1e-6
+    shapes = [
+        tuple(node.meta["val"].shape) for node in program.graph.nodes if node.op == "placeholder"
+    ]
+    assert str(shapes[0][2]) == str(shapes[2][2]), "rows of the query and of the mask"
+    assert str(shapes[1][2]) == str(shapes[2][3]), "entries of the keys and of the mask"

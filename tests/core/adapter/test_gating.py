@@ -4,40 +4,41 @@ Letters: B sequences, N rows of a sequence, V vocabulary.
 """
 
 import functools
-import itertools
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoders.core.adapter.gating import GatedModule, layer_shapes, linear_layers
-from decoders.core.adapter.low_rank import LowRankWeights
-from decoders.core.adapter.weights import Deltas, GroupedWeights, MergedWeights, UnmergedWeights
+from decoders.core.adapter.gating import GatedModule, join, layer_shapes, linear_layers
+from decoders.core.adapter.low_rank import Delta
+from decoders.core.hf import llama
 from decoders.core.hf.model import HFModel
-from tests.tiny_models import VOCAB, fresh
+from tests.tiny_models import VOCAB, fresh, slot_adapter
 
 TOLERANCE = 2e-5
-RANK = 3
-WAYS = ["merged", "unmerged", "low-rank"]
-MODELS = ("llama", "qwen2", "mistral", "gpt-neox", "gpt2")
+RANK, HIGH = 3, 32  # factors, and their products, in every layer
+MODELS = ("llama", "qwen2", "mistral", "qwen3", "llama-bias", "gpt-neox", "gpt2")
+OWN = MODELS[:5]
+WAYS = [*[(name, "modules") for name in MODELS], *[(name, "own") for name in OWN]]
 IDS = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST = 5  # of IDS[0], rows from here on are slots
 SLOTS = torch.tensor([3, 4, 7, 8, 14, 15, 16, 17])  # flat rows of IDS
-BASE = torch.tensor([r for r in range(18) if r not in SLOTS])
+TAIL = torch.arange(FIRST, 9)
 
 
 def factors_of(module, seed=0, rank: int | None = RANK):
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
-        return 0.15 * torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator)
 
     return {
-        name: (None, normal(n_out, n_in))
+        name: (None, 0.15 * normal(n_out, n_in))
         if rank is None
-        else (normal(rank, n_in), normal(n_out, rank))
+        else (0.15 * normal(rank, n_in), 0.15 * normal(n_out, rank) * (RANK / rank) ** 0.5)
         for name, (n_in, n_out) in layer_shapes(module).items()
     }
 
@@ -70,37 +71,68 @@ def gate_of(flat_slots, shape):
     return gate.view(shape)
 
 
-class Case:
-    """One architecture, wrapped side by side or not; its adapter each way that this allows."""
+class NoCache:
+    """The rows of a call see one another only."""
 
-    def __init__(self, name: str, seed: int = 0, rank: int | None = RANK) -> None:
+    def only(self, rows: Tensor | None) -> None:
+        assert rows is None
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
+        return key_states, value_states
+
+
+class Case:
+    """One architecture and an adapter, run by its wrapped modules or by our own forward."""
+
+    def __init__(self, name: str, way: str, seed: int = 0, rank: int | None = RANK) -> None:
         self.plain, self.module = fresh(name), fresh(name)
         self.factors = factors_of(self.plain, seed, rank)
+        self.weights = llama.join_weights(self.module) if way == "own" else None
+        assert (self.weights is not None) == (way == "own")
         self.gated = GatedModule(self.module)
-        self.joined_module = fresh(name)
-        self.joined = GatedModule(self.joined_module, side_by_side=True)
-        self.joined.rest(GroupedWeights.base(self.joined).everywhere)
         self.lay_out()
 
     def lay_out(self) -> None:
-        deltas = Deltas(self.gated, self.factors)
-        self.ways: dict[str, MergedWeights | UnmergedWeights | LowRankWeights] = {
-            "merged": MergedWeights(deltas, torch.float32),
-            "unmerged": UnmergedWeights(deltas),
-            "low-rank": LowRankWeights(self.joined, self.factors),
-        }
+        self.deltas: list[Any]
+        if self.weights is not None:
+            self.deltas = llama.join_deltas(self.weights, self.factors)
+        else:
+            self.deltas = [
+                Delta.of([self.factors.get(layer.name)], [layer.shape[1]], layer.weight.t())
+                for layer in self.gated.layers
+            ]
 
-    def logits(self, ids, way, active) -> Tensor:
-        joined = way == "low-rank"
-        with (self.joined if joined else self.gated).active(active):
-            return logits(self.joined_module if joined else self.module, ids)
+    @property
+    def flat_deltas(self) -> list[Delta | None]:
+        if self.weights is None:
+            return self.deltas
+        return [delta for layer in self.deltas for delta in layer]
 
-    def run(self, ids, way, kind, *where) -> Tensor:
-        return self.logits(ids, way, getattr(self.ways[way], kind)(*where))
+    @torch.inference_mode()
+    def run(self, ids, slots: Tensor | None) -> Tensor:
+        """Logits ``[B, N, V]`` where flat rows `slots` run through the adapter; None: without."""
+        gate = None if slots is None else gate_of(slots, ids.shape)[..., None]
+        if self.weights is None:
+            if gate is None:
+                return logits(self.module, ids)
+            with self.gated.gated(self.deltas, gate):
+                return logits(self.module, ids)
+        states = llama.forward(
+            self.weights,
+            self.module.get_input_embeddings()(ids),
+            torch.arange(ids.shape[1]).expand(ids.shape),
+            None,
+            NoCache(),
+            gate=None if gate is None else llama.Gate(self.deltas, gate),
+        )
+        return self.module.get_output_embeddings()(states)
 
     def expected(self, ids, flat_slots) -> Tensor:
         with by_hand(self.plain, self.factors, gate_of(flat_slots, ids.shape)):
             return logits(self.plain, ids)
+
+
+close = functools.partial(torch.testing.assert_close, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @pytest.fixture(params=MODELS)
@@ -108,90 +140,86 @@ def name(request):
     return request.param
 
 
-@pytest.mark.parametrize("rank", [RANK, None])
-@pytest.mark.parametrize("way", WAYS)
-def test_gated_rows_equal_lora_by_hand(name, way, rank):
-    case = Case(name, rank=rank)
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request):
+    return request.param
+
+
+@pytest.mark.parametrize("rank", [RANK, HIGH, None])
+def test_gated_rows_equal_lora_by_hand(way, rank):
+    case = Case(*way, rank=rank)
+    lows = {delta.low is None for delta in case.flat_deltas if delta is not None}
+    assert lows == {rank != RANK}, "the factors are multiplied if that costs less"
     base = logits(case.plain, IDS)
-    close = functools.partial(torch.testing.assert_close, atol=TOLERANCE, rtol=TOLERANCE)
+    close(case.run(IDS, None), base)
     for first in (FIRST, 0, 9):
-        expected = case.expected(IDS[:1], torch.arange(first, 9))
-        close(case.run(IDS[:1], way, "tail", first, 9), expected)
-    assert (case.expected(IDS[:1], torch.arange(FIRST, 9)) - base[:1])[0, FIRST:].abs().max() > 0.1
-    close(case.run(IDS, way, "scattered", BASE, SLOTS), case.expected(IDS, SLOTS))
-    # `everywhere` is a method of the layer, not a maker of one
-    close(case.logits(IDS, way, case.ways[way].everywhere), case.expected(IDS, torch.arange(18)))
+        slots = torch.arange(first, 9)
+        close(case.run(IDS[:1], slots), case.expected(IDS[:1], slots))
+    assert (case.expected(IDS[:1], TAIL) - base[:1])[0, FIRST:].abs().max() > 0.1
+    close(case.run(IDS, SLOTS), case.expected(IDS, SLOTS))
+    close(case.run(IDS, torch.arange(18)), case.expected(IDS, torch.arange(18)))
 
 
-@pytest.mark.parametrize("way", ["unmerged", "low-rank"])
-def test_base_rows_are_bit_exact_with_the_model_alone_where_nothing_is_merged(name, way):
-    case = Case(name)
-    alone = case.joined_module if way == "low-rank" else case.plain
-    tail = case.run(IDS[:1], way, "tail", FIRST, 9)
-    assert torch.equal(tail[:, :FIRST], logits(alone, IDS[:1])[:, :FIRST])
-    scattered = case.run(IDS, way, "scattered", BASE, SLOTS)
+@pytest.mark.parametrize("rank", [RANK, HIGH])
+def test_base_rows_are_bit_exact_with_the_model_alone(way, rank):
+    case = Case(*way, rank=rank)
+    tail = case.run(IDS[:1], TAIL)
+    assert torch.equal(tail[:, :FIRST], case.run(IDS[:1], None)[:, :FIRST])
+    scattered = case.run(IDS, SLOTS)
     unmoved = gate_of(SLOTS, IDS.shape).cumsum(1) == 0  # rows that no slot comes before
     assert unmoved.sum() == 3 + 5
-    assert torch.equal(scattered[unmoved], logits(alone, IDS)[unmoved])
+    assert torch.equal(scattered[unmoved], case.run(IDS, None)[unmoved])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_base_rows_do_not_change_by_one_bit_with_the_adapter(name, way):
-    one, other = Case(name, seed=0), Case(name, seed=1)
-    tails = [case.run(IDS[:1], way, "tail", FIRST, 9) for case in (one, other)]
+@pytest.mark.parametrize("rank", [RANK, HIGH])
+def test_base_rows_do_not_change_by_one_bit_with_the_adapter(way, rank):
+    one, other = Case(*way, seed=0, rank=rank), Case(*way, seed=1, rank=rank)
+    tails = [case.run(IDS[:1], TAIL) for case in (one, other)]
     assert torch.equal(tails[0][:, :FIRST], tails[1][:, :FIRST])
     assert (tails[0] - tails[1])[:, FIRST:].abs().max() > 0.1
     unmoved = gate_of(SLOTS, IDS.shape).cumsum(1) == 0
-    both = [case.run(IDS, way, "scattered", BASE, SLOTS) for case in (one, other)]
+    both = [case.run(IDS, SLOTS) for case in (one, other)]
     assert torch.equal(both[0][unmoved], both[1][unmoved])
     assert (both[0] - both[1])[~unmoved].abs().max() > 0.1
 
 
-def test_base_rows_do_not_change_by_one_bit_with_the_slots_inputs(name):
-    case = Case(name)
+def test_base_rows_do_not_change_by_one_bit_with_the_slots_inputs(way):
     changed = IDS[:1].clone()
     changed[:, FIRST:] = (changed[:, FIRST:] + 7) % VOCAB
-    for way in case.ways:
-        rows = [case.run(ids, way, "tail", FIRST, 9)[:, :FIRST] for ids in (IDS[:1], changed)]
-        assert torch.equal(*rows)
+    for rank in (RANK, HIGH):
+        case = Case(*way, rank=rank)
+        assert torch.equal(*(case.run(ids, TAIL)[:, :FIRST] for ids in (IDS[:1], changed)))
 
 
 def test_a_wrapped_but_inactive_module_is_the_module(name):
-    case = Case(name)
+    case = Case(name, "modules")
     assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
-    case.run(IDS, "merged", "scattered", BASE, SLOTS)
+    case.run(IDS, SLOTS)
     assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
 
 
 def test_an_adapter_goes_out_of_force_when_its_forward_fails_and_never_nests():
-    case = Case("llama")
+    case = Case("llama", "modules")
 
-    def failing(index: int, x: Tensor) -> Tensor:
-        raise RuntimeError("no memory")
+    class Failing:
+        def rows(self, x: Tensor) -> Tensor:
+            raise RuntimeError("no memory")
 
-    with pytest.raises(RuntimeError, match="no memory"), case.gated.active(failing):
+    deltas, gate = [Failing()] * len(case.gated.layers), gate_of(SLOTS, IDS.shape)[..., None]
+    with pytest.raises(RuntimeError, match="no memory"), case.gated.gated(deltas, gate):
         logits(case.module, IDS)
     assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
-    active = case.gated.active
-    with active(failing), pytest.raises(AssertionError, match="active already"), active(failing):
+    active = case.gated.gated
+    with (
+        active(case.deltas, gate),
+        pytest.raises(AssertionError, match="active already"),
+        active(case.deltas, gate),
+    ):
         pass
+    assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
 
 
-# Layers and groups.
-
-GROUPS = {
-    "llama": [{"q_proj", "k_proj", "v_proj"}, {"o_proj"}, {"gate_proj", "up_proj"}, {"down_proj"}],
-    "gpt-neox": [{"query_key_value"}, {"dense"}, {"dense_h_to_4h"}, {"dense_4h_to_h"}],
-    "gpt2": [{"c_attn"}, {"c_proj"}, {"c_fc"}, {"c_proj"}],
-}
-
-
-def test_layers_that_read_the_same_input_are_grouped(name):
-    case = Case(name)
-    groups = [{case.gated.layers[i].name.split(".")[-1] for i in g} for g in case.gated.groups]
-    assert groups == 2 * GROUPS.get(name, GROUPS["llama"])
-    indices = [i for group in case.gated.groups for i in group]
-    assert sorted(indices) == list(range(len(case.gated.layers)))
+# Layers and deltas.
 
 
 def test_every_linear_layer_but_the_head_is_gated(name):
@@ -208,6 +236,14 @@ def test_every_linear_layer_but_the_head_is_gated(name):
     assert not any(layer is head for layer in linear_layers(module).values())
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_our_own_forward_has_each_of_them_once(name):
+    weights = llama.join_weights(fresh(name))
+    assert weights is not None
+    names = [name for layer in weights.layers for part in layer.linears for name in part.names]
+    assert sorted(names) == sorted(linear_layers(fresh(name)))
+
+
 def test_shapes_are_in_and_out_whatever_way_the_weight_is_stored():
     assert layer_shapes(fresh("llama"))["model.layers.0.mlp.down_proj"] == (48, 32)
     assert layer_shapes(fresh("llama-gqa"))["model.layers.1.self_attn.k_proj"] == (32, 16)
@@ -217,35 +253,34 @@ def test_shapes_are_in_and_out_whatever_way_the_weight_is_stored():
     assert layer_shapes(module)["transformer.h.0.mlp.c_proj"] == (128, 32)
 
 
-def test_merged_weights_follow_the_base_layers_orientation(name):
-    case = Case(name)
-    unmerged, merged = case.ways["unmerged"], case.ways["merged"]
-    assert isinstance(unmerged, UnmergedWeights)
-    assert isinstance(merged, MergedWeights)
-    deltas = unmerged.deltas
-    for index, layer in enumerate(case.gated.layers):
+@pytest.mark.parametrize("rank", [RANK, HIGH, None])
+def test_deltas_follow_the_base_layers_orientation(name, rank):
+    case = Case(name, "modules", rank=rank)
+    for index, (layer, delta) in enumerate(zip(case.gated.layers, case.deltas, strict=True)):
         low, high = case.factors[layer.name]
         x = torch.randn(4, layer.shape[0], generator=torch.Generator().manual_seed(index))
-        expected = linear_layers(case.plain)[layer.name](x) + x @ (high @ low).T
-        bias = 0 if layer.bias is None else layer.bias
-        torch.testing.assert_close(x @ deltas.merged(index) + bias, expected, atol=2e-5, rtol=1e-5)
-        assert torch.equal(merged.weight(index), deltas.merged(index))
+        whole = high if low is None else high @ low
+        close(delta.rows(x), x @ whole.T)
+        factors = [part for part in (delta.low, delta.high) if part is not None]
+        assert delta.num_bytes == sum(4 * part.numel() for part in factors)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["own", "modules"])
 @pytest.mark.parametrize("left_out", ["q_proj", "k_proj", "up_proj", "o_proj"])
-def test_a_layer_without_factors_stays_a_base_layer(way, left_out):
-    case = Case("llama")
+@pytest.mark.parametrize("rank", [RANK, HIGH, None])
+def test_a_layer_without_factors_stays_a_base_layer(kind, left_out, rank):
+    case = Case("llama", kind, rank=rank)
     for layer in [name for name in case.factors if name.endswith(left_out)]:
         del case.factors[layer]
     case.lay_out()
-    got = case.run(IDS, way, "scattered", BASE, SLOTS)
-    torch.testing.assert_close(got, case.expected(IDS, SLOTS), atol=TOLERANCE, rtol=TOLERANCE)
+    close(case.run(IDS, SLOTS), case.expected(IDS, SLOTS))
+    alone = left_out == "o_proj" or kind == "modules"
+    assert case.flat_deltas.count(None) == 2 * alone
 
 
-@pytest.mark.parametrize("way", ["unmerged", "low-rank"])
-def test_deltas_may_mix_ranks_and_serve_many_calls(way):
-    case = Case("llama")
+@pytest.mark.parametrize("kind", ["own", "modules"])
+def test_deltas_may_mix_ranks_and_serve_many_calls(kind):
+    case = Case("llama", kind)
     wide = factors_of(case.plain, seed=2, rank=5)
     full = factors_of(case.plain, seed=3, rank=None)
     for layer in case.factors:
@@ -255,83 +290,66 @@ def test_deltas_may_mix_ranks_and_serve_many_calls(way):
             case.factors[layer] = full[layer]
     case.lay_out()
     for ids in (IDS, IDS.flip(0), IDS.flip(1)):
-        got = case.run(ids, way, "scattered", BASE, SLOTS)
-        torch.testing.assert_close(got, case.expected(ids, SLOTS), atol=TOLERANCE, rtol=TOLERANCE)
+        close(case.run(ids, SLOTS), case.expected(ids, SLOTS))
 
 
-def test_merging_is_done_in_the_factors_precision_before_the_cast():
-    case = Case("llama")
-    gated = GatedModule(fresh("llama").to(torch.bfloat16))
-    weights = MergedWeights(Deltas(gated, case.factors), torch.bfloat16)
-    for index, layer in enumerate(gated.layers):
-        merged = weights.weight(index)
-        low, high = case.factors[layer.name]
-        assert merged.dtype == torch.bfloat16
-        assert torch.equal(merged, (layer.weight.float() + (high @ low).T).bfloat16())
+def test_factors_are_multiplied_in_their_precision_before_the_cast():
+    factors = factors_of(fresh("llama"), rank=HIGH)
+    for layer in GatedModule(fresh("llama").to(torch.bfloat16)).layers:
+        low, high = factors[layer.name]
+        delta = Delta.of([(low, high)], [layer.shape[1]], layer.weight.t())
+        assert delta is not None
+        assert delta.low is None
+        assert torch.equal(delta.high, (high @ low).bfloat16())
 
 
-@pytest.mark.parametrize(("num_base", "num_slots"), [(1, 3), (3, 1), (7, 7), (70, 3), (3, 70)])
-@torch.inference_mode()
-def test_each_row_is_given_the_layer_of_its_kind(name: str, num_base: int, num_slots: int) -> None:
-    """One sequence's rows and rows that lie anywhere."""
-    case = Case(name)
-    merged = case.ways["merged"]
-    num_rows = num_base + num_slots
-    generator = torch.Generator().manual_seed(num_rows)
-    order = torch.randperm(num_rows, generator=generator)
-    base, slots = order[:num_base].sort().values, order[num_base:].sort().values
-    cases = [
-        (merged.tail(num_base, num_rows), torch.arange(num_rows) >= num_base),
-        (merged.scattered(base, slots), torch.isin(torch.arange(num_rows), slots)),
-    ]
-    for group in case.gated.groups:
-        x = torch.randn(1, num_rows, case.gated.layers[group[0]].shape[0], generator=generator)
-        for (forward, is_slot), index in itertools.product(cases, group):
-            low, high = case.factors[case.gated.layers[index].name]
-            plain = case.gated.layers[index].plain(x)
-            expected = plain + is_slot[:, None] * (x @ (high @ low).T)
-            torch.testing.assert_close(forward(index, x), expected, atol=2e-5, rtol=1e-5)
-
-
-def test_slots_meet_the_models_own_weights_without_a_copy() -> None:
-    case = Case("llama")
-    merged = MergedWeights(Deltas(case.joined, case.factors), torch.float32)
-    with case.joined.active(merged.tail(FIRST, 9)):
-        found = logits(case.joined_module, IDS[:1])
-    copied = case.run(IDS[:1], "merged", "tail", FIRST, 9)
-    torch.testing.assert_close(found, copied, atol=2e-5, rtol=1e-5)
-    own = [case.joined.layers[group[0]].weight.data_ptr() for group in case.joined.groups]
-    assert [[weight.data_ptr() for weight in group.base] for group in merged._groups] == [
-        [each] for each in own
-    ]
-    assert merged.num_bytes == sum(layer.weight.nbytes for layer in case.joined.layers)
+def test_ranks_of_layers_that_share_an_input_are_filled_up_to_whole_vectors(way):
+    case = Case(*way)
+    for delta in case.flat_deltas:
+        assert delta is not None
+        assert delta.low is not None
+        assert len(delta.low) == delta.high.shape[1] == 32
+    if case.weights is not None:
+        q, k, v = (case.factors[name] for name in case.weights.layers[0].attention.names)
+        (joined, *_) = case.deltas[0]
+        assert torch.equal(joined.low[: 3 * RANK], torch.cat([q[0], k[0], v[0]]))
+        high = joined.high[:, : 3 * RANK]
+        assert torch.equal(high, torch.block_diag(q[1], k[1], v[1]))
+        assert not joined.low[3 * RANK :].any()
+        assert not joined.high[:, 3 * RANK :].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", MODELS)
-def test_weights_laid_side_by_side_give_the_models_own_logits_from_one_copy(name, dtype):
-    module, plain = fresh(name).to(dtype), logits(fresh(name).to(dtype), IDS)
-    num_bytes = sum(parameter.nbytes for parameter in module.parameters())
-    gated = GatedModule(module, side_by_side=True)
-    assert sum(parameter.nbytes for parameter in module.parameters()) == num_bytes
-    grouped = GroupedWeights.base(gated)
-    seen = []
+def test_factors_and_joined_weights_lie_as_a_cpu_multiplies_few_rows_fastest(dtype):
+    module = fresh("llama").to(dtype)
+    factors = factors_of(module)
+    weights = llama.join_weights(module)
+    assert weights is not None
+    deltas = [delta for layer in llama.join_deltas(weights, factors) for delta in layer]
+    parts = [part.weight for layer in weights.layers for part in layer.linears]
+    for delta in deltas:
+        assert delta is not None
+        assert delta.low is not None
+        parts += [delta.low, delta.high]
+    for part in parts:  # [out, in]
+        assert part.dtype == dtype
+        assert (part.t() if dtype == torch.float32 else part).is_contiguous()
 
-    def forward(index: int, x: Tensor) -> Tensor:
-        seen.append(index)
-        return grouped.everywhere(index, x)
 
-    gated.rest(forward)
-    tolerance = TOLERANCE if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
-    assert (logits(module, IDS) - plain).abs().max() <= tolerance * max(1, float(plain.abs().max()))
-    assert sorted(seen) == list(range(len(gated.layers)))
-    for group in grouped._groups:  # what a CPU multiplies few rows with fastest
-        fastest = group.slots if dtype == torch.float32 else group.slots.t()
-        assert fastest.is_contiguous()
-    for index, layer in enumerate(gated.layers):
-        shared = grouped.weight(index)
-        assert shared.data_ptr() == layer.weight.data_ptr(), "a copy of a weight is kept"
-        assert torch.equal(shared, layer.weight)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_joined_layers_are_views_of_one_copy(dtype):
+    for name, path in (("llama", "model.layers.0.mlp"), ("gpt2", "transformer.h.0.mlp")):
+        part = fresh(name).to(dtype).get_submodule(path)
+        layers = [part.gate_proj, part.up_proj] if name == "llama" else [part.c_fc]
+        before = [layer.weight.clone() for layer in layers]
+        joined, row = join(layers), 0
+        for layer, weight in zip(layers, before, strict=True):
+            assert torch.equal(layer.weight, weight)
+            own = layer.weight if name == "llama" else layer.weight.t()
+            same = joined[row : row + len(own)]
+            assert (same.data_ptr(), same.stride()) == (own.data_ptr(), own.stride())
+            row += len(own)
+        assert row == len(joined)
 
 
 class Products(TorchDispatchMode):
@@ -356,7 +374,7 @@ def test_a_call_of_one_token_takes_one_product_for_all_layers_of_one_input():
     session = model.open()
     with Products() as products:
         model.forward([session.call((5,))])
-    shapes = {layer.name.split(".")[-1]: layer.shape[1] for layer in GatedModule(module).layers}
+    shapes = {name.split(".")[-1]: shape[1] for name, shape in layer_shapes(module).items()}
     attention = sum(shapes[part] for part in ("q_proj", "k_proj", "v_proj"))
     network = shapes["gate_proj"] + shapes["up_proj"]
     once = [attention, shapes["o_proj"], network, shapes["down_proj"]]
@@ -364,12 +382,14 @@ def test_a_call_of_one_token_takes_one_product_for_all_layers_of_one_input():
     assert products.widths == once * num_layers + [VOCAB]
 
 
-def test_ranks_of_a_group_are_filled_up_to_whole_vectors(name):
-    weights = Case(name).ways["low-rank"]
-    assert isinstance(weights, LowRankWeights)
-    deltas = [delta for delta in weights._deltas.values() if delta is not None]
-    assert deltas
-    for delta in deltas:
-        assert delta.low is not None
-        assert delta.low.shape[1] == delta.high.shape[0]
-        assert delta.low.shape[1] % 32 == 0
+@pytest.mark.parametrize("name", ["llama-gqa", "gpt2"])
+@pytest.mark.parametrize("rank", [RANK, HIGH, 0])
+def test_bytes_of_an_attached_adapter_are_those_of_what_it_multiplies_by(name, rank):
+    model = HFModel(fresh(name))
+    adapter = slot_adapter(model.module, rank=rank)
+    model.attach("ptp", adapter)
+    attached = model._runner.adapters["ptp"]
+    deltas: Any = attached.deltas
+    flat = [delta for layer in deltas for delta in layer] if name == "llama-gqa" else deltas
+    embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
+    assert model.adapter_bytes("ptp") == embedding + sum(delta.num_bytes for delta in flat)

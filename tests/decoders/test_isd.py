@@ -362,9 +362,13 @@ def transformer(request: pytest.FixtureRequest) -> HFModel:
     """A random model whose random adapter says something else than the model."""
     model = HFModel(fresh(request.param, "sdpa"))
     adapter = slot_adapter(
-        model.module, variant="isd", code="constant", numbered=request.param == "gpt2"
+        model.module,
+        variant="isd",
+        code="constant",
+        numbered=request.param == "gpt2",
+        rank=32 if request.param == "llama-gqa" else 3,
     )
-    model.attach("isd", adapter, merged=request.param != "gpt2")
+    model.attach("isd", adapter)
     return model
 
 
@@ -396,9 +400,14 @@ def test_an_ungated_adapter_is_told_apart(
     decoder = isd(verify="coupled")
     expected = answer_at(1.0, Autoregressive(), transformer)
     assert answer_at(1.0, decoder, transformer) == expected
-    weights = transformer._runner.adapters["isd"].weights
-    for name in ("tail", "scattered"):
-        monkeypatch.setattr(weights, name, lambda *_rows, **_options: weights.everywhere)
+    adapter = transformer._runner.adapters["isd"]
+    inputs = adapter.inputs
+
+    def ungated(*rows: Any, **options: Any) -> dict[str, Any]:
+        found = inputs(*rows, **options)
+        return {**found, "gate": torch.ones_like(found["gate"])}
+
+    monkeypatch.setattr(adapter, "inputs", ungated)
     assert answer_at(1.0, decoder, transformer) != expected
 
 

@@ -15,7 +15,6 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.architecture import main_device
 from decoders.core.hf.cache import KVStore
 from decoders.core.hf.model import HFModel
-from decoders.core.hf.norms import fuse_norms
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling
 from tests.command_line import bench
@@ -56,19 +55,12 @@ def test_ids_are_those_of_the_model_in_one_place(saved: Path, spec: str) -> None
     assert [s.target_calls for s in answers[0].steps] == [s.target_calls for s in answers[1].steps]
 
 
-def test_norms_that_are_brought_their_weights_are_not_fused(saved: Path) -> None:
-    sampling = Sampling(max_new_tokens=8)
-    answers = []
-    for model in (in_one_place(saved), placed(saved)):
-        fuse_norms(model.module)  # as on a GPU
-        answers.append(generate(build(parse_spec("ar")), [5, 6], sampling, Models(target=model)))
-    assert answers[0].tokens == answers[1].tokens
-
-
 def test_parts_on_the_disk_hold_no_weights_in_memory(saved: Path) -> None:
     model = placed(saved)
     assert model.module.model.layers[1].mlp.up_proj.weight.device.type == "meta"
     assert model.facts["placed"] == "cpu 1, disk 1"
+    assert model.facts["forward"] == "transformers", "whose modules are brought their weights"
+    assert in_one_place(saved).facts["forward"] == "own"
     assert model.num_parameters == in_one_place(saved).num_parameters
     assert model.device == torch.device("cpu")
 

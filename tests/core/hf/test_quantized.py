@@ -28,7 +28,7 @@ from decoders.core.hf.quantized import (
     quantize,
 )
 from decoders.core.registry import build, parse_spec
-from decoders.core.types import Sampling
+from decoders.core.types import Sampling, Slots
 from tests.command_line import bench
 from tests.tiny_checkpoint import save_checkpoint
 from tests.tiny_models import VOCAB, WIDTH, fresh, slot_adapter
@@ -173,21 +173,43 @@ def test_packed_kernels_are_part_of_a_graph(spec: str, width: Width) -> None:
     assert answers[0] == answers[1]
 
 
-def test_packed_weights_take_no_merged_adapter() -> None:
-    model = HFModel(fresh("llama-gqa"), quantized="int4")
-    with pytest.raises(ValueError, match="int4 weights take no merged adapter"):
-        model.attach("ptp", slot_adapter(fresh("llama-gqa")), merged=True)
+def unpacked(module: Any) -> tuple[Any, torch.Tensor]:
+    """The tiny model with the weights that a packed module unpacks to, and the head's."""
+    plain = fresh("llama-gqa")
+    for name, layer in module.named_modules():
+        if isinstance(layer, QuantizedLinear) and name != "lm_head":
+            plain.get_submodule(name).weight.data = layer.unpacked().clone()
+    return plain, module.get_output_embeddings().unpacked()
+
+
+@pytest.mark.parametrize("rank", [3, 32, 0])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_adapter_adds_its_delta_to_packed_weights(width: Width, rank: int) -> None:
+    """The rows of tokens are those of the packed model, and slots those of both together."""
+    model = HFModel(fresh("llama-gqa"), quantized=width)
+    adapter = slot_adapter(fresh("llama-gqa"), rank=rank)
+    model.attach("ptp", adapter)
+    model.reserve(1, 20)
+    tokens = [5, 6, 7, 8]
+    slots = Slots(adapter="ptp", uniforms=(0.3, 0.6), sizes=(2,), anchors=(8,), read=(0, 1))
+    session = model.open()
+    found = model.forward([session.call(tokens, read=range(4), slots=slots)])
+    session.truncate(0)
+    again = model.forward([session.call(tokens, read=range(4))])
+    torch.testing.assert_close(found[:4], again, atol=1e-5, rtol=1e-5)
+    plain, head = unpacked(model.module)
+    plain.lm_head.weight = torch.nn.Parameter(head.clone())
+    other = HFModel(plain)
+    other.attach("ptp", adapter)
+    other.reserve(1, 20)
+    expected = other.forward([other.open().call(tokens, read=range(4), slots=slots)])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_logits_are_those_of_the_unpacked_weights(width: Width) -> None:
-    module = fresh("llama-gqa")
-    plain = fresh("llama-gqa")
-    model = HFModel(module, quantized=width)
-    for name, layer in module.named_modules():
-        if isinstance(layer, QuantizedLinear) and name != "lm_head":
-            plain.get_submodule(name).weight.data = layer.unpacked().clone()
-    head = module.get_output_embeddings().unpacked()
+    model = HFModel(fresh("llama-gqa"), quantized=width)
+    plain, head = unpacked(model.module)
     ids = [5, 6, 7, 8]
     model.reserve(1, 20)
     got = model.forward([model.open().call(ids, read=range(4))])

@@ -34,7 +34,7 @@ from training.adapter.windows import Windows, WindowSampling, draw_windows
 from training.text.data import Row
 
 PROMPT = [5, 11, 3, 42, 7]
-MODELS = ("llama", "llama-gqa", "gpt2")
+MODELS = ("llama", "llama-gqa", "gpt2", "gpt-neox")
 WHOLE = {"prefix": "block", "tail": "fill"}
 DECODERS: dict[str, Decoder] = {
     "isd": StridedDecoding(stride=4),
@@ -63,9 +63,13 @@ class Listening(HFModel):
         self.heard: list[Heard] = []
         self._text: list[int] = []
         self._fed: dict[str, Any] = {}
-        module.base_model.register_forward_pre_hook(
-            lambda _module, _args, fed: self._fed.update(fed), with_kwargs=True
-        )
+        run = self._runner._states
+
+        def noted(name: Any, inputs: Any, *rest: Any, **options: Any) -> Tensor:
+            self._fed = inputs
+            return run(name, inputs, *rest, **options)
+
+        self._runner._states = noted  # type: ignore[method-assign]
 
     def forward(self, calls: Sequence[Call]) -> Tensor:
         (call,) = calls
@@ -77,8 +81,8 @@ class Listening(HFModel):
                 Heard(
                     text=self._text,
                     slots=call.slots,
-                    embedded=self._fed["inputs_embeds"][0, -count:].clone(),
-                    places=self._fed["position_ids"][0, -count:].tolist(),
+                    embedded=self._fed["embeds"][0, -count:].clone(),
+                    places=self._fed["positions"][0, -count:].tolist(),
                     logits=logits[len(call.read) :].clone(),
                 )
             )
@@ -129,7 +133,8 @@ def fed_by_training(
 def heard_and_student(name: str, decoder: Decoder) -> tuple[list[Heard], Student]:
     variant = decoder.variants[0]
     made: dict[str, Any] = {
-        "variant": variant, "code": "constant", "numbered": True, "anchored": True
+        "variant": variant, "code": "constant", "numbered": True, "anchored": True,
+        "rank": 3 if name == "llama-gqa" else 32,
     }  # fmt: skip
     model = Listening(fresh(name))
     model.attach(decoder.adapter_name or "", slot_adapter(model.module, **made))

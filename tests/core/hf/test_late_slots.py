@@ -39,7 +39,16 @@ from tests.tiny_models import fresh, slot_adapter, tiny
 ENTER = 1
 
 
-@pytest.fixture(params=[("llama-gqa", HIGH), ("qwen2", 3), ("gpt2", HIGH), ("gpt-neox", 3), ("qwen3", 0), ("qwen2-window", 3)])
+@pytest.fixture(
+    params=[
+        ("llama-gqa", HIGH),
+        ("qwen2", 3),
+        ("gpt2", HIGH),
+        ("gpt-neox", 3),
+        ("qwen3", 0),
+        ("qwen2-window", 3),
+    ]
+)
 def case(request):
     name, rank = request.param
     adapter = slot_adapter(tiny(name), enter=ENTER, numbered=True, rank=rank)

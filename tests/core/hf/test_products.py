@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoders.core import masks
-from decoders.core.hf import graph_children, graph_files, products
+from decoders.core import masks, products
+from decoders.core.hf import compiled, graph_children, graph_files
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Slots
 from tests.tiny_models import SIZES, fresh, slot_adapter
@@ -32,7 +32,7 @@ needs_bfloat16 = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     library = tmp_path_factory.mktemp("graphs") / "rows.so"
     products.make(library)
     few = products.load(library)
@@ -40,6 +40,8 @@ def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert set(few.values()) <= {0, *products.ROWS}
     library.with_suffix(".rows").write_text("5 7")  # measured once
     assert products.load(library) == {torch.bfloat16: 5, torch.float16: 5, torch.float32: 7}
+    yield
+    products._max_rows.clear()
 
 
 def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -129,7 +131,7 @@ def test_open_rows_also_get_a_low_rank_delta(
 
 
 class Several(nn.Module):
-    """Products of all kinds: those of activations stay as they are.
+    """Products of all kinds: those that are not asked for by name stay as they are.
 
     In float16: chains of them in bfloat16 differ by more than 5 % between two libraries.
     """
@@ -139,31 +141,77 @@ class Several(nn.Module):
         self.linear = nn.Linear(64, 32, dtype=torch.float16)
         self.bare = nn.Linear(32, 64, bias=False, dtype=torch.float16)
         self.single = nn.Linear(64, 64)
-        self.weight = nn.Parameter(drawn(32, 64, dtype=torch.float16))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bare(self.linear(x)) + (x @ self.weight.t()) @ self.weight
-        y = y + torch.mm(x[0], self.weight.t()) @ self.weight
+        y = products.product(x, self.linear.weight, self.linear.bias)
+        y = products.product(y, self.bare.weight) + self.bare(self.linear(x))
         scores = (y @ x.transpose(1, 2)) @ y
-        out: Tensor = self.single(scores.float())
-        return out
+        return products.product(scores.float(), self.single.weight, self.single.bias)
 
 
-@pytest.mark.parametrize("few", [FEW, FEW | {torch.float32: 0}])
-def test_products_of_weights_are_replaced(few: dict[torch.dtype, int]) -> None:
+def exported(module: nn.Module, given: tuple[Tensor, ...], *dims: int | None) -> Any:
+    """Trace a module in which one dimension of some arguments is free."""
+    rows = torch.export.Dim("rows", min=2)
+    free = tuple({} if dim is None else {dim: rows} for dim in dims)
+    return torch.export.export(module, given, dynamic_shapes=free, strict=False)
+
+
+@pytest.mark.parametrize("few", [FEW, FEW | {torch.float32: 0}, {}])
+def test_products_are_ours_while_a_graph_is_traced(
+    few: dict[torch.dtype, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_max_rows", few)
     torch.manual_seed(0)  # of the layers' weights: errors of a chain have a long tail
     module, x = Several().requires_grad_(False), drawn(1, 5, 64, dtype=torch.float16)
-    rows = torch.export.Dim("rows", min=2)
-    program = torch.export.export(module, (x,), dynamic_shapes={"x": {1: rows}}, strict=False)
-    products.use_in(program, few)
+    program = exported(module, (x,), 1)
     targets = [str(node.target) for node in program.graph.nodes]
-    is_replaced = few[torch.float32] > 0
-    assert targets.count("decoders.product.default") == 6 + is_replaced
-    assert targets.count("aten.linear.default") == 1 - is_replaced
+    num_ours = 2 * (torch.float16 in few) + (few.get(torch.float32, 0) > 0)
+    assert targets.count("decoders.product.default") == num_ours
+    assert targets.count("aten.linear.default") == 2 + 3 - num_ours
     assert targets.count("aten.matmul.default") == 2
     for count in (5, 9):
         x = drawn(1, count, 64, dtype=torch.float16) / 8
         torch.testing.assert_close(program.module()(x), module(x), rtol=0.05, atol=0.05)
+
+
+class Gated(nn.Module):
+    """A product with a delta where a gate is open."""
+
+    def __init__(self, dtype: torch.dtype, rank: int | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(drawn(48, 64, dtype=dtype))
+        self.low = None if rank is None else nn.Parameter(drawn(rank, 64, dtype=dtype))
+        self.high = nn.Parameter(drawn(48, rank or 64, dtype=dtype))
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        return products.gated_product(x, self.weight, self.low, self.high, gate)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rank", "ours"),
+    [
+        (torch.bfloat16, 32, {"gated_product": 1}),
+        (torch.bfloat16, None, {"product": 2}),
+        (torch.float32, 32, {"product": 3}),
+        (torch.float16, 32, {"product": 3}),
+    ],
+)
+def test_a_traced_delta_in_bfloat16_is_part_of_its_product(
+    dtype: torch.dtype, rank: int | None, ours: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_max_rows", FEW)
+    module, gate = Gated(dtype, rank).requires_grad_(False), torch.zeros(1, 5, 1)
+    program = exported(module, (drawn(1, 5, 64, dtype=dtype), gate), 1, 1)
+    text = str(program.graph)
+    for name in ("gated_product", "product"):
+        assert text.count(f"decoders.{name}.default") == ours.get(name, 0)
+    for count in (5, 9):
+        x, gate = drawn(1, count, 64, dtype=dtype), torch.zeros(1, count, 1)
+        gate[:, 3:] = 1
+        found, plain = program.module()(x, gate), nn.functional.linear(x, module.weight)
+        torch.testing.assert_close(found, module(x, gate), rtol=0.05, atol=0.5)
+        away = (found - plain).abs().amax(-1)[0]
+        assert away[:3].max() < 0.5 < away[3:].min()
 
 
 def seen_by(kind: str, num_rows: int, entries: int, generator: torch.Generator) -> Tensor:
@@ -256,52 +304,61 @@ def test_attention_of_a_long_prompt_is_that_of_its_rows() -> None:
 
 
 class Attends(nn.Module):
-    """Attention of grouped rows, with options of the call."""
+    """Attention of grouped rows."""
 
-    def __init__(self, share: int = 2, **options: Any) -> None:
+    def __init__(self, scale: float | None = None, width: int = 64) -> None:
         super().__init__()
-        self.share, self.options = share, options
+        self.scale, self.width = scale, width
 
-    def forward(self, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
-        repeated = mask.repeat(1, 1, self.share, 1) if self.share > 1 else mask
-        return nn.functional.scaled_dot_product_attention(
-            query, key, key, attn_mask=repeated, **self.options
-        )
+    def forward(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        value = key[..., : self.width]
+        return products.attention(query, key, value, mask, self.scale)
 
 
 @pytest.mark.parametrize(
-    ("module", "dtype", "mask_heads", "is_replaced"),
+    ("module", "share", "dtype", "is_ours"),
     [
-        (Attends(scale=0.3), torch.bfloat16, 1, True),
-        (Attends(share=1), torch.bfloat16, 1, True),
-        (Attends(), torch.float32, 1, False),
-        (Attends(), torch.bfloat16, 2, False),
-        (Attends(dropout_p=0.1), torch.bfloat16, 1, False),
+        (Attends(scale=0.3), 2, torch.bfloat16, True),
+        (Attends(), 1, torch.bfloat16, True),
+        (Attends(), 2, torch.float32, False),
+        (Attends(), 2, torch.float16, False),
+        (Attends(width=32), 2, torch.bfloat16, False),
     ],
 )
-def test_attention_with_a_mask_for_all_heads_is_replaced(
-    module: Attends, dtype: torch.dtype, mask_heads: int, is_replaced: bool
+def test_attention_with_a_mask_in_bfloat16_is_ours_while_a_graph_is_traced(
+    module: Attends,
+    share: int,
+    dtype: torch.dtype,
+    is_ours: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = module.share * 5
-    query, key = drawn(1, 2, rows, 64, dtype=dtype), drawn(1, 2, 30, 64, dtype=dtype)
-    mask = torch.zeros(1, mask_heads, 5, 30, dtype=dtype)
+    monkeypatch.setattr(products, "_max_rows", FEW)
+    query, key = drawn(1, 2, share * 5, 64, dtype=dtype), drawn(1, 2, 30, 64, dtype=dtype)
+    mask = torch.zeros(1, 1, 5, 30, dtype=dtype)
     mask[..., 20:] = torch.finfo(dtype).min
     program: Any = torch.export.export(module, (query, key, mask), strict=False)
-    products.use_in(program, FEW)
     ours = [node for node in program.graph.nodes if "decoders.attend" in str(node.target)]
-    assert len(ours) == is_replaced
-    if is_replaced:
+    assert len(ours) == is_ours
+    if is_ours:
         assert ours[0].args[3].meta["val"].shape[2] == 5, "the mask is not repeated"
-        found = program.module()(query, key, mask)
-        torch.testing.assert_close(found, module(query, key, mask), rtol=0.02, atol=0.01)
+    found = program.module()(query, key, mask)
+    torch.testing.assert_close(found, module(query, key, mask), rtol=0.02, atol=0.01)
+    exact = nn.functional.scaled_dot_product_attention(
+        query.double(),
+        key.double(),
+        key[..., : module.width].double(),
+        attn_mask=mask.double().repeat(1, 1, share, 1),
+        scale=module.scale,
+    )
+    torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.02)
 
 
-def test_a_mask_may_tell_what_is_seen() -> None:
-    module, dtype = Attends(share=1), torch.bfloat16
+def test_a_mask_may_tell_what_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_max_rows", FEW)
+    module, dtype = Attends(), torch.bfloat16
     query, key = drawn(1, 2, 5, 64, dtype=dtype), drawn(1, 2, 30, 64, dtype=dtype)
     seen = seen_by("tree", 5, 30, torch.Generator().manual_seed(5))
     program: Any = torch.export.export(module, (query, key, seen), strict=False)
-    products.use_in(program, FEW)
     assert "decoders.attend" in str(program.graph)
     found = program.module()(query, key, seen)
     torch.testing.assert_close(found, module(query, key, seen), rtol=0.02, atol=0.01)
@@ -309,17 +366,18 @@ def test_a_mask_may_tell_what_is_seen() -> None:
 
 @pytest.fixture
 def graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Make graphs in a fresh folder; hold each program after its products are replaced."""
+    """Make graphs in a fresh folder; hold each traced program."""
     monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(products, "_measure_few", lambda _: 64)
     found: list[str] = []
-    replaced = products.use_in
+    trace = compiled._export
 
-    def use_in(program: Any, few: dict[torch.dtype, int]) -> None:
-        replaced(program, few)
+    def noted(*given: Any) -> Any:
+        program = trace(*given)
         found.append(str(program.graph))
+        return program
 
-    monkeypatch.setattr(products, "use_in", use_in)
+    monkeypatch.setattr(compiled, "_export", noted)
     monkeypatch.setattr(graph_children, "apart", lambda make: make())  # here, where it is noted
     return found
 
@@ -372,7 +430,7 @@ def test_graphs_add_the_delta_of_slots_as_they_multiply(graphs: list[str]) -> No
         sizes = SIZES | {"intermediate_size": 64, "head_dim": 64}
         module: Any = LlamaForCausalLM(LlamaConfig(**sizes))
         model = HFModel(module.to(torch.bfloat16), compile=compile)
-        model.attach("slots", slot_adapter(model.module, rank=4), merged=False)
+        model.attach("slots", slot_adapter(model.module, rank=4))
         model.reserve(1, 32)
         session = model.open()
         model.forward([session.call(list(range(12)), read=())])
@@ -387,9 +445,9 @@ def test_graphs_add_the_delta_of_slots_as_they_multiply(graphs: list[str]) -> No
     assert graph.count("decoders.gated_product.default") == num_groups
     assert graph.count("decoders.product.default") == 1, "the head"
     assert "aten.matmul.default" not in graph
-    (_, eager), (plain, compiled) = found
-    assert torch.equal(compiled[:2], plain), "rows of tokens keep their bits"
-    torch.testing.assert_close(compiled, eager, rtol=0.05, atol=0.05)
+    (_, eager), (plain, in_graph) = found
+    assert torch.equal(in_graph[:2], plain), "rows of tokens keep their bits"
+    torch.testing.assert_close(in_graph, eager, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -397,11 +455,11 @@ def test_graphs_multiply_by_them(
     dtype: torch.dtype, graphs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     casts: list[bool] = []
-    compiled = torch._inductor.aoti_compile_and_package
+    compile_one = torch._inductor.aoti_compile_and_package
 
     def compile_noting(*given: Any, inductor_configs: dict[str, Any], **options: Any) -> Any:
         casts.append(inductor_configs["emulate_precision_casts"])
-        return compiled(*given, inductor_configs=inductor_configs, **options)
+        return compile_one(*given, inductor_configs=inductor_configs, **options)
 
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compile_noting)
     logits = []
@@ -433,7 +491,7 @@ from pathlib import Path
 import torch
 from torch._inductor import cpu_vec_isa
 
-from decoders.core.hf import products
+from decoders.core import products
 
 name, folder = sys.argv[1:]
 (chosen,) = [isa for isa in cpu_vec_isa.valid_vec_isa_list() if str(isa) == name]

@@ -733,16 +733,47 @@ at::Tensor gated_product(
   return product(x, weight, few) + added * gate.to(x.scalar_type()).view(shape);
 }
 
+// x [..., in] times weight [out, in], or times `other` for rows whose gate [rows, 1] is not zero.
+at::Tensor switched_product(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& other, const at::Tensor& gate,
+    int64_t few) {
+  const int64_t width = weight.size(1), rows = x.numel() / std::max<int64_t>(width, 1);
+  const at::Tensor flat = x.reshape({rows, width}), open = gate.to(at::kFloat).contiguous();
+  const float* is_open = open.const_data_ptr<float>();
+  std::array<std::vector<int64_t>, 2> kinds;
+  for (int64_t row = 0; row < rows; row++) kinds[is_open[row] != 0].push_back(row);
+  for (int kind = 0; kind < 2; kind++)
+    if (kinds[kind].empty()) return product(x, kind ? weight : other, few);
+  auto shape = x.sizes().vec();
+  shape.back() = weight.size(0);
+  const at::Tensor made = at::empty({rows, weight.size(0)}, weight.options());
+  for (int kind = 0; kind < 2; kind++) {
+    const auto& index = kinds[kind];
+    const int64_t first = index.front(), count = static_cast<int64_t>(index.size());
+    const at::Tensor& used = kind ? other : weight;
+    if (index.back() - first + 1 == count) {
+      made.narrow(0, first, count).copy_(product(flat.narrow(0, first, count), used, few));
+    } else {
+      const at::Tensor places = at::tensor(index);
+      made.index_copy_(0, places, product(flat.index_select(0, places), used, few));
+    }
+  }
+  return made.view(shape);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(decoders, library) {
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor mask, float scale) -> Tensor");
   library.def("product(Tensor x, Tensor weight, int few) -> Tensor");
   library.def(
+      "switched_product(Tensor x, Tensor weight, Tensor other, Tensor gate, int few) -> Tensor");
+  library.def(
       "gated_product(Tensor x, Tensor weight, Tensor low, Tensor high, Tensor gate, int few)"
       " -> Tensor");
 }
 TORCH_LIBRARY_IMPL(decoders, CPU, library) {
+  library.impl("switched_product", switched_product);
   library.impl("attend", attend);
   library.impl("product", product);
   library.impl("gated_product", gated_product);

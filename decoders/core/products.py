@@ -49,6 +49,7 @@ def load(library: Path) -> dict[torch.dtype, int]:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         torch.library.register_fake("decoders::product", _unfilled)
         torch.library.register_fake("decoders::gated_product", _unfilled)
+        torch.library.register_fake("decoders::switched_product", _unfilled)
         torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
     measured = library.with_suffix(".rows")
     try:
@@ -117,6 +118,18 @@ def gated_product(
         return out
     delta = product(rows if low is None else product(rows, low), high)
     return product(rows, weight) + delta * gate.to(delta.dtype)
+
+
+def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) -> Tensor:
+    """Return rows times a weight ``[out, in]``, or times the other one where the gate is 1.
+
+    The arguments are those of `gated_product`.
+    """
+    if limit := _limit(rows):
+        operands = (rows, weight, other, gate.flatten(0, 1), limit)
+        out: Tensor = torch.ops.decoders.switched_product(*operands)
+        return out
+    return torch.where(gate != 0, product(rows, other), product(rows, weight))
 
 
 def attention(

@@ -22,6 +22,24 @@ Factors = tuple[Tensor | None, Tensor]
 """A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
 
 
+def is_whole(pairs: Sequence[Factors | None], weight: Tensor) -> bool:
+    """Tell whether factors multiplied cost less than factors, or one of them is a whole delta."""
+    lows = [pair[0] for pair in pairs if pair is not None]
+    rank = sum(len(low) for low in lows if low is not None)
+    return any(low is None for low in lows) or weight.numel() <= rank * sum(weight.shape)
+
+
+def whole(pairs: Sequence[Factors | None], sizes: Sequence[int], weight: Tensor) -> Tensor:
+    """Return the delta ``B A`` ``[sum out, in]`` in the factors' precision (see `Delta.of`)."""
+    deltas = [
+        weight.new_zeros(size, weight.shape[1])
+        if pair is None
+        else (pair[1] if pair[0] is None else pair[1] @ pair[0])
+        for pair, size in zip(pairs, sizes, strict=True)
+    ]
+    return torch.cat(deltas)
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """The factors A ``[R, in]`` and B ``[out, R]``, or without A the whole delta ``[out, in]``."""
@@ -42,33 +60,29 @@ class Delta:
         """
         if not any(pairs):
             return None
-        num_out, num_in = weight.shape
-        rank = sum(len(pair[0]) for pair in pairs if pair is not None and pair[0] is not None)
-        is_whole = any(pair is not None and pair[0] is None for pair in pairs)
-        if is_whole or num_in * num_out <= rank * (num_in + num_out):
-            whole = [
-                weight.new_zeros(size, num_in)
-                if pair is None
-                else (pair[1] if pair[0] is None else pair[1] @ pair[0]).to(weight)
-                for pair, size in zip(pairs, sizes, strict=True)
-            ]
-            return cls(None, laid_out(torch.cat(whole).t()).t())
-        lows = [pair[0].to(weight) for pair in pairs if pair is not None and pair[0] is not None]
+        if is_whole(pairs, weight):
+            return cls(None, _stored(whole(pairs, sizes, weight), weight))
+        lows = [pair[0] for pair in pairs if pair is not None and pair[0] is not None]
         blocks = [
-            weight.new_zeros(size, 0) if pair is None else pair[1].to(weight)
+            weight.new_zeros(size, 0) if pair is None else pair[1]
             for pair, size in zip(pairs, sizes, strict=True)
         ]
         if missing := -sum(map(len, lows)) % _WHOLE:
-            lows.append(weight.new_zeros(missing, num_in))
+            lows.append(weight.new_zeros(missing, weight.shape[1]))
             blocks.append(weight.new_zeros(0, missing))
         high = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-        return cls(*(laid_out(part.t()).t() for part in (torch.cat(lows), high)))
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the factors."""
-        return self.high.nbytes + (0 if self.low is None else self.low.nbytes)
+        return cls(_stored(torch.cat(lows), weight), _stored(high, weight))
 
     def rows(self, x: Tensor) -> Tensor:
         """Return ``B A x`` ``[…, out]`` of rows ``[…, in]``."""
         return products.product(x if self.low is None else products.product(x, self.low), self.high)
+
+
+def merged(pairs: Sequence[Factors | None], sizes: Sequence[int], weight: Tensor) -> Tensor:
+    """Return ``W + B A`` ``[sum out, in]``, added in the factors' precision (see `Delta.of`)."""
+    delta = whole(pairs, sizes, weight)
+    return _stored(weight.to(delta.dtype) + delta, weight)
+
+
+def _stored(part: Tensor, weight: Tensor) -> Tensor:
+    return laid_out(part.to(weight).t()).t()

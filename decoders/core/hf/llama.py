@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import join
 from decoders.core.adapter.late_slots import LateSlots
-from decoders.core.adapter.low_rank import Delta
+from decoders.core.adapter.low_rank import Delta, Factors, is_whole, merged
 from decoders.core.hf.attention import Masks, attend
-from decoders.core.products import gated_product, product
+from decoders.core.products import gated_product, product, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -89,11 +89,15 @@ class Cache(Protocol):
         """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""
 
 
+Change = Delta | Tensor | None
+"""What an adapter changes of a product: a low-rank delta, or the whole weight ``[out, in]``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """An adapter's deltas by layer and product, added where `rows` ``[B, N, 1]`` is 1, not 0."""
+    """An adapter's changes by layer and product, and the gate ``[B, N, 1]`` of rows: 1 or 0."""
 
-    deltas: Sequence[Sequence[Delta | None]]
+    changes: Sequence[Sequence[Change]]
     rows: Tensor
 
 
@@ -223,12 +227,12 @@ def _layer(
     """Run a decoder layer: attention, then a gated MLP, both after a norm and added to the rows."""
     layer = weights.layers[number]
     mask = masks[layer.kind] if isinstance(masks, dict) else masks
-    deltas = gate.deltas[number] if gate is not None else (None,) * 4
+    changes = gate.changes[number] if gate is not None else (None,) * 4
     slots = gate.rows if gate is not None else None
     num_heads, num_shared = weights.num_heads, weights.num_shared
 
     inputs = norm(rows, layer.attention_norm, weights.epsilon)
-    states = linear(inputs, layer.attention, deltas[0], slots)
+    states = linear(inputs, layer.attention, changes[0], slots)
     heads = states.view(*states.shape[:2], num_heads + 2 * num_shared, -1).transpose(1, 2)
     turned, value = heads.split((num_heads + num_shared, num_shared), 1)  # type: ignore[no-untyped-call]
     if layer.query_norm is not None and layer.key_norm is not None:
@@ -238,11 +242,11 @@ def _layer(
     query, key = rotated(turned, turn).split((num_heads, num_shared), 1)  # type: ignore[no-untyped-call]
     keys, values = cache.update(key, value, number)
     mixed = attend(query, keys, values, mask, weights.scale)
-    rows = rows + linear(mixed.flatten(2), layer.attention_out, deltas[1], slots)
+    rows = rows + linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
 
     inputs = norm(rows, layer.feed_norm, weights.epsilon)
-    swish, up = linear(inputs, layer.feed, deltas[2], slots).chunk(2, -1)
-    return rows + linear(weights.activation(swish) * up, layer.feed_out, deltas[3], slots)
+    swish, up = linear(inputs, layer.feed, changes[2], slots).chunk(2, -1)
+    return rows + linear(weights.activation(swish) * up, layer.feed_out, changes[3], slots)
 
 
 def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -260,22 +264,24 @@ def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
     return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
 
-def linear(rows: Tensor, part: Linear, delta: Delta | None, slots: Tensor | None) -> Tensor:
-    """Return rows times a weight, plus a delta where `slots` ``[B, N, 1]`` is 1."""
-    if delta is None or slots is None:
+def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> Tensor:
+    """Return rows times a weight, or times a changed one where `slots` ``[B, N, 1]`` is 1."""
+    if change is None or slots is None:
         return product(rows, part.weight, part.bias)
-    out = gated_product(rows, part.weight, delta.low, delta.high, slots)
+    if isinstance(change, Tensor):
+        out = switched_product(rows, part.weight, change, slots)
+    else:
+        out = gated_product(rows, part.weight, change.low, change.high, slots)
     return out if part.bias is None else out + part.bias
 
 
-def join_deltas(
-    weights: Weights, factors: Mapping[str, tuple[Tensor | None, Tensor]]
-) -> list[list[Delta | None]]:
+def join_deltas(weights: Weights, factors: Mapping[str, Factors]) -> list[list[Change]]:
     """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` by layer and product."""
-    return [
-        [
-            Delta.of([factors.get(name) for name in part.names], part.sizes, part.weight)
-            for part in layer.linears
-        ]
-        for layer in weights.layers
-    ]
+
+    def change(part: Linear) -> Change:
+        pairs = [factors.get(name) for name in part.names]
+        if any(pairs) and is_whole(pairs, part.weight):
+            return merged(pairs, part.sizes, part.weight)
+        return Delta.of(pairs, part.sizes, part.weight)
+
+    return [[change(part) for part in layer.linears] for layer in weights.layers]

@@ -4,6 +4,7 @@ Letters: B sequences, N rows of a sequence, V vocabulary.
 """
 
 import functools
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,7 +104,7 @@ class Case:
             ]
 
     @property
-    def flat_deltas(self) -> list[Delta | None]:
+    def flat_deltas(self) -> list[Any]:
         if self.weights is None:
             return self.deltas
         return [delta for layer in self.deltas for delta in layer]
@@ -141,15 +142,15 @@ def name(request):
 
 
 @pytest.fixture(params=WAYS, ids="-".join)
-def way(request):
-    return request.param
+def case_of(request) -> Callable[..., Case]:
+    return functools.partial(Case, *request.param)
 
 
 @pytest.mark.parametrize("rank", [RANK, HIGH, None])
-def test_gated_rows_equal_lora_by_hand(way, rank):
-    case = Case(*way, rank=rank)
-    lows = {delta.low is None for delta in case.flat_deltas if delta is not None}
-    assert lows == {rank != RANK}, "the factors are multiplied if that costs less"
+def test_gated_rows_equal_lora_by_hand(case_of, rank):
+    case = case_of(rank=rank)
+    wholes = {isinstance(each, Tensor) or each.low is None for each in case.flat_deltas}
+    assert wholes == {rank != RANK}, "the factors are multiplied if that costs less"
     base = logits(case.plain, IDS)
     close(case.run(IDS, None), base)
     for first in (FIRST, 0, 9):
@@ -161,8 +162,8 @@ def test_gated_rows_equal_lora_by_hand(way, rank):
 
 
 @pytest.mark.parametrize("rank", [RANK, HIGH])
-def test_base_rows_are_bit_exact_with_the_model_alone(way, rank):
-    case = Case(*way, rank=rank)
+def test_base_rows_are_bit_exact_with_the_model_alone(case_of, rank):
+    case = case_of(rank=rank)
     tail = case.run(IDS[:1], TAIL)
     assert torch.equal(tail[:, :FIRST], case.run(IDS[:1], None)[:, :FIRST])
     scattered = case.run(IDS, SLOTS)
@@ -172,8 +173,8 @@ def test_base_rows_are_bit_exact_with_the_model_alone(way, rank):
 
 
 @pytest.mark.parametrize("rank", [RANK, HIGH])
-def test_base_rows_do_not_change_by_one_bit_with_the_adapter(way, rank):
-    one, other = Case(*way, seed=0, rank=rank), Case(*way, seed=1, rank=rank)
+def test_base_rows_do_not_change_by_one_bit_with_the_adapter(case_of, rank):
+    one, other = case_of(seed=0, rank=rank), case_of(seed=1, rank=rank)
     tails = [case.run(IDS[:1], TAIL) for case in (one, other)]
     assert torch.equal(tails[0][:, :FIRST], tails[1][:, :FIRST])
     assert (tails[0] - tails[1])[:, FIRST:].abs().max() > 0.1
@@ -183,11 +184,11 @@ def test_base_rows_do_not_change_by_one_bit_with_the_adapter(way, rank):
     assert (both[0] - both[1])[~unmoved].abs().max() > 0.1
 
 
-def test_base_rows_do_not_change_by_one_bit_with_the_slots_inputs(way):
+def test_base_rows_do_not_change_by_one_bit_with_the_slots_inputs(case_of):
     changed = IDS[:1].clone()
     changed[:, FIRST:] = (changed[:, FIRST:] + 7) % VOCAB
     for rank in (RANK, HIGH):
-        case = Case(*way, rank=rank)
+        case = case_of(rank=rank)
         assert torch.equal(*(case.run(ids, TAIL)[:, :FIRST] for ids in (IDS[:1], changed)))
 
 
@@ -261,8 +262,6 @@ def test_deltas_follow_the_base_layers_orientation(name, rank):
         x = torch.randn(4, layer.shape[0], generator=torch.Generator().manual_seed(index))
         whole = high if low is None else high @ low
         close(delta.rows(x), x @ whole.T)
-        factors = [part for part in (delta.low, delta.high) if part is not None]
-        assert delta.num_bytes == sum(4 * part.numel() for part in factors)
 
 
 @pytest.mark.parametrize("kind", ["own", "modules"])
@@ -303,8 +302,26 @@ def test_factors_are_multiplied_in_their_precision_before_the_cast():
         assert torch.equal(delta.high, (high @ low).bfloat16())
 
 
-def test_ranks_of_layers_that_share_an_input_are_filled_up_to_whole_vectors(way):
-    case = Case(*way)
+@pytest.mark.parametrize("rank", [HIGH, None])
+def test_whole_weights_of_our_own_forward_are_added_in_float32_before_the_cast(rank):
+    module = fresh("llama").to(torch.bfloat16)
+    factors, layers = factors_of(module, rank=rank), linear_layers(module)
+    weights = llama.join_weights(module)
+    assert weights is not None
+    joined = llama.join_deltas(weights, factors)
+    for layer, changes in zip(weights.layers, joined, strict=True):
+        for part, change in zip(layer.linears, changes, strict=True):
+            expected = []
+            for path in part.names:
+                low, high = factors[path]
+                weight: Any = layers[path].weight
+                expected.append((weight.float() + (high if low is None else high @ low)).bfloat16())
+            assert isinstance(change, Tensor)
+            assert torch.equal(change, torch.cat(expected))
+
+
+def test_ranks_of_layers_that_share_an_input_are_filled_up_to_whole_vectors(case_of):
+    case = case_of()
     for delta in case.flat_deltas:
         assert delta is not None
         assert delta.low is not None
@@ -325,7 +342,9 @@ def test_factors_and_joined_weights_lie_as_a_cpu_multiplies_few_rows_fastest(dty
     factors = factors_of(module)
     weights = llama.join_weights(module)
     assert weights is not None
-    deltas = [delta for layer in llama.join_deltas(weights, factors) for delta in layer]
+    deltas: list[Any] = []
+    for layer in llama.join_deltas(weights, factors):
+        deltas += layer
     parts = [part.weight for layer in weights.layers for part in layer.linears]
     for delta in deltas:
         assert delta is not None
@@ -392,4 +411,11 @@ def test_bytes_of_an_attached_adapter_are_those_of_what_it_multiplies_by(name, r
     deltas: Any = attached.deltas
     flat = [delta for layer in deltas for delta in layer] if name == "llama-gqa" else deltas
     embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
-    assert model.adapter_bytes("ptp") == embedding + sum(delta.num_bytes for delta in flat)
+    parts = [
+        part for each in flat for part in ([each] if isinstance(each, Tensor) else parts_of(each))
+    ]
+    assert model.adapter_bytes("ptp") == embedding + sum(part.nbytes for part in parts)
+
+
+def parts_of(delta: Delta) -> list[Tensor]:
+    return [part for part in (delta.low, delta.high) if part is not None]

@@ -1,13 +1,17 @@
 """Attention of shared heads as one product: transformers' own numbers, and how it is computed."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental import _config as _untyped_config
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from decoders.core.hf.attention import GROUPED_ROWS, attend
 from tests.pretended_cuda import PretendedCuda, place
 
+_config: Any = _untyped_config
 SCALE = 0.3
 HEADS = [(6, 2), (4, 4), (5, 1)]
 
@@ -22,12 +26,16 @@ class Layer(torch.nn.Module):
         self.num_key_value_groups = num_groups
 
 
-def states(heads: tuple[int, int], rows: int, seen: int, batch: int = 2) -> list[Tensor]:
+def states(
+    heads: tuple[int, int], rows: int, seen: int, batch: int = 2
+) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of a number of heads and of shared heads."""
     generator = torch.Generator().manual_seed(rows)
     num_heads, num_shared = heads
-    shapes = [(num_heads, rows), (num_shared, seen), (num_shared, seen)]
-    return [torch.randn(batch, *shape, 8, generator=generator) for shape in shapes]
+    query = torch.randn(batch, num_heads, rows, 8, generator=generator)
+    key = torch.randn(batch, num_shared, seen, 8, generator=generator)
+    value = torch.randn(batch, num_shared, seen, 8, generator=generator)
+    return query, key, value
 
 
 def expected(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -97,8 +105,8 @@ def test_on_a_gpu_two_products_give_the_same_numbers(
     fed = states(heads, rows, 40 if has_mask or rows == 1 else rows)
     mask = ragged(rows, 40) if has_mask else None
     with PretendedCuda():
-        placed = [place(each) for each in fed]
-        got = attend(*placed, None if mask is None else place(mask), SCALE)
+        query, key, value = (place(each) for each in fed)
+        got = attend(query, key, value, None if mask is None else place(mask), SCALE)
         assert got.device.type == "cuda"
         assert (got.cpu() - expected(*fed, mask)).abs().max() < 1e-6
 
@@ -112,7 +120,7 @@ def test_a_traced_call_has_as_many_rows_as_its_mask() -> None:
 
     query, key, _ = states((6, 2), 5, 40, batch=1)
     auto = torch.export.Dim.AUTO
-    with torch.fx.experimental._config.patch(use_duck_shape=False):
+    with _config.patch(use_duck_shape=False):
         program = torch.export.export(
             Attends(),
             (query, key, ragged(5, 40, batch=1)),

@@ -129,15 +129,14 @@ def test_a_second_turn_after_what_was_kept_of_the_first(pair: Pair) -> None:
 def variant(name: str) -> Any:
     """A module of sizes or parts that the zoo of tiny models does not have."""
     sizes: dict[str, Any] = {**SIZES, **GQA, "head_dim": 20}
+    scaled: Any = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
     made: dict[str, Any] = {
         "wide heads": lambda: LlamaForCausalLM(LlamaConfig(**sizes)),
         "relu": lambda: LlamaForCausalLM(LlamaConfig(**sizes, hidden_act="relu")),
         "one key head": lambda: LlamaForCausalLM(
             LlamaConfig(**{**sizes, "num_key_value_heads": 1})
         ),
-        "scaled rope": lambda: LlamaForCausalLM(
-            LlamaConfig(**sizes, rope_scaling={"rope_type": "linear", "factor": 4.0})
-        ),
+        "scaled rope": lambda: LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=scaled)),
         "epsilon": lambda: LlamaForCausalLM(LlamaConfig(**sizes, rms_norm_eps=0.3)),
         "biased qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**sizes, attention_bias=True)),
     }

@@ -130,6 +130,22 @@ def test_open_rows_also_get_a_low_rank_delta(
     assert error < 2 * CLOSE[dtype]
 
 
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize(
+    ("num_rows", "open_rows"),
+    [(9, range(3, 9)), (1, range(1)), (4, range(0)), (6, range(6)), (30, (2, 9, 10, 15))],
+)
+def test_open_rows_are_multiplied_by_the_other_weight(
+    dtype: torch.dtype, num_rows: int, open_rows: Sequence[int]
+) -> None:
+    x, weight = drawn(1, num_rows, 64, dtype=dtype), drawn(48, 64, dtype=dtype)
+    other, gate = drawn(48, 65, dtype=dtype)[:, 1:].contiguous(), torch.zeros(num_rows, 1)
+    gate[list(open_rows)] = 1
+    found = torch.ops.decoders.switched_product(x, weight, other, gate, 256)
+    plain, away = (torch.ops.decoders.product(x, each, 256) for each in (weight, other))
+    assert torch.equal(found, torch.where(gate != 0, away, plain))
+
+
 class Several(nn.Module):
     """Products of all kinds: those that are not asked for by name stay as they are.
 

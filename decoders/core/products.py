@@ -125,11 +125,18 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
 
     The arguments are those of `gated_product`.
     """
-    if limit := _limit(rows):
-        operands = (rows, weight, other, gate.flatten(0, 1), limit)
+    if torch.compiler.is_exporting() and _max_rows:
+        operands = (rows, weight, other, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.switched_product(*operands)
         return out
-    return torch.where(gate != 0, product(rows, other), product(rows, weight))
+    if rows.is_cuda or torch.compiler.is_exporting():  # an index would wait for the device
+        return torch.where(gate != 0, product(rows, other), product(rows, weight))
+    flat, is_open = rows.flatten(0, 1), gate.flatten() != 0
+    out = flat.new_empty(len(flat), len(weight))
+    for used, places in ((weight, ~is_open), (other, is_open)):
+        index = places.nonzero().squeeze(1)
+        out.index_copy_(0, index, product(flat.index_select(0, index), used))
+    return out.view(*rows.shape[:-1], -1)
 
 
 def attention(

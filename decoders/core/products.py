@@ -140,17 +140,24 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float | None = None,
+    num_groups: int = 1,
 ) -> Tensor:
     """Return scaled dot-product attention ``[B, H, N, E]`` with one mask for all heads.
 
-    `mask` ``[B or 1, 1, N or a divisor of N, T]`` is additive, or bool, True: seen.
+    `mask` ``[B or 1, 1, N / num_groups, T]`` is additive, or bool, True: seen.
     """
+    if mask is not None:  # a trace then knows that both have as many rows
+        torch._check(mask.shape[2] * num_groups == query.shape[2])
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     is_half = query.dtype == torch.bfloat16 and value.shape[-1] == query.shape[-1]
     if mask is not None and is_half and _limit(query):
         out: Tensor = torch.ops.decoders.attend(query, key, value, mask, scale)
         return out
-    if mask is not None and mask.shape[2] not in (1, query.shape[2]):
-        mask = mask.repeat(1, 1, query.shape[2] // mask.shape[2], 1)
+    if mask is not None and num_groups > 1:
+        mask = mask.repeat(1, 1, num_groups, 1)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)

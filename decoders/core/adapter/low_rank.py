@@ -61,7 +61,7 @@ class Delta:
         if not any(pairs):
             return None
         if is_whole(pairs, weight):
-            return cls(None, _stored(whole(pairs, sizes, weight), weight))
+            return cls(None, _laid_out_like(whole(pairs, sizes, weight), weight))
         lows = [pair[0] for pair in pairs if pair is not None and pair[0] is not None]
         blocks = [
             weight.new_zeros(size, 0) if pair is None else pair[1]
@@ -71,7 +71,7 @@ class Delta:
             lows.append(weight.new_zeros(missing, weight.shape[1]))
             blocks.append(weight.new_zeros(0, missing))
         high = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-        return cls(_stored(torch.cat(lows), weight), _stored(high, weight))
+        return cls(_laid_out_like(torch.cat(lows), weight), _laid_out_like(high, weight))
 
     def rows(self, x: Tensor) -> Tensor:
         """Return ``B A x`` ``[…, out]`` of rows ``[…, in]``."""
@@ -81,8 +81,8 @@ class Delta:
 def merged(pairs: Sequence[Factors | None], sizes: Sequence[int], weight: Tensor) -> Tensor:
     """Return ``W + B A`` ``[sum out, in]``, added in the factors' precision (see `Delta.of`)."""
     delta = whole(pairs, sizes, weight)
-    return _stored(weight.to(delta.dtype) + delta, weight)
+    return _laid_out_like(weight.to(delta.dtype) + delta, weight)
 
 
-def _stored(part: Tensor, weight: Tensor) -> Tensor:
+def _laid_out_like(part: Tensor, weight: Tensor) -> Tensor:
     return laid_out(part.to(weight).t()).t()

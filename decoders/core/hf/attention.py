@@ -158,7 +158,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     elif on_gpu and not (rows.shape[0] * rows.shape[1] >= _PROCESSORS and rows.shape[2] >= _WIDE):
         out = _by_products(rows, key, value, mask, scale)
     else:
-        out = products.attention(rows, key, value, mask, scale)
+        out = products.attention(rows, key, value, mask, scale, num_groups)
     return out.view(query.shape).transpose(1, 2)
 
 

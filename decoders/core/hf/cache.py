@@ -117,6 +117,7 @@ class KVStore(Cache):
         self._into: Sequence[Tensor] | None = None
         self._reads: Sequence[Tensor] | None = None
         self._whole: Sequence[Tensor] = ()
+        self._announced: tuple[Tensor, Tensor] | None = None
         self._indices: list[Tensor] = []
         self._read_rows: list[Tensor] | None = None
         self._span = (0, 0)
@@ -145,12 +146,16 @@ class KVStore(Cache):
         bases = self._row_bases[row]
         self._into = self._views(bases, lambda base: base.narrow(3, start, stop - start))
         self._reads = self._views(bases, lambda base: base.narrow(3, 0, stop))
-        self._whole = self._into
+        self._whole, self._announced = self._into, None
 
     def only(self, rows: Tensor | None) -> None:
-        """Let the next layers write the first `rows` of a call announced by `at` only, or all."""
-        whole = self._whole
-        self._into = whole if rows is None else [each.narrow(2, 0, len(rows)) for each in whole]
+        """Let the next layers write `rows` of the announced call only, its first ones, or all."""
+        if self._announced is not None:
+            places, entries = self._announced
+            self._index(places, entries if rows is None else entries.index_select(1, rows))
+        else:
+            views = self._whole
+            self._into = views if rows is None else [each.narrow(2, 0, len(rows)) for each in views]
 
     def scattered(self, rows: Tensor, entries: Tensor, stop: int, first: int | None) -> None:
         """Let the next call write `entries` ``[B', N]`` of `rows` ``[B']``, and read 0 to `stop`.
@@ -159,7 +164,8 @@ class KVStore(Cache):
         """
         self.start, self.stop = 0, stop
         self._into = None
-        self._index(rows[:, None], entries)
+        self._announced = rows[:, None], entries
+        self._index(*self._announced)
         self._read_rows = None
         if first is None:
             self._read_rows = [rows.to(base.device) for base in self._bases]
@@ -175,7 +181,8 @@ class KVStore(Cache):
         """Let the next call write one entry for each of its rows ``[N]``, and read whole planes."""
         self.start, self.stop = 0, self.scrap + 1
         self._into = self._reads = self._read_rows = None
-        self._index(rows[None], entries[None])
+        self._announced = rows[None], entries[None]
+        self._index(*self._announced)
         self._span = (0, self.num_rows)
 
     def _index(self, rows: Tensor, entries: Tensor) -> None:

@@ -98,7 +98,8 @@ class Layout:
         """Lay one call out on views of the cache, with a mask only if one is needed."""
         start, num_rows = call.session.length, call.num_rows
         mask = None
-        if num_rows > 1 and (start or call.mask is not None or not self._sdpa):
+        is_plain = not start and call.mask is None and call.slots is None and self._sdpa
+        if num_rows > 1 and not is_plain:
             mask = self.masks.after(start, num_rows, call.mask)
         self.store.at(call.session.row, start, start + num_rows)
         return self._lone(call)._replace(masks=self.masks.per_kind(mask))

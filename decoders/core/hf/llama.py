@@ -83,7 +83,7 @@ class Cache(Protocol):
     """Keys and values of all layers."""
 
     def only(self, rows: Tensor | None) -> None:
-        """Expect states of some `rows` ``[P]`` of the call alone; None: of all its rows."""
+        """Expect the states of a call's first `rows` ``[P]`` only, or of all (None)."""
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
         """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""

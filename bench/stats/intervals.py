@@ -25,7 +25,8 @@ from bench.stats.times import Unit, matched
 
 CONFIDENCE = 0.95
 LEVEL = f"{CONFIDENCE:.0%}".replace("%", " %")
-"""`CONFIDENCE` as printed in tables and figures."""
+TEX_LEVEL = LEVEL.replace(" %", r"\,\%")
+"""`CONFIDENCE` as printed in tables and figures, and in LaTeX."""
 _RESAMPLES = 4999
 MIN_BOOTSTRAP = 8
 """Fewest clusters for a bootstrap: resamples of fewer cannot reach the tails."""

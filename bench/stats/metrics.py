@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.stats import counters, parallel_counters, times
 from bench.stats.cell_data import CellData, acceptance_length
-from bench.stats.intervals import Estimate, paired_speedup
+from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
 from bench.stats.metric import Gated, Heading, Metric, Paper, end, metric, metrics_of
 from bench.stats.quality import scored
 from bench.stats.units import FACTOR, JOULES, MEGABYTES, MILLISECONDS, NATS, PER_SECOND, SHARE
@@ -126,7 +126,7 @@ class SummaryRow:
         paper=Paper(
             "Speed-up",
             "speed-up over autoregressive decoding (geometric mean over prompts of paired "
-            "end-to-end time per token, 95\\,\\% t-interval over prompts, this session)",
+            f"end-to-end time per token, {TEX_LEVEL} t-interval over prompts, this session)",
         ),
     )
     speedup_low: float | None = end("speedup", "low")

@@ -110,7 +110,7 @@ def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         line = f"head is {WRONG}: it claims to be lossless but differs from ar beyond near-ties"
         made = replace(made, verdict=Regression.wrong)
         notes.insert(0, line)
-    codes = pair.base.code_of(cell), pair.head.code_of(cell)
+    codes = pair.base.cell_code(cell), pair.head.cell_code(cell)
     return replace(made, notes=tuple(notes), base_code=codes[0], head_code=codes[1])
 
 
@@ -180,14 +180,14 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
     old, new = times.timed_units(joined.base), times.timed_units(joined.head)
-    of_prompt = mean_log_ratio if pair.interleaved else log_ratio_of_medians
-    ratio = paired_speedup(old, new, of_prompt=of_prompt)
+    log_ratio = mean_log_ratio if pair.interleaved else log_ratio_of_medians
+    ratio = paired_speedup(old, new, log_ratio=log_ratio)
     if not ratio.num:
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
     is_ar = joined.base[0].decoder == BASELINE
-    over = [] if is_ar else _over_ar(joined, of_ar, measure, of_prompt)
+    over = [] if is_ar else _over_ar(joined, of_ar, measure, log_ratio)
     if not pair.interleaved:
         drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]
         drift = max(filter(drifted, drifts), default=0.0)
@@ -203,13 +203,13 @@ def _over_ar(
     joined: PairedAnswers,
     of_ar: PairedAnswers,
     time: Measure,
-    of_prompt: Callable[[Repeats], float],
+    log_ratio: Callable[[Repeats], float],
 ) -> list[Measure]:
     base, head = (
-        times.in_units_of(times.timed_units(ar), times.timed_units(records))
+        times.relative_units(times.timed_units(ar), times.timed_units(records))
         for ar, records in ((of_ar.base, joined.base), (of_ar.head, joined.head))
     )
-    ratio = paired_speedup(base, head, of_prompt=of_prompt)
+    ratio = paired_speedup(base, head, log_ratio=log_ratio)
     if ratio.value is None:
         return []
     low, high = change_interval(ratio)

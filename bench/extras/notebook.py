@@ -22,7 +22,7 @@ from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
 from bench.report.findings import Findings
 from bench.settings.config import load_config
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ class Results:
     @property
     def rows(self) -> list[SummaryRow]:
         """The rows of `summary`, typed: ``results.rows[0].speedup``."""
-        return rows_of(self.findings.summary, None)
+        return summary_rows(self.findings.summary, None)
 
     @property
     def answers(self) -> pd.DataFrame:

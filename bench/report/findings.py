@@ -27,7 +27,7 @@ from bench.stats import decompose, ends, further_tables, latency, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.quality import gold_answers, with_telling_quality
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
@@ -166,7 +166,7 @@ class Findings:
     @property
     def sentences(self) -> list[str]:
         """One sentence per decoder other than the baseline."""
-        rows = rows_of(self.judged, ALL)
+        rows = summary_rows(self.judged, ALL)
         return [conclusion.sentence(row) for row in rows if row.decoder != BASELINE]
 
     @property

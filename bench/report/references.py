@@ -19,7 +19,7 @@ from bench.records.run_folder import Run
 from bench.report.tables.table import SESSIONS, Table, TableCell, number, speed
 from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor
 
@@ -99,7 +99,7 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
             TableCell(number(row.acceptance_length)),
             *map(TableCell, (UNKNOWN, UNKNOWN)),
         )
-        for row in rows_of(summary, ALL)
+        for row in summary_rows(summary, ALL)
         if row.decoder != BASELINE
     ]
     theirs = [

@@ -31,7 +31,7 @@ _ADVICE = "state survives an answer (a module global, or a mutable attribute of 
 
 
 @dataclass
-class _Repeated:
+class _RepeatTally:
     """Pairs of answers of one decoder to one prompt: how many differ, and the first that does."""
 
     pairs: int = 0
@@ -49,26 +49,30 @@ def carried(
 ) -> tuple[str, ...]:
     """Return a line for each decoder that provably carries state between answers.
 
-    `exact` tells by cell whether rounding cannot change its tokens; missing cells are not exact.
+    Args:
+        records: the run's answers.
+        phased: answers of the second pass.
+        greedy: whether the temperature is 0.
+        exact: by cell, whether rounding cannot change its tokens; missing cells are not exact.
     """
     timed = counters.timed(records)
-    if any(len(given) > 1 for given in baseline_answers(timed, by_repeat=not greedy)):
+    if any(len(answers) > 1 for answers in baseline_answers(timed, by_repeat=not greedy)):
         return ()
-    found: defaultdict[str, _Repeated] = defaultdict(_Repeated)
+    tallies: defaultdict[str, _RepeatTally] = defaultdict(_RepeatTally)
     if greedy and len({record.repeat for record in timed}) > 1:
-        _compare_repeats(timed, exact, found)
+        _compare_repeats(timed, exact, tallies)
     for again, steps in timed_again([a for a in phased if exact.get(a.decoder)], timed):
-        mine = found[again.decoder]
-        mine.pairs += 1
+        tally = tallies[again.decoder]
+        tally.pairs += 1
         before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
         if before != (again.emitted, again.later_steps):
-            mine.unequal += 1
-            what = f"{before[1]} steps timed, then {again.later_steps}"
-            mine.example = mine.example or f"{again.prompts[0]}: {what}"
+            tally.unequal += 1
+            courses = f"{before[1]} steps timed, then {again.later_steps}"
+            tally.example = tally.example or f"{again.prompts[0]}: {courses}"
     return tuple(
         f"{cell}: {_ADVICE}: asked again with the same seed, it took another course for "
         f"{each.unequal} of {counted(each.pairs, 'repeated answer')}, e.g. {each.example}"
-        for cell, each in found.items()
+        for cell, each in tallies.items()
         if each.unequal
     )
 
@@ -86,19 +90,19 @@ def baseline_answers(
 
 
 def _compare_repeats(
-    timed: Iterable[SampleRecord], exact: Mapping[str, bool], found: dict[str, _Repeated]
+    timed: Iterable[SampleRecord], exact: Mapping[str, bool], tallies: dict[str, _RepeatTally]
 ) -> None:
     for record in timed:
-        mine, steps = found[record.decoder], record.steps
+        tally, steps = tallies[record.decoder], record.steps
         where = (record.prompt, record.batch_size, record.attempt, record.worker, record.machine)
         counters = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
         now = (record.tokens, hash(counters), sum(counters[3]))
-        before = mine.first.setdefault(where, now)
+        before = tally.first.setdefault(where, now)
         if before is now or (before[0] != now[0] and not exact.get(record.decoder)):
             continue
-        mine.pairs += 1
+        tally.pairs += 1
         if before[:2] != now[:2]:
-            mine.unequal += 1
+            tally.unequal += 1
             calls = f"{before[2]} target calls, then {now[2]}"
-            what = calls if before[0] == now[0] else "other tokens"
-            mine.example = mine.example or f"{record.prompt}: {what}"
+            difference = calls if before[0] == now[0] else "other tokens"
+            tally.example = tally.example or f"{record.prompt}: {difference}"

@@ -31,7 +31,7 @@ from bench.report.tables.conclusion import conclusion
 from bench.report.tables.setting import model_of
 from bench.report.tables.table import Table, TableCell
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import EXIT_CODES, VALID, from_here
 from bench.text import UNKNOWN, percent, portable
@@ -105,7 +105,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
 def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
     """Return the section of one run; `link` leads to the run's report, if any."""
     side = member.side
-    wrong = [r.decoder for r in rows_of(member.summary, ALL) if r.guarantee == WRONG]
+    wrong = [r.decoder for r in summary_rows(member.summary, ALL) if r.guarantee == WRONG]
     lines = [
         *(f"Reason: {line}" for line in side.reasons),
         *(f"Warning: {line}" for line in side.status.warnings),
@@ -147,7 +147,7 @@ def matrices(members: Members) -> dict[str, Table]:
     bases = "; ".join(
         f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
         for member in members
-        for rows in [[r for r in rows_of(member.summary, ALL) if r.decoder != BASELINE]]
+        for rows in [[r for r in summary_rows(member.summary, ALL) if r.decoder != BASELINE]]
     )
     made = {
         "speedup": (
@@ -176,7 +176,7 @@ def matrices(members: Members) -> dict[str, Table]:
             lambda row: TableCell(percent(row.identical_to_ar, "")),
         ),
     }
-    of = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
+    of = [{row.decoder: row for row in summary_rows(member.summary, ALL)} for member in members]
     shown = {}
     for name, (title, note, make) in made.items():
         rows = [

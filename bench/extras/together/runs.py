@@ -18,7 +18,7 @@ from bench.records.plan import BASELINE, Plan
 from bench.report.figures.runs import RunNumbers
 from bench.report.tables.setting import hardware, model_of
 from bench.stats.further_tables import Rivals, rivals
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, summarise
@@ -85,7 +85,7 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
                     raise UnavailableError(f"{line}; report each run separately")
     members = members_of(sides)
     for member in members:
-        rows = rows_of(member.summary, ALL)
+        rows = summary_rows(member.summary, ALL)
         if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
             raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
     return members

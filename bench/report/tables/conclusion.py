@@ -24,7 +24,7 @@ from bench.report.tables.table import (
 )
 from bench.stats.further_tables import Rivals
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, counted, factor, percent
 
@@ -38,7 +38,7 @@ _NO_CLAIM = {
 
 def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
-    rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != BASELINE]
     failed = [row for row in rows if row.errors]
     others = [row for row in rows if is_number(row.speedup) and row not in failed]
     ahead = leaders(summary, pairs)
@@ -49,7 +49,7 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
             text = f"{best.decoder}, {what}, is {_times(best)}"
             if is_number(best.quality):
                 text += f" at quality {percent(best.quality, '')} %"
-                for row in rows_of(summary, ALL):
+                for row in summary_rows(summary, ALL):
                     if row.decoder == BASELINE and is_number(row.quality):
                         text += f" ({BASELINE}: {percent(row.quality, '')} %)"
             if (lost := best.nll_over_ar) is not None:
@@ -87,7 +87,7 @@ def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
     """
     rows = [
         row
-        for row in rows_of(summary, ALL)
+        for row in summary_rows(summary, ALL)
         if row.decoder != BASELINE
         and is_number(row.speedup)
         and not row.errors
@@ -176,7 +176,9 @@ def sentence(row: SummaryRow) -> str:
 
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     """Name the run's primary comparison, and count the exploratory comparisons."""
-    rows = [r for r in rows_of(summary, None) if r.decoder != BASELINE and r.speedup is not None]
+    rows = [
+        r for r in summary_rows(summary, None) if r.decoder != BASELINE and r.speedup is not None
+    ]
     there = any(row.decoder == primary and row.family == ALL for row in rows)
     num = len(rows) - there
     named = "No primary comparison was named"
@@ -195,7 +197,7 @@ def resolution(summary: pd.DataFrame) -> str:
     ``sqrt(high / low)``: around a smaller speed-up, an interval of this width contains 1. For a
     quality, the smallest difference is the half-width of the interval, in points.
     """
-    rows = rows_of(without_wrong(summary), ALL)
+    rows = summary_rows(without_wrong(summary), ALL)
     speeds = {row: width for row in rows if (width := speed_width(row)) is not None}
     qualities = {row: width for row in rows if (width := quality_width(row)) is not None}
     units = "prompts" if all(row.batch_size in (None, 1) for row in rows) else "groups of prompts"

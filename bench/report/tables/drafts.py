@@ -21,7 +21,7 @@ from bench.report.tables.table import (
 )
 from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.text import percent
 
@@ -97,7 +97,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     )
     rows = [
         row
-        for row in rows_of(summary, ALL)
+        for row in summary_rows(summary, ALL)
         if is_number(row.cold_rounds) or is_number(row.passes_per_block)
     ]
     return Table.of("Rounds and passes", note, _ROUNDS, rows)

@@ -23,7 +23,7 @@ from bench.report.tables.table import (
 )
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metric import Heading, Metric
-from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, rows_of
+from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.units import FACTOR
 from bench.text import counted
@@ -103,7 +103,7 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"Model: {model}. Verdict of the run: {verdict}."
     )
     columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
-    table = Table.made("All families", note, columns, sorted(rows_of(summary, ALL), key=_rank))
+    table = Table.made("All families", note, columns, sorted(summary_rows(summary, ALL), key=_rank))
     folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
     return replace(table, folded=frozenset(folded))
 
@@ -116,7 +116,7 @@ def _rank(row: SummaryRow) -> tuple[bool, int, float]:
 def bases(summary: pd.DataFrame) -> str:
     """Describe the samples of all rows, each with its decoders if there are several."""
     sharing: dict[str, list[str]] = {}
-    for row in rows_of(summary, ALL):
+    for row in summary_rows(summary, ALL):
         sharing.setdefault(basis(row), []).append(row.decoder)
     several = len(sharing) > 1
     each = [f"{text} ({', '.join(names)})" if several else text for text, names in sharing.items()]
@@ -143,7 +143,7 @@ def basis(row: SummaryRow) -> str:
 
 def entropies(summary: pd.DataFrame) -> dict[str, float]:
     """Return the known mean entropies of ar's next token along its answers, by family, in nats."""
-    rows = [row for row in rows_of(summary, None) if row.decoder == BASELINE]
+    rows = [row for row in summary_rows(summary, None) if row.decoder == BASELINE]
     return {row.family: row.base_entropy for row in rows if row.base_entropy is not None}
 
 

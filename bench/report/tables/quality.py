@@ -23,7 +23,7 @@ from bench.report.tables.table import (
 from bench.stats.ceilings import holds, mean_ceiling, on_lists
 from bench.stats.counters import group_by
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.parallel_counters import (
     LOOP_EXCESS,
     LOOP_SHARE,
@@ -60,7 +60,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
     Only existing answers are scored, so a decoder that fails on hard prompts looks better.
     """
     scored: dict[str, dict[str, int]] = {}
-    for row in rows_of(summary[summary["family"] != ALL], None):
+    for row in summary_rows(summary[summary["family"] != ALL], None):
         counts = scored.setdefault(row.decoder, {})
         if is_number(row.quality):
             counts[row.family] = row.quality_prompts or 0
@@ -93,7 +93,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
 def telling(summary: pd.DataFrame) -> str:
     """Name the families whose mean is the quality over all; empty if it is that of all."""
     of_ar = summary[summary["decoder"].eq(BASELINE) & summary["family"].ne(ALL)]
-    rows = [row for row in rows_of(of_ar, None) if row.quality is not None]
+    rows = [row for row in summary_rows(of_ar, None) if row.quality is not None]
     kept = [row.family for row in rows if row.quality_tells is not False]
     if len(kept) == len(rows):
         return ""
@@ -123,7 +123,7 @@ def agreement(summary: pd.DataFrame) -> Table | None:
 
 def lost_quality(summary: pd.DataFrame) -> Table | None:
     """Make the table of the quality lost against ar, in points and relative to ar."""
-    rows = rows_of(summary, None)
+    rows = summary_rows(summary, None)
     baseline = {
         r.family: r.quality for r in rows if r.decoder == BASELINE and r.quality_tells is not False
     }
@@ -161,7 +161,7 @@ def repetition(summary: pd.DataFrame) -> Table | None:
 
 def looping(summary: pd.DataFrame) -> list[str]:
     """Name decoders whose answers loop, because loops are easy to draft."""
-    lines, rows = [], rows_of(summary, ALL)
+    lines, rows = [], summary_rows(summary, ALL)
     of_ar = next((row.repeated_trigrams for row in rows if row.decoder == BASELINE), None)
     for row in rows:
         if row.loops and row.repeated_trigrams is not None:
@@ -224,7 +224,7 @@ def area(summary: pd.DataFrame) -> Table | None:
         return None
     areas: dict[tuple[str, str], TableCell | str] = {}
     for family in scored["family"].unique():
-        rows = {row.decoder: row for row in rows_of(scored, str(family))}
+        rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
         for method, cells in methods.items():
             points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]

@@ -24,7 +24,7 @@ from bench.report.tables.table import (
 )
 from bench.stats.further_tables import Rivals
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.speedups import PRECISION, Speedups
 from bench.stats.summary import ALL
 from bench.stats.workers import Part
@@ -78,7 +78,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
         "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
         f"interval to {_WITHIN}. {SESSIONS}"
     )
-    rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != BASELINE]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
     if table is None:
         return None
@@ -87,7 +87,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
         estimated(second_arm.geometric),
         estimated(second_arm.totals),
         estimated(second_arm.specbench),
-        number(second_arm.needed, ".0f"),
+        number(second_arm.more_prompts, ".0f"),
     )
     return replace(table, rows=(*table.rows, tuple(map(TableCell, texts))))
 
@@ -121,7 +121,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
         )
         cell = partial(speed, column=column)
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
-    floors = {row.family: TableCell(estimated(row.floor)) for row in rows_of(summary, None)}
+    floors = {row.family: TableCell(estimated(row.floor)) for row in summary_rows(summary, None)}
     cells = (floors.get(family, TableCell(UNKNOWN)) for family in tables[0].headings[1:])
     last = (TableCell(f"{SECOND_BASELINE} (A/A)"), *cells)
     return [replace(tables[0], rows=(*tables[0].rows, last)), *tables[1:]]
@@ -129,7 +129,9 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
 
 def needs(summary: pd.DataFrame) -> str:
     """State how many more prompts the wide intervals need, widest first; empty if none is wide."""
-    wide = {row.decoder: row.prompts_needed for row in rows_of(summary, ALL) if row.prompts_needed}
+    wide = {
+        row.decoder: row.prompts_needed for row in summary_rows(summary, ALL) if row.prompts_needed
+    }
     if not wide:
         return ""
     first, *others = sorted(wide, key=lambda decoder: -wide[decoder])

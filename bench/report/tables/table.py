@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_DISTRIBUTION, WRONG
 from bench.stats.intervals import Estimate
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, csv_value, factor, markdown, percent
 
@@ -203,7 +203,7 @@ def by_family(
     summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell | str]
 ) -> Table:
     """Make a table with a row per decoder, and a column per family and for `all`."""
-    cells = {(row.decoder, row.family): make(row) for row in rows_of(summary, None)}
+    cells = {(row.decoder, row.family): make(row) for row in summary_rows(summary, None)}
     return of_cells(cells, title, note)
 
 

@@ -20,7 +20,7 @@ from bench.extras.together.runs import (
 )
 from bench.report.figures.runs import decoders_of
 from bench.report.tables.setting import model_of
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
 
@@ -172,7 +172,7 @@ def test_a_decoder_stands_where_its_weakest_guarantee_puts_it(synthetic_run: Wri
 def test_the_floor_beside_a_row_is_that_of_the_run(synthetic_run: Write) -> None:
     run = synthetic_run(name="run")
     ((member,)) = load_members([str(run)], run)
-    floor = rows_of(member.summary, ALL)[0].floor
+    floor = summary_rows(member.summary, ALL)[0].floor
     assert floor.value == pytest.approx(member.floor.value)
     assert (floor.low, floor.high) == pytest.approx((member.floor.low, member.floor.high))
     assert floor.low is not None

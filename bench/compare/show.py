@@ -58,7 +58,7 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
     }
     base = _at(comparison.base, comparison.base_code)
     title = f"{_at(comparison.head, comparison.head_code)} against {base}: {comparison.verdict}"
-    return Table.made(title, _note(comparison), columns, comparison.cells)
+    return Table.from_rows(title, _note(comparison), columns, comparison.cells)
 
 
 def heading_of(measure: str) -> str:

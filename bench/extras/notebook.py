@@ -74,7 +74,7 @@ class Results:
         """The figures of the report, by name."""
         from bench.report.figures.gallery import draw_all
 
-        return {name: Drawing(*parts) for name, parts in draw_all(self.findings).drawn.items()}
+        return {name: Drawing(*parts) for name, parts in draw_all(self.findings).plots.items()}
 
     def _repr_html_(self) -> str:
         notes = (*self.findings.caveats, self.findings.headline.note)

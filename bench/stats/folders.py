@@ -17,9 +17,7 @@ def run_verdict(folder: Path, status: RunStatus | None) -> str:
 
     `status` is None if it cannot be read.
     """
-    if status is None or lost_plan(folder):
-        return DAMAGED
-    if count_records(folder) < (status.num_records or 0):
+    if status is None or lost_plan(folder) or count_records(folder) < (status.num_records or 0):
         return DAMAGED
     if status.verdict not in (None, VALID):
         return str(status.verdict)

@@ -66,9 +66,9 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
             units.append(answer_unit(record))
             named.append((record.conversation, record.prompt_hash))
     for group in groups.values():
+        units.append(_group_unit(group))
         hashes = "|".join(sorted(record.prompt_hash for record in group))
-        named.append((_group_key(group), hashes.strip("|")))
-    units.extend(_group_unit(group) for group in groups.values())
+        named.append((units[-1].key, hashes.strip("|")))
     clusters = joined(named)
     units = [replace(unit, cluster=clusters[unit.cluster]) for unit in units]
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
@@ -104,12 +104,8 @@ def answer_unit(record: SampleRecord) -> Unit:
     )
 
 
-def _group_key(group: Sequence[SampleRecord]) -> str:
-    return "|".join(sorted(record.prompt for record in group))
-
-
 def _group_unit(group: Sequence[SampleRecord]) -> Unit:
-    key = _group_key(group)
+    key = "|".join(sorted(record.prompt for record in group))
     families = {record.family for record in group}
     tokens = Tally.pool(group).emitted
     return Unit(

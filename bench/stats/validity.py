@@ -137,7 +137,7 @@ def judge(run: Run) -> RunStatus:
         ),
         num_errors=len(errors),
         num_blocks=len(attempts),
-        num_loaded_blocks=_num_loaded(cores),
+        num_loaded_blocks=sum(used > MAX_OTHER_CORES for used in cores),
         max_other_cores=max(cores, default=None),
         drift=drift,
         num_graphs=sum(line["graphs"] for line in compiled) if compiled else None,
@@ -335,15 +335,11 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _num_loaded(cores: Iterable[float]) -> int:
-    return sum(used > MAX_OTHER_CORES for used in cores)
-
-
 def _noise_warnings(
     loads: Sequence[Mapping[str, Any]], cores: Sequence[float], drift: float | None
 ) -> list[str]:
     warnings = []
-    if num_loaded := _num_loaded(cores):
+    if num_loaded := sum(used > MAX_OTHER_CORES for used in cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
             f"{len(loads)} blocks (up to {max(cores):.1f}): times are noisy"

@@ -105,7 +105,7 @@ def _facts(findings: Findings) -> list[_Facts]:
             parts=made.get(row.decoder),
             drafted=ratio(tally.depth, tally.later_steps) or None,
         )
-        for row in summary_rows(findings.judged, ALL)
+        for row in summary_rows(findings.report_summary, ALL)
         for tally in [Tally.pool(timed(answers.get(row.decoder, ())))]
     ]
 

@@ -20,10 +20,10 @@ from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.figures.runs import decoders_of
+from bench.report.figures.runs import ordered_decoders
 from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
-from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.setting import describe_model, hardware
 from bench.report.tables.table import interval
 from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
@@ -45,7 +45,7 @@ def write_paper(
         BenchError: a label names no decoder of the runs (exit 2), or the files cannot be written
             (1).
     """
-    there = decoders_of(members)
+    there = ordered_decoders(members)
     for name in layout.labels:
         if name not in there:
             runs = " and ".join(member.name for member in members)
@@ -150,7 +150,7 @@ def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
 
 def _setting(members: Sequence[NamedRun]) -> str:
     """Name the model, prompts, sampling and machine; by run where the runs differ."""
-    each = [[model_of(member.side), *_conditions(member)] for member in members]
+    each = [[describe_model(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
     if len(members) == 1:
         text = f"Decoders of {', '.join(common)}"

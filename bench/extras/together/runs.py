@@ -16,7 +16,7 @@ import pandas as pd
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.records.plan import BASELINE, Plan
 from bench.report.figures.runs import RunNumbers
-from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.setting import describe_model, hardware
 from bench.stats.further_tables import Rivals, rivals
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
@@ -98,7 +98,7 @@ def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
         name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})"
         for i, name in enumerate(names)
     ]
-    models = [model_of(side) for side in sides]
+    models = [describe_model(side) for side in sides]
     labels = models if len(set(models)) == len(models) else runs
     renamed = disambiguate_names(sides)
     return [_named(*each) for each in zip(sides, runs, labels, renamed, strict=True)]
@@ -168,7 +168,7 @@ def identity(side: RunSnapshot) -> dict[str, str]:
     env, config = side.env, side.config
     adapters = (env.models.adapters or {}).items()
     facts: dict[str, object] = {
-        "model": model_of(side),
+        "model": describe_model(side),
         **{f"{role} weights": _short(env.models.weights_of(role)) for role in ("target", "draft")},
         **{f"{name} adapter": _short(known.weights_sha256) for name, known in adapters},
         **{key.replace("_", " "): config.get(key) for key in _SETTINGS},

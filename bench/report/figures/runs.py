@@ -27,7 +27,7 @@ class RunNumbers:
     floor: Estimate
 
 
-def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
+def ordered_decoders(members: Sequence[RunNumbers]) -> list[str]:
     """Return all decoders: the baseline first, then by guarantee, then in the runs' order."""
     ranks: dict[str, int] = {}
     for member in members:

@@ -25,7 +25,7 @@ from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.text import percent
 
-_MOST_POSITIONS = 16
+_MAX_POSITIONS = 16
 _ROUNDS: Columns = {
     "decoder": lambda r: r.decoder,
     "tokens per forward": lambda r: number(r.tpf),
@@ -43,10 +43,10 @@ _ROUNDS: Columns = {
 def acceptance(table: pd.DataFrame) -> Table | None:
     """Make the table of three kinds of acceptance by position over all families."""
     overall = table[table["family"] == ALL].astype({"position": int})
-    positions = sorted(overall["position"].unique())[:_MOST_POSITIONS]
+    positions = sorted(overall["position"].unique())[:_MAX_POSITIONS]
     rows = [
-        (decoder, kind, mine.set_index("position"))
-        for decoder, mine in overall.groupby("decoder", sort=False)
+        (decoder, kind, group.set_index("position"))
+        for decoder, group in overall.groupby("decoder", sort=False)
         for kind in ("unconditional", "joint", "conditional")
     ]
     columns: Columns = {
@@ -79,9 +79,9 @@ def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
         "accepted per step": lambda row: number(row[2]),
     }
     rows = [
-        (decoder, drafter, num / Tally.pool(timed(mine)).later_steps)
-        for decoder, mine in group_by(records, lambda record: record.decoder).items()
-        for drafter, num in sorted(accepted_by_drafter(mine).items())
+        (decoder, drafter, num / Tally.pool(timed(group)).later_steps)
+        for decoder, group in group_by(records).items()
+        for drafter, num in sorted(accepted_by_drafter(group).items())
     ]
     note = "Accepted drafts / steps after the prefill. The target adds one token to each step."
     return Table.of("Accepted drafts by drafter", note, columns, rows)
@@ -111,8 +111,8 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
         "its answers; low entropy makes drafting easy."
     )
     table = by_family(summary, "Tokens per step by family", note, step_length)
-    if not (known := entropies(summary)):
+    if not (entropy := entropies(summary)):
         return table
-    texts = (number(known.get(family), ".3g") for family in table.headings[1:])
+    texts = (number(entropy.get(family), ".3g") for family in table.headings[1:])
     first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
     return replace(table, rows=(first, *table.rows))

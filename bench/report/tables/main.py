@@ -73,13 +73,13 @@ _CELLS: Mapping[str, Callable[[SummaryRow], TableCell | str]] = {
 """Cells that other columns of the row change: brackets, and what was checked."""
 
 
-def columns_of(metrics: Mapping[str, Metric]) -> dict[str, Column]:
+def main_columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
     """Return the columns of the main table by heading, in the order of their ranks."""
-    found = [Column(each, each.heading) for each in metrics.values() if each.heading is not None]
-    return {c.text: c for c in sorted(found, key=lambda column: column.heading.rank)}
+    columns = [Column(each, each.heading) for each in metrics.values() if each.heading is not None]
+    return {c.text: c for c in sorted(columns, key=lambda column: column.heading.rank)}
 
 
-COLUMNS: Mapping[str, Column] = columns_of(METRICS)
+COLUMNS: Mapping[str, Column] = main_columns(METRICS)
 """The main table of every report, by heading; a narrow terminal drops columns from the right."""
 
 
@@ -103,7 +103,8 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"Model: {model}. Verdict of the run: {verdict}."
     )
     columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
-    table = Table.made("All families", note, columns, sorted(summary_rows(summary, ALL), key=_rank))
+    rows = sorted(summary_rows(summary, ALL), key=_rank)
+    table = Table.from_rows("All families", note, columns, rows)
     folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
     return replace(table, folded=frozenset(folded))
 

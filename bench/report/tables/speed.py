@@ -93,7 +93,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
 
 
 def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
-    """Make the table of speed-ups between all decoders; None for fewer than two besides ar."""
+    """Make the table of speed-ups between all decoders, if there are two besides ar."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
     if sum(decoder != BASELINE for decoder in decoders) < 2:
         return None  # the main table already has all speed-ups
@@ -112,7 +112,7 @@ def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
 
 
 def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
-    """Make a table by family per estimator; the first table ends with a row of A/A floors."""
+    """Make a table by family per estimator, the first with a last row of A/A floors."""
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
         note = (
@@ -128,29 +128,29 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
 
 
 def needs(summary: pd.DataFrame) -> str:
-    """State how many more prompts the wide intervals need, widest first; empty if none is wide."""
+    """State how many more prompts the wide intervals need, widest first."""
     wide = {
         row.decoder: row.prompts_needed for row in summary_rows(summary, ALL) if row.prompts_needed
     }
     if not wide:
         return ""
-    first, *others = sorted(wide, key=lambda decoder: -wide[decoder])
-    more = "".join(f", {wide[decoder]} for {decoder}" for decoder in others)
+    first, *rest = sorted(wide, key=lambda decoder: -wide[decoder])
+    more = "".join(f", {wide[decoder]} for {decoder}" for decoder in rest)
     return f"Wide intervals: {_WITHIN} needs {wide[first]} more prompts for {first}{more}."
 
 
 def prompts_needed_note(row: SummaryRow) -> str:
-    """State how many more prompts a wide interval needs; empty if it is narrow or unknown."""
+    """State how many more prompts a wide interval needs."""
     return f"needs {row.prompts_needed} more prompts for {_WITHIN}" if row.prompts_needed else ""
 
 
 def floor_note(row: SummaryRow) -> str:
-    """State the A/A floor of one speed-up; empty if unknown."""
+    """State the A/A floor of one speed-up, if it is known."""
     return "" if row.aa_speedup is None else f"A/A {estimated(row.floor)}"
 
 
 def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table | None:
-    """Make the table of a run's workers, or of a merged run's machines; None without parts."""
+    """Make the table of a run's workers, or of a merged run's machines."""
     columns: Columns = {
         kind: lambda part: part.name,
         "node": lambda part: part.node or UNKNOWN,

@@ -33,7 +33,7 @@ _PERCENTILES = (50, 95, 99)
 
 
 def split(splits: Sequence[Split]) -> Table | None:
-    """Make the table of time by phase; None without a second pass."""
+    """Make the table of time by phase, if there was a second pass."""
 
     def share(item: Split, phase: str) -> str:
         return percent(item.shares[phase], "")
@@ -79,18 +79,18 @@ def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
     ratios = [item.against_timed for item in splits if item.against_timed is not None]
     if len(ratios) < 2 or min(ratios) <= 1 <= max(ratios):
         return []
-    which = "faster" if max(ratios) < 1 else "slower"
+    word = "faster" if max(ratios) < 1 else "slower"
     why = "the machine's speed changed in between, so shares of time hold, milliseconds do not"
     if 1 < min(ratios) <= 1 + MAX_RESIDUAL:
         why = "reading the clock costs that much, and the milliseconds above include it"
     return [
-        f"The second pass was {which} than the timed one for every decoder "
+        f"The second pass was {word} than the timed one for every decoder "
         f"({factor(min(ratios))} to {factor(max(ratios))}): {why}."
     ]
 
 
 def parts(decomposed: Sequence[Decomposition]) -> Table | None:
-    """Make the table of speed-ups split into parts; None without decompositions."""
+    """Make the table of speed-ups split into parts, if there was a second pass."""
     note = (
         "After the first token: speed-up = tokens per step / (target calls + draft + overhead). "
         "Costs are per step, in units of ar's seconds per token; overhead is sampling, scheduler "

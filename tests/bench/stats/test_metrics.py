@@ -17,7 +17,7 @@ import pytest
 
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.report.tables.main import columns_of
+from bench.report.tables.main import main_columns
 from bench.stats.cell_data import CellData
 from bench.stats.intervals import Estimate
 from bench.stats.metric import Heading, declared_metrics, end, metric
@@ -50,7 +50,7 @@ def test_a_metric_is_one_entry(record: Callable[..., SampleRecord]) -> None:
     found = compute(CellData(decoder="x", family=ALL, records=records), metrics)
     assert [found[name] for name in list(metrics)[-3:]] == [5.0, 1.0, 9.0]
     assert "emitted_per_answer" not in METRICS
-    columns = columns_of(metrics)
+    columns = main_columns(metrics)
     assert list(columns).index("tokens of an answer") == 5
     row = Longer(decoder="x", family=ALL, emitted_per_answer=5.0)
     assert columns["tokens of an answer"].cell(row) == "5.0"

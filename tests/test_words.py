@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (
     *("decoders", "training", "specbench_tasks", "bench/measure", "bench/extras/workers"),
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
-    *("bench/runs.py", "bench/text.py", "bench/stats", "bench/report"),
+    *("bench/runs.py", "bench/text.py", "bench/stats", "bench/report", "bench/compare"),
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 

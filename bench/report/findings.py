@@ -55,8 +55,6 @@ class Findings:
         """A title for readers: model, tasks, date."""
         return report_title(self.run)
 
-    # ------------------------------------------------------------ numbers
-
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
@@ -132,8 +130,6 @@ class Findings:
         """VALID or another verdict of `bench.stats.validity`."""
         return str(self.validity.verdict)
 
-    # ------------------------------------------------------------ tables
-
     @cached_property
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
@@ -156,8 +152,6 @@ class Findings:
         first = self.summary[self.summary["decoder"] == self.summary["decoder"].iloc[0]]
         each = [f"{f} {n}" for f, n in zip(first["family"], first[column], strict=True)]
         return f"n: {', '.join(each)}"
-
-    # ------------------------------------------------------------ sentences
 
     @property
     def conclusion(self) -> str:

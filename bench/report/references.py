@@ -86,9 +86,7 @@ def obstacles(
 
 def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Table:
     """Make the table of the run's rows above the published rows."""
-    left = []
-    if run.config.get("protocol"):
-        left = departures(run.config, len(run.plan.in_pass("timing")))
+    left = departures(run.config, len(run.plan.in_pass("timing")))
     lengths, speeds = obstacles(reference, run.config, run.env, left)
     flags = ["no" if why else "yes" for why in (speeds, lengths)]
     run_rows = [

@@ -31,7 +31,6 @@ from bench.stats.validity import DAMAGED, EXIT_CODES, VALID, from_here
 from bench.text import latex, markdown
 
 SUMMARY, REPORT = "summary.csv", "report.md"
-_NUMBERS = (STORED, SUMMARY)
 
 
 def write_report(run_dir: Path, reference: str | None = None) -> Findings:
@@ -50,7 +49,11 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
         run = dataclasses.replace(run, config={**run.config, "reference": reference})
     findings = Findings(run)
     # files written earlier may be all that is left of a damaged run
-    kept = [name for name in _NUMBERS if findings.verdict == DAMAGED and (run_dir / name).exists()]
+    kept = [
+        name
+        for name in (STORED, SUMMARY)
+        if findings.verdict == DAMAGED and (run_dir / name).exists()
+    ]
     if STORED not in kept and not is_stored(run_dir):
         with replacing(run_dir / STORED) as file:
             write_samples(file, findings.run.records, findings.run.events)

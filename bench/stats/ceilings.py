@@ -67,7 +67,7 @@ def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
 
 
 def _passes(decided: Sequence[Sequence[int]], finished: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the block and the pass of every token. A step that reports passes ends its block."""
+    """Return the block, which ends where a step reports passes, and the pass of each token."""
     places: list[tuple[int, int]] = []
     block = last = 0
     for numbers, passes in zip(decided, finished, strict=True):

@@ -109,9 +109,8 @@ def metric(
 
 def end(of: str, end: Literal["low", "high"]) -> Any:
     """Declare the field with one end of a metric's interval."""
-    words = {"low": "lower", "high": "upper"}
-    formula = f"{words[end]} end of the interval of `{of}`"
-    return metric(formula, None, end_of=of, end=end)
+    word = {"low": "lower", "high": "upper"}[end]
+    return metric(f"{word} end of the interval of `{of}`", None, end_of=of, end=end)
 
 
 def declared_metrics(row: type[Any]) -> dict[str, Metric]:

@@ -98,7 +98,7 @@ def pooled(
                 num = None
             else:
                 num += min(difference.num_wrong, len(each.unequal))
-        of_all = whole.difference(num, gaps)
-        totals.append(replace(of_all, places_off=max(farthest, default=None)))
+        total = whole.difference(num, gaps)
+        totals.append(replace(total, places_off=max(farthest, default=None)))
     failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
     return tuple(with_checks(totals, failed))

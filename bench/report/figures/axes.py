@@ -56,9 +56,7 @@ def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Write decoders' names at the rows, the first on top, long ones wrapped, with marks below."""
-    names = [
-        "\n".join([*wrapped(name), *([marks[name]] if name in marks else [])]) for name in decoders
-    ]
+    names = ["\n".join(filter(None, (*wrapped(name), marks.get(name)))) for name in decoders]
     axes.set_yticks(range(len(decoders)), names)
     axes.set_ylim(len(decoders) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -104,8 +102,3 @@ def points(axis: Axis) -> None:
         FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
     )
     axis.set_major_locator(MaxNLocator(5, steps=_WHOLE))
-
-
-def dodged(index: int, count: int, width: float) -> float:
-    """Return the offset of one of `count` decoders from their middle, within +- `width`."""
-    return width * (2 * index / (count - 1) - 1) if count > 1 else 0.0

@@ -8,7 +8,6 @@ import pandas as pd
 
 from bench.records.plan import BASELINE
 from bench.report.figures.axes import (
-    dodged,
     log_ticks,
     panels,
     percents,
@@ -115,7 +114,8 @@ def entropy_figure(summary: pd.DataFrame) -> Plot | None:
         axes.axvspan(position - 0.42, position + 0.42, color=FAINT, alpha=0.25, lw=0)
     for index, decoder in enumerate(decoders):
         rows = data[data["decoder"] == decoder]
-        x = rows["family"].map(families.index) + dodged(index, len(decoders), 0.34)
+        offset = 0.34 * (2 * index / (len(decoders) - 1) - 1) if len(decoders) > 1 else 0.0
+        x = rows["family"].map(families.index) + offset
         axes.plot(x, rows["tpf"], ls="", ms=5.5, **look.marker(decoder))
     axes.axhline(1, color=GREY, lw=1)
     names = [f"{str(name).replace('_', ' ')}\n{value:.2g}" for name, value in entropy.items()]

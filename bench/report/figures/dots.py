@@ -90,8 +90,7 @@ def dots_figure(
         The figure and its data; None if no decoder has the number.
     """
     palette = palette or colours(ordered_decoders(runs))
-    panels = [(run, _ranked(run.summary, metric)) for run in runs]
-    panels = [(run, data) for run, data in panels if len(data)]
+    panels = [(run, data) for run in runs if len(data := _ranked(run.summary, metric))]
     if not panels:
         return None
     titled = len(runs) > 1
@@ -213,9 +212,8 @@ def _ranked(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
     data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[metric.column])
     if metric.neutral is not None:
         data = data[data["decoder"] != BASELINE]
-    return _lossy_last(
-        data.sort_values(metric.column, ascending=False, kind="stable"), lossy(summary)
-    )
+    data = data.sort_values(metric.column, ascending=False, kind="stable")
+    return _lossy_last(data, lossy(summary))
 
 
 def _draw(

@@ -29,8 +29,6 @@ from bench.report.findings import Findings
 from bench.report.tables.table import without_wrong
 from bench.stats.intervals import LEVEL
 
-_Draw = Callable[[Findings, pd.DataFrame], Plot | None]
-
 
 class _Entry(NamedTuple):
     """A figure: file name, caption, the reason if a run has none, and the drawing function.
@@ -42,7 +40,7 @@ class _Entry(NamedTuple):
     name: str
     caption: str
     without: str
-    draw: _Draw
+    draw: Callable[[Findings, pd.DataFrame], Plot | None]
     hollow: bool = False
 
 

@@ -43,10 +43,10 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     near the best quality and others far below, a second panel enlarges the top. Names are next to
     their points, or above the figure if there are ticks or no room.
     """
-    data = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
-    if data.empty:
+    scored = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
+    if scored.empty:
         return None
-    scored = data.reset_index(drop=True)
+    scored = scored.reset_index(drop=True)
     columns = {name: scored[name].fillna(scored[name.partition("_")[0]]) for name in _COLUMNS}
     data = scored.assign(**columns)  # a missing interval shrinks to the number
     rows = data.to_dict("records")

@@ -64,8 +64,8 @@ def viewer(run: Run) -> Viewer | None:
     answers = chosen_answers(run.records)
     if not answers:
         return None
-    names = [p.prompt for p in run.plan.prompts if p.prompt in answers]
-    names += [name for name in answers if name not in set(names)]
+    planned = (p.prompt for p in run.plan.prompts if p.prompt in answers)
+    names = list(dict.fromkeys((*planned, *answers)))
     packed = {
         name: pack(
             [answer_data(answers[name][d], order.index(d)) for d in order if d in answers[name]]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
-from bench.report.tables.speed import floor_note, prompts_needed_note
+from bench.report.tables.speed import WITHIN, floor_note
 from bench.report.tables.table import (
     guarantee_label,
     interval,
@@ -156,7 +156,8 @@ def sentence(row: SummaryRow) -> str:
         text += f": not compared with {BASELINE}"
     else:
         text += f": {speed(row).text} vs ar end to end"
-    if aside := "; ".join(filter(None, (floor_note(row), prompts_needed_note(row)))):
+    needs = f"needs {row.prompts_needed} more prompts for {WITHIN}" if row.prompts_needed else ""
+    if aside := "; ".join(filter(None, (floor_note(row), needs))):
         text += f" ({aside})"
     speedup = row.estimate("speedup")
     if speedup.low is not None and not speedup.exceeds(row.floor):

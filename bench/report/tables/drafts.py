@@ -58,8 +58,7 @@ def acceptance(table: pd.DataFrame) -> Table | None:
     def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:
         return number(row[2][row[1]].get(position), ".3f")
 
-    for position in positions:
-        columns[str(position)] = partial(probability, position=position)
+    columns |= {str(position): partial(probability, position=position) for position in positions}
     note = (
         "Unconditional: P(a step emits more than j tokens), over all steps after the prefill; 1 + "
         "its sum is the tokens per step. Conditional: P(draft j accepted | all earlier drafts "

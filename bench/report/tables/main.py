@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -103,15 +102,13 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"Model: {model}. Verdict of the run: {verdict}."
     )
     columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
-    rows = sorted(summary_rows(summary, ALL), key=_rank)
+    rows = sorted(
+        summary_rows(summary, ALL),
+        key=lambda r: (r.decoder != BASELINE, guarantee_rank(r.guarantee), -(r.speedup or 0.0)),
+    )
     table = Table.from_rows("All families", note, columns, rows)
     folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
     return replace(table, folded=frozenset(folded))
-
-
-def _rank(row: SummaryRow) -> tuple[bool, int, float]:
-    speedup = -math.inf if row.speedup is None else row.speedup
-    return row.decoder != BASELINE, guarantee_rank(row.guarantee), -speedup
 
 
 def bases(summary: pd.DataFrame) -> str:

@@ -167,9 +167,8 @@ def looping(summary: pd.DataFrame) -> list[str]:
         if row.loops and row.repeated_trigrams is not None:
             line = f"{row.decoder} loops: {100 * row.repeated_trigrams:.0f} % of its 3-grams"
             aside = "" if of_ar is None else f" (ar {100 * of_ar:.0f} %)"
-            lines.append(
-                f"{line} repeat earlier ones of the answer{aside}; loops are easy to draft."
-            )
+            line += f" repeat earlier ones of the answer{aside}; loops are easy to draft."
+            lines.append(line)
     return lines
 
 

@@ -30,7 +30,7 @@ from bench.stats.summary import ALL
 from bench.stats.workers import Part
 from bench.text import UNKNOWN, change
 
-_WITHIN = f"±{100 * PRECISION:.0f} %"
+WITHIN = f"±{100 * PRECISION:.0f} %"
 _BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
 _FAMILY_TABLES = {
     "speedup": (
@@ -52,7 +52,7 @@ _ESTIMATORS: Columns = {
     f"geometric mean [{LEVEL} t]": speed,
     f"ratio of totals [{LEVEL}]": partial(speed, column="speedup_total"),
     f"specbench_compat [{LEVEL}]": partial(speed, column="specbench_compat"),
-    f"prompts needed for {_WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
+    f"prompts needed for {WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
 }
 _PARTS = {
     "worker": (
@@ -76,7 +76,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
         "bootstraps. Ratio of totals: ar's seconds per token over all answers / the decoder's. "
         "specbench_compat: mean over questions of the decoder's tokens per second / mean of ar's, "
         "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
-        f"interval to {_WITHIN}. {SESSIONS}"
+        f"interval to {WITHIN}. {SESSIONS}"
     )
     rows = [row for row in summary_rows(summary, ALL) if row.decoder != BASELINE]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
@@ -136,12 +136,7 @@ def needs(summary: pd.DataFrame) -> str:
         return ""
     first, *rest = sorted(wide, key=lambda decoder: -wide[decoder])
     more = "".join(f", {wide[decoder]} for {decoder}" for decoder in rest)
-    return f"Wide intervals: {_WITHIN} needs {wide[first]} more prompts for {first}{more}."
-
-
-def prompts_needed_note(row: SummaryRow) -> str:
-    """State how many more prompts a wide interval needs."""
-    return f"needs {row.prompts_needed} more prompts for {_WITHIN}" if row.prompts_needed else ""
+    return f"Wide intervals: {WITHIN} needs {wide[first]} more prompts for {first}{more}."
 
 
 def floor_note(row: SummaryRow) -> str:

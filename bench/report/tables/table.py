@@ -64,7 +64,10 @@ class Table:
     @classmethod
     def from_rows(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
         """Make a table with one row per object."""
-        cells = tuple(tuple(_cell(make(row)) for make in columns.values()) for row in rows)
+        contents = [[make(row) for make in columns.values()] for row in rows]
+        cells = tuple(
+            tuple(TableCell(c) if isinstance(c, str) else c for c in row) for row in contents
+        )
         return cls(title=title, note=note, headings=tuple(columns), rows=cells)
 
     @classmethod
@@ -188,10 +191,6 @@ class Table:
 
 def _style(row: Sequence[TableCell], index: int) -> str:
     return "bold red" if row[index].bad else "bold" * row[index].bold
-
-
-def _cell(content: TableCell | str) -> TableCell:
-    return TableCell(content) if isinstance(content, str) else content
 
 
 def by_family(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (
     *("decoders", "training", "specbench_tasks", "bench/measure", "bench/extras/workers"),
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
-    *("bench/runs.py", "bench/text.py"),
+    *("bench/runs.py", "bench/text.py", "bench/stats", "bench/report", "bench/compare"),
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 
@@ -41,6 +41,7 @@ ALLOWED = {
         ["decoders/core/drafting/drafter.py"],
     ),
     "own": ("a key of a recipe's [blocks]", ["training/adapter/blocks.py"]),
+    "prompts_needed": ("a column of summary.csv", ["bench/stats/metrics.py"]),
     "shortest": ("an option of `lookup`", ["decoders/lookup.py"]),
     "stored": (
         "a key of recipes",

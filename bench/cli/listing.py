@@ -21,7 +21,7 @@ from bench.records.json_file import read_json
 from bench.records.plan import read_plan
 from bench.records.run_folder import read_config
 from bench.records.status import read_status
-from bench.stats.folders import num_records_of, run_folders, run_verdict
+from bench.stats.folders import count_records, run_folders, run_verdict
 from bench.stats.validity import VALID
 from decoders.core import registry
 from decoders.core.decoder import Decoder
@@ -151,7 +151,7 @@ def _run(folder: Path) -> Facts:
         "verdict": run_verdict(folder, status),
         **{key: str(config[key]) if config.get(key) else None for key in named},
         "decoders": [planned.cell for planned in plan.cells] if plan else [],
-        "records": num_records_of(folder),
+        "records": count_records(folder),
     }
 
 

@@ -22,7 +22,7 @@ from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
 from bench.report.findings import Findings
 from bench.settings.config import load_config
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ class Results:
     @property
     def rows(self) -> list[SummaryRow]:
         """The rows of `summary`, typed: ``results.rows[0].speedup``."""
-        return rows_of(self.findings.summary, None)
+        return summary_rows(self.findings.summary, None)
 
     @property
     def answers(self) -> pd.DataFrame:
@@ -74,7 +74,7 @@ class Results:
         """The figures of the report, by name."""
         from bench.report.figures.gallery import draw_all
 
-        return {name: Drawing(*parts) for name, parts in draw_all(self.findings).drawn.items()}
+        return {name: Drawing(*parts) for name, parts in draw_all(self.findings).plots.items()}
 
     def _repr_html_(self) -> str:
         notes = (*self.findings.caveats, self.findings.headline.note)

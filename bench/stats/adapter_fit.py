@@ -46,12 +46,12 @@ def context_warnings(
 ) -> tuple[str, ...]:
     """Return a line if texts of the run go beyond the draft model's context."""
     contexts = [(facts or {}).get("max_length") for facts in (models.target, models.draft)]
-    longest = max(prompt_lengths, default=0) + config.get("max_new_tokens", 0)
-    if None in contexts or longest <= contexts[1]:
+    max_length = max(prompt_lengths, default=0) + config.get("max_new_tokens", 0)
+    if None in contexts or max_length <= contexts[1]:
         return ()
     return (
         f"the draft model's context is {contexts[1]:,} tokens, the target's {contexts[0]:,}: texts "
-        f"of this run have up to {longest:,}, and drafts beyond the draft's context are poor",
+        f"of this run have up to {max_length:,}, and drafts beyond the draft's context are poor",
     )
 
 
@@ -77,8 +77,8 @@ def draft_warnings(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> li
     """Return a line for each lossless drafting cell without a draft, or without an accepted one."""
     drafting = {cell.cell for cell in cells if cell.drafts and cell.lossless}
     warnings = []
-    for cell, chosen in group_by(r for r in timed(records) if r.decoder in drafting).items():
-        tally = Tally.pool(chosen)
+    for cell, answers in group_by(r for r in timed(records) if r.decoder in drafting).items():
+        tally = Tally.pool(answers)
         if tally.later_steps == 0:
             continue
         if tally.drafted == 0 and tally.emitted - tally.first_emitted <= tally.later_steps:

@@ -17,9 +17,7 @@ def run_verdict(folder: Path, status: RunStatus | None) -> str:
 
     `status` is None if it cannot be read.
     """
-    if status is None or lost_plan(folder):
-        return DAMAGED
-    if num_records_of(folder) < (status.num_records or 0):
+    if status is None or lost_plan(folder) or count_records(folder) < (status.num_records or 0):
         return DAMAGED
     if status.verdict not in (None, VALID):
         return str(status.verdict)
@@ -42,7 +40,7 @@ def run_folders(parent: Path) -> list[Path]:
     )
 
 
-def num_records_of(folder: Path) -> int:
+def count_records(folder: Path) -> int:
     """Count the records of a run folder, without events and a truncated last line."""
     try:
         with (folder / SAMPLES).open("rb") as file:

@@ -23,14 +23,14 @@ from bench.report.tables.table import Columns, Table, guarantee_label, number, s
 from bench.report.tables.times import instrument_bias_note
 from bench.stats.counters import Tally, group_by, ratio, timed
 from bench.stats.decompose import (
-    MOST_RESIDUAL,
+    MAX_RESIDUAL,
     OVERHEAD,
     Decomposition,
     DraftLength,
     Split,
     draft_length,
 )
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import from_here
 from bench.text import UNKNOWN, change, counted, factor, percent
@@ -105,7 +105,7 @@ def _facts(findings: Findings) -> list[_Facts]:
             parts=made.get(row.decoder),
             drafted=ratio(tally.depth, tally.later_steps) or None,
         )
-        for row in rows_of(findings.judged, ALL)
+        for row in summary_rows(findings.report_summary, ALL)
         for tally in [Tally.pool(timed(answers.get(row.decoder, ())))]
     ]
 
@@ -185,7 +185,7 @@ def _step(facts: _Facts) -> str:
         f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
         f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
     )
-    if parts.residual is None or abs(parts.residual) <= MOST_RESIDUAL:
+    if parts.residual is None or abs(parts.residual) <= MAX_RESIDUAL:
         return text
     return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
 

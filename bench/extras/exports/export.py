@@ -30,7 +30,7 @@ from bench.records.run_folder import CONFIG
 from bench.records.status import STATUS
 from bench.records.vocabulary import VOCABULARY, answered_ids
 from bench.report.findings import Findings
-from bench.report.write import REPORT, SUMMARY, tables_of
+from bench.report.write import REPORT, SUMMARY, table_files
 from bench.stats.counters import Tally
 
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
@@ -171,7 +171,7 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     write_samples(samples, run.records, run.events)
     answered = set(map(str, answered_ids(run.records)))
     pieces = (read_json(run.path / VOCABULARY) or {}).items()
-    tables = {name: data for name, data in tables_of(findings).items() if name.endswith(".csv")}
+    tables = {name: data for name, data in table_files(findings).items() if name.endswith(".csv")}
     copied = [CONFIG, ENV, STATUS, PHASES_FILE, *(f"figures/{name}.png" for name in figures)]
     for name in copied:
         refuse_links(run.path, run.path / name)

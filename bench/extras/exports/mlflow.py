@@ -18,7 +18,7 @@ from bench.errors import BenchError, optional
 from bench.records.files import cannot_write
 from bench.report.findings import Findings
 from bench.report.tables.table import guarantee_label, without_wrong
-from bench.stats.metrics import COLUMNS, SummaryRow, rows_of
+from bench.stats.metrics import COLUMNS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import portable
 
@@ -49,7 +49,7 @@ def tracked_runs(findings: Findings) -> list[TrackedRun]:
     """Return a tracked run per decoder, in order, without WRONG decoders."""
     status = findings.run.status
     by_decoder: dict[str, list[SummaryRow]] = {}
-    for row in rows_of(without_wrong(findings.summary), None):
+    for row in summary_rows(without_wrong(findings.summary), None):
         by_decoder.setdefault(row.decoder, []).append(row)
     started, ended = _milliseconds(status.started_utc), _milliseconds(status.finished_utc)
     return [

@@ -14,7 +14,7 @@ from bench.extras.paper.layout import COLUMNS, USUAL, VENUES, Layout, packaged
 from bench.extras.together.runs import NamedRun
 from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
-from bench.stats.metrics import INTERVALS, SummaryRow, rows_of
+from bench.stats.metrics import INTERVALS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN
 from bench.text import latex as escaped
@@ -61,7 +61,7 @@ def grid(members: Sequence[NamedRun], layout: Layout, columns: Sequence[str]) ->
     """
     groups = []
     for member in members:
-        rows = rows_of(member.summary, ALL)
+        rows = summary_rows(member.summary, ALL)
         best = {
             name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
         }

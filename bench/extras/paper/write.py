@@ -20,12 +20,12 @@ from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.figures.runs import decoders_of
+from bench.report.figures.runs import ordered_decoders
 from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
-from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.setting import describe_model, hardware
 from bench.report.tables.table import interval
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID
 from bench.text import counted, factor, latex, portable
@@ -45,7 +45,7 @@ def write_paper(
         BenchError: a label names no decoder of the runs (exit 2), or the files cannot be written
             (1).
     """
-    there = decoders_of(members)
+    there = ordered_decoders(members)
     for name in layout.labels:
         if name not in there:
             runs = " and ".join(member.name for member in members)
@@ -78,7 +78,7 @@ def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
 
 def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
     """Return the caption as LaTeX: estimands, model, what is bold, and what is lossy."""
-    rows = [row for member in members for row in rows_of(member.summary, ALL)]
+    rows = [row for member in members for row in summary_rows(member.summary, ALL)]
     with_interval = made.spread - {*NEEDED}
     words = [
         COLUMNS[name].paper.caption + " with its 95\\,\\% interval" * (name in with_interval)
@@ -133,7 +133,7 @@ def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
         dict.fromkeys(
             layout.labels.get(row.decoder, row.decoder)
             for member in members
-            for row in rows_of(member.summary, ALL)
+            for row in summary_rows(member.summary, ALL)
             if row.guarantee == kind and row.decoder != BASELINE
         )
         for kind in (NO_GUARANTEE, WRONG)
@@ -150,7 +150,7 @@ def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
 
 def _setting(members: Sequence[NamedRun]) -> str:
     """Name the model, prompts, sampling and machine; by run where the runs differ."""
-    each = [[model_of(member.side), *_conditions(member)] for member in members]
+    each = [[describe_model(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
     if len(members) == 1:
         text = f"Decoders of {', '.join(common)}"
@@ -166,7 +166,7 @@ def _setting(members: Sequence[NamedRun]) -> str:
 
 
 def _conditions(member: NamedRun) -> list[str]:
-    rows, side = rows_of(member.summary, ALL), member.side
+    rows, side = summary_rows(member.summary, ALL), member.side
     config = side.config
     counts = [
         counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)

@@ -306,7 +306,7 @@ def table(found: Pool) -> Table:
     def of(decoder: str) -> Pooled:
         return found.decoders[decoder][1]
 
-    return Table.made("Pooled", _NOTE, columns, found.decoders)
+    return Table.from_rows("Pooled", _NOTE, columns, found.decoders)
 
 
 def sessions(found: Pool) -> Table:
@@ -332,4 +332,4 @@ def sessions(found: Pool) -> Table:
         "Geometric means over a session's prompts. Occasion: sessions without a pause of ten "
         "minutes between them. Drift: how much slower ar became within the session."
     )
-    return Table.made("Sessions", note, columns, found.sessions)
+    return Table.from_rows("Sessions", note, columns, found.sessions)

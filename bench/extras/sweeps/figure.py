@@ -11,7 +11,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.report.figures.axes import panels
-from bench.report.figures.canvas import Drawn, annotate, key, styled
+from bench.report.figures.canvas import Plot, annotate, key, styled
 from bench.report.figures.style import GREY, Look, colours, lossy
 from bench.stats.intervals import LEVEL
 from bench.stats.validity import VALID
@@ -101,7 +101,7 @@ def other_curves(axes: Sequence[str]) -> list[Curve]:
     ]
 
 
-def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Drawn | None:
+def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot | None:
     """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
     `frame` comes from `bench.extras.sweeps.texts.frame`. WRONG decoders are left out. Only the

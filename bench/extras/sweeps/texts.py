@@ -17,7 +17,7 @@ from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE
 from bench.report.tables.table import Columns, Table, TableCell, speed
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import COLUMNS, rows_of
+from bench.stats.metrics import COLUMNS, summary_rows
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, markdown, portable
@@ -119,7 +119,7 @@ def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
     cells = {
         point.name: {
             row.decoder: speed(row)
-            for row in rows_of(measured.loc[measured["point"] == point.name, known], ALL)
+            for row in summary_rows(measured.loc[measured["point"] == point.name, known], ALL)
         }
         for point in points
     }

@@ -22,16 +22,16 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
-from bench.report.figures.runs import decoders_of
-from bench.report.figures.style import WIDTH, interval_of
+from bench.report.figures.runs import ordered_decoders
+from bench.report.figures.style import WIDTH, interval_note
 from bench.report.page.render import render
 from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion
-from bench.report.tables.setting import model_of
+from bench.report.tables.setting import describe_model
 from bench.report.tables.table import Table, TableCell
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import EXIT_CODES, VALID, from_here
 from bench.text import UNKNOWN, percent, portable
@@ -84,7 +84,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     if drawn is not None:
         made |= canvas.figure_files("speedup", drawn)
         svg = made["figures/speedup.svg"].decode()
-        within = interval_of(pd.concat([m.summary for m in members]), "speedup", " with ")
+        within = interval_note(pd.concat([m.summary for m in members]), "speedup", " with ")
         lines = [
             f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
             f"{within and f'{within}s'}."
@@ -105,7 +105,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
 def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
     """Return the section of one run; `link` leads to the run's report, if any."""
     side = member.side
-    wrong = [r.decoder for r in rows_of(member.summary, ALL) if r.guarantee == WRONG]
+    wrong = [r.decoder for r in summary_rows(member.summary, ALL) if r.guarantee == WRONG]
     lines = [
         *(f"Reason: {line}" for line in side.reasons),
         *(f"Warning: {line}" for line in side.status.warnings),
@@ -120,7 +120,7 @@ def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
         "verdict": side.verdict,
         "conclusion": conclusion(member.summary, member.pairs),
         "headline": tables.mark_wrong(
-            main.headline(member.summary, side.verdict, model_of(side)), wrong
+            main.headline(member.summary, side.verdict, describe_model(side)), wrong
         ),
         "floor_sentence": main.floor_sentence(member.floor),
         "caveats": [portable(line) for line in lines],
@@ -147,7 +147,7 @@ def matrices(members: Members) -> dict[str, Table]:
     bases = "; ".join(
         f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
         for member in members
-        for rows in [[r for r in rows_of(member.summary, ALL) if r.decoder != BASELINE]]
+        for rows in [[r for r in summary_rows(member.summary, ALL) if r.decoder != BASELINE]]
     )
     made = {
         "speedup": (
@@ -176,12 +176,12 @@ def matrices(members: Members) -> dict[str, Table]:
             lambda row: TableCell(percent(row.identical_to_ar, "")),
         ),
     }
-    of = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
+    of = [{row.decoder: row for row in summary_rows(member.summary, ALL)} for member in members]
     shown = {}
     for name, (title, note, make) in made.items():
         rows = [
             (TableCell(_named(decoder, of)), *(_cell(each.get(decoder), make) for each in of))
-            for decoder in decoders_of(members)
+            for decoder in ordered_decoders(members)
         ]
         if any(cell.text != UNKNOWN for row in rows for cell in row[1:]):
             headings = ("decoder", *(member.label for member in members))

@@ -16,9 +16,9 @@ import pandas as pd
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.records.plan import BASELINE, Plan
 from bench.report.figures.runs import RunNumbers
-from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.setting import describe_model, hardware
 from bench.stats.further_tables import Rivals, rivals
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, summarise
@@ -85,7 +85,7 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
                     raise UnavailableError(f"{line}; report each run separately")
     members = members_of(sides)
     for member in members:
-        rows = rows_of(member.summary, ALL)
+        rows = summary_rows(member.summary, ALL)
         if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
             raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
     return members
@@ -98,7 +98,7 @@ def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
         name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})"
         for i, name in enumerate(names)
     ]
-    models = [model_of(side) for side in sides]
+    models = [describe_model(side) for side in sides]
     labels = models if len(set(models)) == len(models) else runs
     renamed = disambiguate_names(sides)
     return [_named(*each) for each in zip(sides, runs, labels, renamed, strict=True)]
@@ -168,7 +168,7 @@ def identity(side: RunSnapshot) -> dict[str, str]:
     env, config = side.env, side.config
     adapters = (env.models.adapters or {}).items()
     facts: dict[str, object] = {
-        "model": model_of(side),
+        "model": describe_model(side),
         **{f"{role} weights": _short(env.models.weights_of(role)) for role in ("target", "draft")},
         **{f"{name} adapter": _short(known.weights_sha256) for name, known in adapters},
         **{key.replace("_", " "): config.get(key) for key in _SETTINGS},

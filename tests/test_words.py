@@ -15,6 +15,7 @@ FOLDERS = (
     *("decoders", "training", "specbench_tasks", "bench/measure", "bench/extras/workers"),
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
     *("bench/runs.py", "bench/text.py"),
+    *("bench/extras/ab",),
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 
@@ -34,7 +35,10 @@ LIMITS = frozenset({"largest", "longest", "shortest", "smallest", "surest", "wid
 PREDICATES = frozenset({"are", "has", "is", "num", "was"})
 """Words after which a participle is no noun, as in `is_known`."""
 ALLOWED = {
-    "given": ("`gathering` of bench/cli passes options by it", ["training/cli.py"]),
+    "given": (
+        "bench/cli passes a verb's options by it",
+        ["training/cli.py", "bench/extras/ab/cli.py"],
+    ),
     "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
     "most": (
         "the parameter of drafters (docs/adding-a-decoder.md)",

@@ -22,8 +22,8 @@ from bench.compare.judge import Comparison
 from bench.errors import BenchError, Exit
 from bench.extras.ab.ab import run_ab
 from bench.extras.ab.checkout import PROTOCOL, Process, Tree, check_setup, checkout
-from bench.extras.ab.request import of_side
-from bench.extras.ab.worker import Worker, answer
+from bench.extras.ab.request import side_request
+from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.records.environment import Environment, environment_of
@@ -51,7 +51,7 @@ class Local(Process):
 
     def __init__(self, name: str, opener: Any, asked: list[tuple[str, str, Any]]) -> None:
         self.name, self.tree, self.asked = name, Tree(ROOT, ROOT), asked
-        self._worker, self._opener = Worker(), opener
+        self._worker, self._opener = SideWorker(), opener
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
         self.asked.append((self.name, do, arguments.get("cell")))
@@ -230,12 +230,12 @@ def test_a_decoder_whose_file_only_head_has_is_asked_of_head_alone(tmp_path: Pat
             (tree.folder / file).write_text("")
     cells = {"old.py:Mine": {}, "new.py:Mine@x": {"k": "2"}, "spec": {}, "gone.py:Mine": {}}
     config = {"decoders": cells, "limit": 3}
-    assert of_side(config, head, (base, head)) == config
+    assert side_request(config, head, (base, head)) == config
     left = {cell: cells[cell] for cell in ("old.py:Mine", "spec", "gone.py:Mine")}
-    assert of_side(config, base, (base, head)) == {"decoders": left, "limit": 3}
-    alone = of_side({"decoders": {"new.py:Mine": {}}}, base, (base, head))
+    assert side_request(config, base, (base, head)) == {"decoders": left, "limit": 3}
+    alone = side_request({"decoders": {"new.py:Mine": {}}}, base, (base, head))
     assert alone == {"decoders": {"ar": {}}}, "not the built-in ones in its place"
-    assert of_side({"limit": 3}, base, (base, head)) == {"limit": 3}
+    assert side_request({"limit": 3}, base, (base, head)) == {"limit": 3}
 
 
 # ---------------------------------------------------------------- setups and checkouts

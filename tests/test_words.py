@@ -15,7 +15,7 @@ FOLDERS = (
     *("decoders", "training", "specbench_tasks", "bench/measure", "bench/extras/workers"),
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
     *("bench/runs.py", "bench/text.py"),
-    *("bench/extras/ab",),
+    *("bench/extras/ab", "bench/extras/cost"),
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 
@@ -37,9 +37,10 @@ PREDICATES = frozenset({"are", "has", "is", "num", "was"})
 ALLOWED = {
     "given": (
         "bench/cli passes a verb's options by it",
-        ["training/cli.py", "bench/extras/ab/cli.py"],
+        ["training/cli.py", "bench/extras/ab/cli.py", "bench/extras/cost/cli.py"],
     ),
     "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
+    "longest": ("an option of `bench cost`", ["bench/extras/cost/cli.py"]),
     "most": (
         "the parameter of drafters (docs/adding-a-decoder.md)",
         ["decoders/core/drafting/drafter.py"],
@@ -50,6 +51,7 @@ ALLOWED = {
         "a key of recipes",
         ["training/adapter/recipe.py", "training/draft.py", "training/heads/recipe.py"],
     ),
+    "what": ("a key of calls.jsonl", ["bench/extras/cost/records.py"]),
 }
 """Names that stay because they are a contract: why, and where (`most`: in all of decoders/)."""
 NO_OPENINGS = re.compile(r"(Of|What|Whether)\b")

@@ -15,7 +15,7 @@ FOLDERS = (
     *("decoders", "training", "specbench_tasks", "bench/measure", "bench/extras/workers"),
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
     *("bench/runs.py", "bench/text.py"),
-    *("bench/extras/ab", "bench/extras/cost"),
+    *("bench/extras/ab", "bench/extras/cost", "bench/extras/sweeps", "bench/extras/paper"),
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 

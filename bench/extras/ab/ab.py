@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError
-from bench.extras.ab.checkout import Process, Tree, check_setup, checkout
+from bench.extras.ab.checkout import SideProcess, Tree, check_setup, checkout
 from bench.extras.ab.request import check_defaults, side_request
 from bench.machine.env import ROOT
 from bench.progress import Progress
@@ -50,7 +50,7 @@ class _AbSide:
 
     name: str
     folder: Path
-    process: Process
+    process: SideProcess
     report: dict[str, Any]
 
     @property
@@ -153,7 +153,7 @@ class _AbRun:
         with ExitStack() as stack:
             arms = []
             for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
-                process = stack.enter_context(Process(name, tree))
+                process = stack.enter_context(SideProcess(name, tree))
                 request = side_request(self.config, tree, self.trees)
                 arms.append(_AbSide(name, folder, process, process.open(request)))
             check_setup(*(environment_of(arm.report["env"], arm.name) for arm in arms))

@@ -116,7 +116,7 @@ def _git(repository: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(repository), *arguments], check=True, capture_output=True)
 
 
-class Process:
+class SideProcess:
     """A worker process in a checkout, which answers one request at a time."""
 
     def __init__(self, name: str, tree: Tree) -> None:

@@ -251,7 +251,7 @@ def time_scripted(bench: Bench) -> Lines:
 
 
 def time_invariant(bench: Bench) -> Lines:
-    """Time `ar` with and without tiles, and compare its answers with those of `spec` and batches."""
+    """Time `ar` with and without tiles, and compare answers of `spec` and batches with its own."""
     models = bench.models
     assert isinstance(models.target, HFModel)
     assert isinstance(models.draft, HFModel)

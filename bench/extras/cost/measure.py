@@ -57,7 +57,7 @@ Replayer = Callable[[Sequence[Call]], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class CostSubject:
     """A model and a machine, with the facts that the cost folder records of them.
 
     `replayer` is None if calls cannot be replayed; `facts` say why. `room_bytes` is the free memory
@@ -74,7 +74,7 @@ class Subject:
     lap: Callable[[], Load] | None = None
 
 
-def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFacts:
+def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> CostFacts:
     """Measure what is missing in `folder`, and return the facts of the whole measurement.
 
     Raises:
@@ -99,7 +99,7 @@ def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFact
     return facts
 
 
-def _begin(subject: Subject, folder: Path) -> None:
+def _begin(subject: CostSubject, folder: Path) -> None:
     """Write the plan, or check that it equals the plan that the folder was begun with."""
     before = read_facts(folder)
     if before is None:
@@ -197,7 +197,7 @@ class _Measurement:
     """Measures the grid in rounds, without everything that `calls` already holds."""
 
     def __init__(
-        self, subject: Subject, calls: Calls, writer: SampleWriter, progress: Progress
+        self, subject: CostSubject, calls: Calls, writer: SampleWriter, progress: Progress
     ) -> None:
         self._subject, self._writer, self._progress = subject, writer, progress
         self._grid, self._calls = subject.facts.grid, calls

@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from bench.errors import UnavailableError, UsageError, as_error, room_for
-from bench.extras.cost.measure import Sequences, Subject
+from bench.extras.cost.measure import CostSubject, Sequences
 from bench.extras.cost.probes import make_probes
 from bench.extras.cost.records import CallWork, CostCell, CostFacts, Grid
 from bench.machine.clock import Clock
@@ -29,8 +29,8 @@ _SMALLER = "use a smaller --dtype (bfloat16) or shape, or another --device"
 
 def open_subject(
     config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None, replay: bool = True
-) -> Subject:
-    """Load the model that `config` names or make one of a `shape`, as a `Subject`.
+) -> CostSubject:
+    """Load the model that `config` names or make one of a `shape`, as a `CostSubject`.
 
     `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
     Calls are compiled as in a run (`bench.plan.compiling`).
@@ -59,7 +59,7 @@ def open_subject(
         room = float(torch.cuda.mem_get_info(device)[0])
     on_gpu = model.device.type == "cuda"
     no_replay = (None if on_gpu else missing_compiler()) if replay else "not requested"
-    return Subject(
+    return CostSubject(
         model=model,
         facts=CostFacts(
             name=shape or config.model,

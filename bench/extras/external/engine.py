@@ -30,7 +30,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EngineAnswer:
     """The ids of an answer, and the engine's counters if it has any."""
 
     tokens: tuple[int, ...]
@@ -39,10 +39,10 @@ class Answer:
     accepted: int | None = None
 
 
-class Arm(Protocol):
+class EngineArm(Protocol):
     """An engine loaded in one mode."""
 
-    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+    def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
         """Decode at most `budget` tokens greedily after `ids`."""
 
     def close(self) -> None:
@@ -64,6 +64,6 @@ class Engine:
         """Import the engine's package or a part of it (exit 5 if it is missing)."""
         return optional(f"{self.package}{part}", self.name, f"--engine {self.name}")
 
-    def open(self, mode: str, request: Settings) -> Arm:
+    def open(self, mode: str, request: Settings) -> EngineArm:
         """Load the model for a mode."""
         raise NotImplementedError

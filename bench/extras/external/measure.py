@@ -20,7 +20,7 @@ from bench.extras.external.answers import (
     next_session,
     read_external,
 )
-from bench.extras.external.engine import Arm, Engine, Settings
+from bench.extras.external.engine import Engine, EngineArm, Settings
 from bench.machine.clock import Clock, Stopwatch
 from bench.measure.timing import warm_up_prompt
 from bench.plan.named_models import named, package_file, resolve
@@ -78,7 +78,7 @@ class _Session:
         order = random.Random(self.number)
         failures = 0
         with contextlib.ExitStack() as opened:
-            arms: list[tuple[str, Arm]] = []
+            arms: list[tuple[str, EngineArm]] = []
             for mode in modes:
                 arm = self.engine.open(mode, self.request)
                 opened.callback(arm.close)
@@ -98,7 +98,7 @@ class _Session:
                     progress.step(f"{answer.name} {prompt.name}")
         return failures
 
-    def _timed(self, mode: str, arm: Arm, prompt: Prompt) -> ExternalAnswer:
+    def _timed(self, mode: str, arm: EngineArm, prompt: Prompt) -> ExternalAnswer:
         error = given = None
         with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
             try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.errors import UnavailableError, UsageError
 from bench.extras.external.answers import ExternalAnswer
-from bench.extras.external.engine import Answer, Arm, Engine, Settings
+from bench.extras.external.engine import Engine, EngineAnswer, EngineArm, Settings
 from bench.text import UNKNOWN
 
 _DRAFTED = "vllm:spec_decode_num_draft_tokens"
@@ -44,7 +44,7 @@ class Vllm(Engine):
         )
         super().__init__({"ar": None, "lookup": lookup, **{str(k): v for k, v in given.items()}})
 
-    def open(self, mode: str, request: Settings) -> Arm:
+    def open(self, mode: str, request: Settings) -> EngineArm:
         """Start the engine for one sequence at a time, with no reuse between prompts."""
         module, config = self.module(), self.modes[mode]
         try:
@@ -68,7 +68,7 @@ class _VllmArm:
         self._module, self._model, self._request = module, model, request
         self._speculates = speculates
 
-    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+    def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
         sampling = self._module.SamplingParams(
             temperature=0.0,
             max_tokens=budget,
@@ -81,7 +81,7 @@ class _VllmArm:
         (output,) = self._model.generate([prompt], sampling, use_tqdm=False)
         drafted, accepted = (now - then for now, then in zip(self._counters(), before, strict=True))
         tokens = tuple(int(token) for token in output.outputs[0].token_ids)
-        return Answer(
+        return EngineAnswer(
             tokens=tokens, calls=max(len(tokens) - accepted, 1), drafted=drafted, accepted=accepted
         )
 

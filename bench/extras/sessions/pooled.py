@@ -49,7 +49,7 @@ _PAUSE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Session:
+class PooledRun:
     """One of the pooled runs."""
 
     side: RunSnapshot
@@ -71,7 +71,7 @@ class Session:
         """The start of the session (UTC), to the minute."""
         return (self.side.status.started_utc or UNKNOWN)[:16].replace("T", " ")
 
-    def follows(self, before: Session) -> bool:
+    def follows(self, before: PooledRun) -> bool:
         """Tell whether this session began soon after another had ended, or when is unknown."""
         begun, ended = self.side.status.started_utc, before.side.status.ended_utc
         if begun is None or ended is None:
@@ -88,7 +88,7 @@ class Session:
 class Pool:
     """Sessions to pool; `left_out` lists the runs and decoders that are not used."""
 
-    sessions: Sequence[Session]
+    sessions: Sequence[PooledRun]
     left_out: tuple[str, ...] = ()
 
     @cached_property
@@ -113,7 +113,7 @@ class Pool:
     @cached_property
     def occasions(self) -> list[str]:
         """Number the sessions' occasions: series on one machine without a long pause."""
-        numbers, last = list[str](), dict[str, tuple[Session, str]]()
+        numbers, last = list[str](), dict[str, tuple[PooledRun, str]]()
         for session in self.sessions:
             before, number = last.get(session.machine, (None, ""))
             if before is None or not session.follows(before):
@@ -201,7 +201,7 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
     if len(ended) < FEWEST:
         line = f"pooling needs {FEWEST} or more sessions that ended, and got {len(ended)}"
         raise UnavailableError("; ".join([line, *told]))
-    found = Pool([Session(side) for side in ended])
+    found = Pool([PooledRun(side) for side in ended])
     if not set(found.decoders) - {BASELINE}:
         raise UnavailableError(f"no decoder except {BASELINE} is in all {len(ended)} sessions")
     for cell in dict.fromkeys(cell for side in ended for cell in side.cells):
@@ -324,7 +324,7 @@ def sessions(found: Pool) -> Table:
         "drift": lambda each: percent(each.side.status.drift),
     }
 
-    def speedup(session: Session, decoder: str) -> str:
+    def speedup(session: PooledRun, decoder: str) -> str:
         return factor(session.mean(decoder, "speedup"))
 
     columns |= {name: partial(speedup, decoder=name) for name in found.decoders}

@@ -105,7 +105,7 @@ def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
 
 
 def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str]) -> NamedRun:
-    summary, floor = summary_of(side), noise_floor(side.records)
+    summary, floor = run_summary(side), noise_floor(side.records)
     decoders = [str(decoder) for decoder in summary["decoder"].unique()]
     new = {decoder: renamed.get(decoder, decoder) for decoder in decoders}
     found = rivals(side.records, decoders)
@@ -114,7 +114,7 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
     return NamedRun(name=name, label=label, summary=summary, floor=floor, side=side, pairs=pairs)
 
 
-def summary_of(side: RunSnapshot) -> pd.DataFrame:
+def run_summary(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
     plan = Plan(cells=side.planned)
     return with_telling_quality(summarise(side.records, plan, side.gold, side.status.found))

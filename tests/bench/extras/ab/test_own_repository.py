@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.ab.checkout import Process, Tree, checkout, compared_repository
+from bench.extras.ab.checkout import SideProcess, Tree, checkout, compared_repository
 from bench.machine.env import ROOT
 from tests.toy_package import DECODER, Toy
 
@@ -87,7 +87,7 @@ def test_the_worker_of_the_benchmark_works_in_the_sides_folder_with_its_imports(
     )
     with checkout("HEAD", toy.root) as base:
         side = Tree(base.folder, tmp_path / "bench", base.imports)
-        with Process("base", side) as process:
+        with SideProcess("base", side) as process:
             asked = process.ask("look")
         assert asked == {"imports": list(base.imports), "folder": str(base.folder)}
 

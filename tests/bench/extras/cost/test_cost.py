@@ -8,7 +8,7 @@ import torch
 
 from bench.errors import BenchError
 from bench.extras.cost.curve import load_cost
-from bench.extras.cost.measure import Subject, measure_cost
+from bench.extras.cost.measure import CostSubject, measure_cost
 from bench.extras.cost.probes import Probe, make_probes
 from bench.extras.cost.records import (
     CALLS,
@@ -88,7 +88,7 @@ def subject(grid=GRID, stop_after=None, room_bytes=1e9, replayer=None, **env):
         no_replay=None if replayer else "no compiler",
         replayed=CostCell(rows=1, sequences=1, context=20),
     )
-    return Subject(
+    return CostSubject(
         model=cast(Any, model),
         facts=facts,
         env=Environment(schema=1, **{"comparability_key": "here", **env}),

@@ -16,6 +16,12 @@ FOLDERS = (
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
     *("bench/runs.py", "bench/text.py"),
     *("bench/extras/ab", "bench/extras/cost", "bench/extras/sweeps", "bench/extras/paper"),
+    *(
+        "bench/extras/sessions",
+        "bench/extras/exports",
+        "bench/extras/external",
+        "bench/extras/index",
+    ),
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 

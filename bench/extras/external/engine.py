@@ -50,14 +50,14 @@ class EngineArm(Protocol):
 
 
 class Engine:
-    """A third-party engine; modes that can be loaded `together` answer each prompt in turn."""
+    """A third-party engine, whose modes answer each prompt in turn if they load `together`."""
 
     name: str
     package: str
     together: bool
 
     def __init__(self, modes: Mapping[str, Mapping[str, Any] | None]) -> None:
-        """Take the options of each mode; the first is ``ar``, plain decoding without options."""
+        """Take the options of each mode, first of ``ar``, plain decoding without options."""
         self.modes = modes
 
     def module(self, part: str = "") -> Any:

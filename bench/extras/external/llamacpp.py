@@ -26,7 +26,7 @@ class LlamaCpp(Engine):
         self._num_drafts = num_drafts
 
     def open(self, mode: str, request: Settings) -> EngineArm:
-        """Load the model; with drafts, keep the logits of all rows, which its loop needs."""
+        """Load the model, with the logits of all rows if its loop needs them for drafts."""
         module, drafts = self.module(), None
         if (lookup := self.modes[mode]) is not None:
             drafts = self.module(".llama_speculative").LlamaPromptLookupDecoding(**lookup)
@@ -52,8 +52,8 @@ class _LlamaArm:
         self._model = model
         self._evaluate = model.eval
         model.eval = self._counted
-        own = frozenset((int(model.token_eos()),))
-        self._stop = frozenset() if request.fixed_length else request.stop_ids | own
+        ends = request.stop_ids | {int(model.token_eos())}
+        self._stop = frozenset() if request.fixed_length else ends
         self._calls = 0
         self._fed: list[Sequence[int]] = []
 

@@ -16,12 +16,10 @@ FOLDERS = (
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
     *("bench/runs.py", "bench/text.py"),
     *("bench/extras/ab", "bench/extras/cost", "bench/extras/sweeps", "bench/extras/paper"),
-    *(
-        "bench/extras/sessions",
-        "bench/extras/exports",
-        "bench/extras/external",
-        "bench/extras/index",
-    ),
+    *("bench/extras/sessions", "bench/extras/exports", "bench/extras/external"),
+    *("bench/extras/index", "bench/extras/lm_eval", "bench/extras/together", "bench/extras/show"),
+    *("bench/extras/gpu.py", "bench/extras/gpu_summary.py", "bench/extras/notebook.py"),
+    "bench/extras/__init__.py",
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 
@@ -43,7 +41,7 @@ PREDICATES = frozenset({"are", "has", "is", "num", "was"})
 ALLOWED = {
     "given": (
         "bench/cli passes a verb's options by it",
-        ["training/cli.py", "bench/extras/ab/cli.py", "bench/extras/cost/cli.py"],
+        ["training/cli.py", *(f"bench/extras/{each}/cli.py" for each in ("ab", "cost", "lm_eval"))],
     ),
     "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
     "longest": ("an option of `bench cost`", ["bench/extras/cost/cli.py"]),

@@ -35,7 +35,7 @@ class EvalRequest:
     """A request to lm-eval: tasks or groups, and a `folder` with the user's own task files.
 
     `limit` counts documents per task, `num_fewshot` examples before each; `plain` leaves out the
-    chat template; `drawn` are sampling options, by lm-eval's names, that override the task's.
+    chat template; `sampling` has options, by lm-eval's names, that override the task's.
     """
 
     tasks: Sequence[str]
@@ -43,7 +43,7 @@ class EvalRequest:
     limit: int | None = None
     num_fewshot: int | None = None
     plain: bool = False
-    drawn: Mapping[str, Any]
+    sampling: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,8 @@ def evaluate(
     from bench.plan.make import batch_size
     from bench.plan.setup import open_setup
 
-    own = {"brings_models": opener is not None, "reads_tasks": False}
-    run = check_first(config, progress.note, **own)
+    brings_models = opener is not None
+    run = check_first(config, progress.note, brings_models=brings_models, reads_tasks=False)
     setup = (opener or open_setup)(run)
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -121,7 +121,7 @@ def evaluate(
                 task_manager=tasks,
                 num_fewshot=request.num_fewshot,
                 limit=request.limit,
-                gen_kwargs=dict(request.drawn) or None,
+                gen_kwargs=dict(request.sampling) or None,
                 apply_chat_template=templated,
                 log_samples=True,
             )
@@ -144,7 +144,7 @@ def evaluate(
 
 
 def _known_tasks(request: EvalRequest) -> Any:
-    """Return lm-eval's task index; refuse a request whose tasks are not all in it."""
+    """Return lm-eval's task index, or refuse a request whose tasks are not all in it."""
     if request.folder is not None and not request.folder.is_dir():
         raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager

@@ -99,7 +99,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> None:
     """Replace summary.json and summary.md."""
     machines = (each.figures["machine"] for each in steps if "machine" in each.figures)
-    machine = next(machines, {})
+    machine: Mapping[str, Any] = next(machines, {})
     entries = [
         {
             "name": each.name,

@@ -95,8 +95,7 @@ def gate_(
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
         sides = _interleaved(str(base), head, with_defaults(given, cheap), output, progress)
     annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
-    files = Files(markdown, json_file, junit, annotated)
-    conclude(sides, rules, files, diff)
+    conclude(sides, rules, Files(markdown, json_file, junit, annotated), diff)
 
 
 @app.command(cls=Verb.by(_AB), rich_help_panel=PANEL)

@@ -92,7 +92,13 @@ def examine(look_s: float = 1.0) -> list[Check]:
 
 
 def threads(num: int, affinity: int | None, quota: float | None) -> Check:
-    """Advise against more threads than processors: they wait for each other."""
+    """Advise against more threads than processors: they wait for each other.
+
+    Args:
+        num: torch's threads.
+        affinity: processors that the process may use, if known.
+        quota: processors' worth of time that a cgroup grants, if it limits them.
+    """
     allowed = min(n for n in (affinity, quota, num) if n is not None)
     seen = f"{num} threads; {affinity or 'unknown'} processors"
     seen += "" if quota is None else f", of which a quota grants {quota:g}"
@@ -127,8 +133,7 @@ def other_load(cores: float | None) -> Check:
 
 def throttling(reason: str | None) -> Check:
     """Advise cooling if the processor was slowed down."""
-    advice = reason and "let it cool down; check its fans"
-    return Check("throttling", reason or "none seen", advice)
+    return Check("throttling", reason or "none seen", reason and "let it cool down; check its fans")
 
 
 def memory(available: int, total: int) -> Check:
@@ -260,7 +265,7 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
         margins = "   ".join(f"x{s.repeats}: {s.margin:.1%}" for s in row)
         lines.append(f"  {prompts:3d} prompts   {margins}")
     support = noise.cheapest(margin)
-    advice = f"for a margin of {margin:.0%}: "
-    if support is None:
-        return [*lines, advice + "too noisy; gate only counters, or quieten the machine"]
-    return [*lines, advice + f"--limit {support.prompts} --repeats {support.repeats}"]
+    advice = "too noisy; gate only counters, or quieten the machine"
+    if support is not None:
+        advice = f"--limit {support.prompts} --repeats {support.repeats}"
+    return [*lines, f"for a margin of {margin:.0%}: {advice}"]

@@ -197,8 +197,7 @@ def time_ar(bench: Bench) -> Lines:
     weights = sum(weight.nbytes for weight in shapes.weights_read(target.module))
     planes = target.architecture.planes
     token_bytes = sum(heads * width for heads, width in planes) * target.dtype.itemsize
-    small = bench.device.type == "cpu"
-    room = 1e8 if small else float(torch.cuda.mem_get_info(bench.device)[0])
+    room = 1e8 if bench.device.type == "cpu" else float(torch.cuda.mem_get_info(bench.device)[0])
     probe = make_probes(
         weights, dtype=bench.dtype, device=bench.device, room_bytes=min(room, _PROBE_ROOM)
     )[0]
@@ -218,8 +217,7 @@ def time_ar(bench: Bench) -> Lines:
 
 def _facts(timing: Timing, context: int, batch: int) -> dict[str, Any]:
     joules = None if timing.joules is None else timing.joules / timing.tokens
-    tokens_per_s = timing.tokens / timing.seconds
-    where = {"context": context, "sequences": batch, "tokens_per_s": tokens_per_s}
+    where = {"context": context, "sequences": batch, "tokens_per_s": timing.tokens / timing.seconds}
     return {**where, "energy_per_token_j": joules}
 
 

@@ -136,20 +136,16 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
             lines += [text, *(limit_lines(findings.run, cost) if cost is not None else ())]
         else:
             lines += _decoder(findings, facts, cost)
-    lines.append("")
-    if findings.splits:
-        lines.append(
-            "Step: tokens it emits, and its cost in tokens of ar. Help: upper bounds, the speed-up "
-            "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
-            "(with draft layers and heads that it runs itself)."
-        )
-    else:
-        lines.append(
-            "This run has no second pass (phases.json), so how a step's cost splits into draft, "
-            "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
-        )
+    legend = (
+        "Step: tokens it emits, and its cost in tokens of ar. Help: upper bounds, the speed-up "
+        "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
+        "(with draft layers and heads that it runs itself)."
+        if findings.splits
+        else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
+        "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
+    )
     below = (*instrument_bias_note(findings.splits), telling(findings.summary))
-    return [*lines, *filter(None, below), findings.floor_sentence]
+    return [*lines, "", legend, *filter(None, below), findings.floor_sentence]
 
 
 def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
@@ -251,17 +247,15 @@ def _bounds(facts: _Facts) -> list[tuple[str, float]]:
     prefill = _prefill_share(row) if split is None else split.shares["prefill"]
     length = parts.acceptance_length if parts else row.acceptance_length
     if facts.drafted and length is not None and prefill is not None:
-        saved = (1 - prefill) * (1 - length / (1 + facts.drafted))
-        shares["all drafts accepted"] = saved
+        shares["all drafts accepted"] = (1 - prefill) * (1 - length / (1 + facts.drafted))
     if prefill is not None:
         shares["free prefill"] = prefill
     if split is not None:
         shares["free drafting"] = split.shares["draft"]
-        overhead = sum(split.shares[phase] for phase in OVERHEAD)
-        shares["no overhead"] = overhead
+        shares["no overhead"] = sum(split.shares[phase] for phase in OVERHEAD)
     if split is not None and parts is not None and parts.verify > 1:
-        saved = split.shares["verify"] * (1 - 1 / parts.verify)
-        shares[f"{facts.words['verify']} as cheap as one token"] = saved
+        verify = f"{facts.words['verify']} as cheap as one token"
+        shares[verify] = split.shares["verify"] * (1 - 1 / parts.verify)
     total = row.speedup_total
     bounds = [(name, total / (1 - share)) for name, share in shares.items() if 0.005 < share < 1]
     return sorted(bounds, key=lambda pair: -pair[1])

@@ -123,8 +123,7 @@ def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
     read = {(rate, number) for rate in rates for number in rounds}
     complete = planned <= calls.visits.keys() and read <= calls.readings.keys()
     facts = replace(with_readings(facts, calls), complete=complete)
-    times = csv_bytes(cost_table(facts, calls), "%.9g")  # less than a nanosecond
-    write_bytes(folder / CURVE, times)
+    write_bytes(folder / CURVE, csv_bytes(cost_table(facts, calls), "%.9g"))  # below 1 ns
     write_facts(folder, facts)
     return facts
 

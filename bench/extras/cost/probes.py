@@ -63,24 +63,22 @@ def make_probes(
     max_bytes = min(sizes.beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
     matrix_bytes = sizes.read**2 * dtype.itemsize
     count = max(1, max_bytes // matrix_bytes)
-    small_count = min(count, max(1, round(weight_bytes / matrix_bytes)))
+    small = min(count, max(1, round(weight_bytes / matrix_bytes)))
     matrices = [
         torch.full((sizes.read, sizes.read), 1 / sizes.read, dtype=dtype, device=device)
         for _ in range(count)
     ]
-    alike = small_count == count or (device.type == "cuda" and small_count < _SMALL_READS_ON_CUDA)
+    alike = small == count or (device.type == "cuda" and small < _SMALL_READS_ON_CUDA)
     reading = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
     if not alike:
-        reading.append(_reading(("bandwidth",), matrices[:small_count]))
+        reading.append(_reading(("bandwidth",), matrices[:small]))
     rows = torch.full((_ROWS, sizes.multiplied), 1.0, dtype=dtype, device=device)
     matrix = torch.full(
         (sizes.multiplied, sizes.multiplied), 1 / sizes.multiplied, dtype=dtype, device=device
     )
     amount = 2 * _ROWS * sizes.multiplied**2
-    return [
-        *reading,
-        Probe(rates=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix)),
-    ]
+    product = Probe(rates=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix))
+    return [*reading, product]
 
 
 def _reading(rates: tuple[str, ...], matrices: list[Tensor]) -> Probe:

@@ -95,8 +95,7 @@ class CallWork:
 
     def num_bytes(self, cell: CostCell) -> int:
         """Return the bytes that a call reads: the weights and every sequence's cache, each once."""
-        tokens = cell.sequences * (cell.context + cell.rows)
-        return self.weight_bytes + tokens * self.token_bytes
+        return self.weight_bytes + cell.sequences * (cell.context + cell.rows) * self.token_bytes
 
     def num_flops(self, cell: CostCell) -> float:
         """Return a call's operations: weight products, attention to context and earlier rows."""

@@ -90,9 +90,8 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
 def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
     from decoders.core.hf import shapes
 
-    folder = ROOT / ZOO / "target"
     with as_error(UsageError):
-        shaped = shapes.shape_config(folder if shape == ZOO else shape)
+        shaped = shapes.shape_config(ROOT / ZOO / "target" if shape == ZOO else shape)
     usual = "bfloat16"
     if device.type == "cpu":
         usual = usual_on_cpu(shapes.count_weights(shaped))

@@ -20,11 +20,7 @@ _FIGURE = "figures/call_time"
 
 
 def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
-    """Write the figure and cost.md of a cost folder.
-
-    Raises:
-        BenchError: the files cannot be written (exit 1).
-    """
+    """Write the figure and cost.md of a cost folder (`BenchError` if writing fails)."""
     from bench.extras.cost.figure import cost_figure
     from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
 

@@ -100,20 +100,16 @@ def _row(record: SampleRecord) -> dict[str, object]:
 
 
 FORMATS: Mapping[str, Format] = {
-    "pytest-benchmark": Format(files=lambda findings, _: ci.pytest_benchmark(findings)),
-    "github-action-benchmark": Format(files=lambda findings, _: ci.github_action(findings)),
-    "csv": Format(
-        files=lambda findings, _: {"answers.csv": csv_bytes(answers(findings.run.records), None)}
-    ),
+    "pytest-benchmark": Format(files=lambda f, _: ci.pytest_benchmark(f)),
+    "github-action-benchmark": Format(files=lambda f, _: ci.github_action(f)),
+    "csv": Format(files=lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)}),
     "parquet": Format(
-        files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
+        files=lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))}
     ),
-    "acceptance": Format(files=lambda findings, _: acceptance(findings), apart=True),
+    "acceptance": Format(files=lambda f, _: acceptance(f), apart=True),
     "mlflow": Format(tracker=to_mlflow, options=("project",)),
     "reference": Format(
-        files=lambda findings, choices: reference(findings, choices.figures),
-        apart=True,
-        options=("figures",),
+        files=lambda f, choices: reference(f, choices.figures), apart=True, options=("figures",)
     ),
 }
 

@@ -128,8 +128,7 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:
     temperature = run.config.get("temperature", 0)
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; other engines draw other tokens"
-        advice = "use a greedy run: bench run --temperature 0"
-        raise UnavailableError(f"{line}: {advice}")
+        raise UnavailableError(f"{line}: use a greedy run: bench run --temperature 0")
     ends = frozenset(
         record.tokens[-1]
         for record in run.records

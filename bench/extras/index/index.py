@@ -120,8 +120,7 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     """
     history = gather(folder)
     if history.empty:
-        line = f"{folder} holds no run; bench index takes the parent of run folders"
-        raise UsageError(line)
+        raise UsageError(f"{folder} holds no run; bench index takes the parent of run folders")
     runs = map(_without_na, history.drop_duplicates("run").to_dict("records"))
     lines = [_line(run, history, folder) for run in runs]
     newest = {str(line["branch"] or UNKNOWN): line for line in lines}

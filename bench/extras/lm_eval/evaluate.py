@@ -85,8 +85,7 @@ def evaluate(
     harness = optional("lm_eval", "eval", "bench eval")
     cells = list(config.decoders or {})
     if len(cells) != 1:
-        line = f"--decoder names {len(cells)} decoders; evaluate them one at a time"
-        raise UsageError(line)
+        raise UsageError(f"--decoder names {len(cells)} decoders; evaluate them one at a time")
     cell = cells[0]
     tasks = _known_tasks(request)
     from bench.extras.lm_eval.model import DecoderLM
@@ -94,8 +93,7 @@ def evaluate(
     from bench.plan.make import batch_size
     from bench.plan.setup import open_setup
 
-    brings_models = opener is not None
-    run = check_first(config, progress.note, brings_models=brings_models, reads_tasks=False)
+    run = check_first(config, progress.note, brings_models=opener is not None, reads_tasks=False)
     setup = (opener or open_setup)(run)
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -128,8 +126,7 @@ def evaluate(
         except BenchError:
             raise
         except Exception as error:  # third-party tasks and data may raise anything
-            line = f"lm-eval: {type(error).__name__}: {error}"
-            raise UnavailableError(line[:500]) from error
+            raise UnavailableError(f"lm-eval: {type(error).__name__}: {error}"[:500]) from error
     facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)

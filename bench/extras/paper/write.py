@@ -153,16 +153,14 @@ def _setting(members: Sequence[NamedRun]) -> str:
     each = [[model_of(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
     if len(members) == 1:
-        text = f"Decoders of {', '.join(common)}"
-    else:
-        runs = [
-            f"{member.label}: {', '.join(rest)}" if rest else member.label
-            for member, parts in zip(members, each, strict=True)
-            for rest in [[part for part in parts if part not in (*common, member.label)]]
-        ]
-        all_with = f", all with {', '.join(common)}" if common else ""
-        text = f"Decoders by run{all_with} ({'; '.join(runs)})"
-    return latex(portable(text))
+        return latex(portable(f"Decoders of {', '.join(common)}"))
+    runs = [
+        f"{member.label}: {', '.join(rest)}" if rest else member.label
+        for member, parts in zip(members, each, strict=True)
+        for rest in [[part for part in parts if part not in (*common, member.label)]]
+    ]
+    all_with = f", all with {', '.join(common)}" if common else ""
+    return latex(portable(f"Decoders by run{all_with} ({'; '.join(runs)})"))
 
 
 def _conditions(member: NamedRun) -> list[str]:

@@ -47,9 +47,12 @@ class Pooled:
 
 
 def pool_logs(logs: Floats, occasions: Sequence[str], conversations: Sequence[str]) -> Pooled:
-    """Pool log ratios ``[S, P]`` of `MIN_SESSIONS` sessions or more.
+    """Pool the log ratios of `MIN_SESSIONS` sessions or more.
 
-    `occasions` has the occasion of each session, `conversations` the conversation of each prompt.
+    Args:
+        logs: log ratios ``[S, P]``.
+        occasions: the occasion of each session.
+        conversations: the conversation of each prompt.
     """
     sessions, prompts = logs.mean(1), cluster_mean(logs.mean(0).tolist(), conversations)
     fit = _random_effects(sessions, occasions)

@@ -60,8 +60,7 @@ def show_run(
     names = _choose_prompts(prompt, run.plan, answers)
     if status.verdict != VALID:
         reasons = [f"  {from_here(reason, run_dir)}" for reason in status.reasons]
-        lines = [str(status.verdict), *reasons]
-        console.print(Text(printable("\n".join(lines)), style="bold red"))
+        console.print(Text(printable("\n".join([str(status.verdict), *reasons])), style="bold red"))
     if not names:
         console.print(Text("nothing is measured yet"))
         return

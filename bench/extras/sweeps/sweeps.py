@@ -68,8 +68,7 @@ def run_sweep(
         UsageError: the folder holds another sweep.
         BenchError: the folder cannot be written to.
     """
-    brings_models = opener is not open_setup
-    described = plan_lines(sweep, folder, brings_models=brings_models)[0]
+    described = plan_lines(sweep, folder, brings_models=opener is not open_setup)[0]
     _begin(sweep, folder)
     with only_writer(folder):
         progress.note(described)

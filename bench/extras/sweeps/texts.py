@@ -72,10 +72,7 @@ def write_sweep(
 ) -> list[str]:
     """Write summary.csv, figures/ and sweep.md of a sweep, and return the figures left out.
 
-    `runs` and `failed` are as in `frame`.
-
-    Raises:
-        BenchError: the files cannot be written (exit 1).
+    `runs` and `failed` are as in `frame` (`BenchError` if writing fails).
     """
     from bench.extras.sweeps.figure import HEADLINES, curve_figure, other_curves
     from bench.report.figures.canvas import figure_files  # matplotlib: only where it draws

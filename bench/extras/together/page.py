@@ -7,7 +7,7 @@ the report's location relative to them; writing twice gives the same bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,13 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.errors import Exit, UsageError
-from bench.extras.together.runs import (
-    NamedRun,
-    all_facts,
-    differences,
-    load_members,
-    same_machine,
-)
+from bench.extras.together.runs import NamedRun, all_facts, differences, load_members, same_machine
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
@@ -79,11 +73,8 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     frames = []
     for member in members:
         rows = member.summary[member.summary["family"] == ALL].drop(columns="family")
-        columns = {
-            "run": member.name,
-            "model": member.label,
-            "comparability_key": member.side.env.comparability_key,
-        }
+        key = member.side.env.comparability_key
+        columns = {"run": member.name, "model": member.label, "comparability_key": key}
         rows = pd.DataFrame(columns, index=rows.index).join(rows)
         frames.append(rows.dropna(axis="columns", how="all"))
     files = {"summary.csv": csv_bytes(pd.concat(frames, ignore_index=True))}
@@ -182,23 +173,19 @@ def matrices(members: Members) -> dict[str, Table]:
             lambda row: TableCell(percent(row.identical_to_ar, "")),
         ),
     }
-    of = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
+    runs = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
+    lossy = {name for run in runs for name in run if run[name].guarantee == NO_GUARANTEE}
+    names = {n: f"{n} (lossy)" if n in lossy else n for n in decoders_of(members)}
     shown = {}
     for name, (title, note, make) in metrics.items():
         rows = [
-            (TableCell(_named(decoder, of)), *(_cell(each.get(decoder), make) for each in of))
-            for decoder in decoders_of(members)
+            (TableCell(text), *(_cell(run.get(decoder), make) for run in runs))
+            for decoder, text in names.items()
         ]
         if any(cell.text != UNKNOWN for row in rows for cell in row[1:]):
             headings = ("decoder", *(member.label for member in members))
             shown[name] = Table(title=title, note=note, headings=headings, rows=tuple(rows))
     return shown
-
-
-def _named(decoder: str, rows: Sequence[Mapping[str, SummaryRow]]) -> str:
-    """Name a decoder, marked as lossy if it guarantees nothing."""
-    kinds = {each[decoder].guarantee for each in rows if decoder in each}
-    return f"{decoder} (lossy)" if NO_GUARANTEE in kinds else decoder
 
 
 def _cell(row: SummaryRow | None, make: Callable[[SummaryRow], TableCell]) -> TableCell:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -147,17 +146,14 @@ def disambiguate_names(sides: Sequence[RunSnapshot]) -> list[dict[str, str]]:
     renamed: list[dict[str, str]] = [{} for _ in sides]
     for cell in dict.fromkeys(cell for side in sides for cell in side.cells):
         having = [side.cells[cell] for side in sides if cell in side.cells]
-        differing = [key for key in _keys(having) if len({o[key] for o in having if key in o}) > 1]
+        keys = dict.fromkeys(key for options in having for key in options)
+        differing = [key for key in keys if len({o[key] for o in having if key in o}) > 1]
         for side, names in zip(sides, renamed, strict=True):
             options = side.cells.get(cell, {})
             parts = [f"{key} {options[key]}" for key in differing if key in options]
             if parts:
                 names[cell] = f"{cell} ({', '.join(parts)})"
     return renamed
-
-
-def _keys(maps: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for each in maps for key in each))
 
 
 def identity(side: RunSnapshot) -> dict[str, str]:
@@ -193,7 +189,8 @@ def _short(digest: str | None) -> str | None:
 def all_facts(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
     """Return every identity fact with its value in each run (None: unknown)."""
     each = [identity(member.side) for member in members]
-    return [(key, [facts.get(key) for facts in each]) for key in _keys(each)]
+    keys = dict.fromkeys(key for facts in each for key in facts)
+    return [(key, [facts.get(key) for facts in each]) for key in keys]
 
 
 def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.extras.cost.curve import table_of
+from bench.extras.cost.curve import cost_table
 from bench.extras.cost.records import (
     CURVE,
     Calls,
+    CallWork,
     CostCell,
     CostFacts,
     Grid,
     Measured,
-    Work,
     write_facts,
 )
 from bench.records.environment import Environment, Models, write_environment
@@ -36,7 +36,7 @@ def write_cost_folder(
     facts = CostFacts(
         name="made up",
         target=target or {},
-        work=Work(weight_bytes=10**6, token_bytes=100, row_flops=10**6, pair_flops=10),
+        work=CallWork(weight_bytes=10**6, token_bytes=100, row_flops=10**6, pair_flops=10),
         grid=GRID,
         bandwidth=Measured(value=1e10, num=6),
         matrix_rate=Measured(value=1e11, num=6),
@@ -48,5 +48,5 @@ def write_cost_folder(
     write_environment(
         folder, Environment(schema=1, models=Models(target=target), comparability_key=key)
     )
-    (folder / CURVE).write_bytes(csv_bytes(table_of(facts, Calls(visits=visits)), "%.9g"))
+    (folder / CURVE).write_bytes(csv_bytes(cost_table(facts, Calls(visits=visits)), "%.9g"))
     return folder

@@ -37,7 +37,7 @@ class Drawing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A run as data frames, typed rows and figures; `findings` has all else of its report."""
+    """A run as data frames, typed rows and figures, with all else of its report in `findings`."""
 
     path: Path
     findings: Findings = field(repr=False)
@@ -102,11 +102,11 @@ def run(
     from bench.runs import run as measure
 
     file = None if config is None else Path(config)
-    chosen = load_config(file, {**settings, "decoders": decoders})
+    configuration = load_config(file, {**settings, "decoders": decoders})
     if file is not None and decoders is None:
-        check_code([chosen], file, ())
+        check_code([configuration], file, ())
     with choose(progress) as shown:
-        return load_run(measure(chosen, Path(output), shown).run_dir)
+        return load_run(measure(configuration, Path(output), shown).run_dir)
 
 
 def load_run(run_dir: str | Path = "latest", *, output: str | Path = "results") -> Results:

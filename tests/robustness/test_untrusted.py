@@ -21,11 +21,11 @@ from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
-from bench.extras.paper.layout import Layout
+from bench.extras.paper.layout import PaperLayout
 from bench.extras.paper.write import write_paper
 from bench.extras.show.show import show_run
 from bench.extras.together.page import write_joint
-from bench.extras.together.runs import load_members, members_of
+from bench.extras.together.runs import load_members, name_runs
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.write import print_findings, write_report
@@ -143,7 +143,7 @@ def test_markdown_holds_no_tag_link_or_cell_of_a_record(hostile_run: Path) -> No
 
 def test_latex_holds_no_command_of_a_record(hostile_run: Path, tmp_path: Path) -> None:
     side = load_side(str(hostile_run), hostile_run.parent)
-    write_paper(members_of([side]), tmp_path / "paper", Layout(venue="neurips"))
+    write_paper(name_runs([side]), tmp_path / "paper", PaperLayout(venue="neurips"))
     names = ("main.tex", "references.bib")
     written = [*(tmp_path / "paper" / name for name in names)]
     for file in (*written, hostile_run / "tables" / "headline.tex"):

@@ -95,8 +95,7 @@ def gate_(
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
         sides = _interleaved(str(base), head, with_defaults(given, cheap), output, progress)
     annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
-    files = Files(markdown, json_file, junit, annotated)
-    conclude(sides, rules, files, diff)
+    conclude(sides, rules, Files(markdown, json_file, junit, annotated), diff)
 
 
 @app.command(cls=Verb.by(_AB), rich_help_panel=PANEL)
@@ -157,14 +156,14 @@ def _interleaved(
     base: str, head: str, given: Given, output: Path, progress: str
 ) -> tuple[RunSnapshot, RunSnapshot]:
     from bench.extras.ab.ab import run_ab
-    from bench.extras.ab.checkout import repository_of
-    from bench.extras.ab.request import request_of
+    from bench.extras.ab.checkout import compared_repository
+    from bench.extras.ab.request import make_request
     from bench.stats.side import load_side
 
-    chosen = options.configuration(given)
+    config = options.configuration(given)
     with options.choose(progress) as shown:
-        repository = repository_of((base, head))
-        request = request_of(chosen, repository, shown.note)
+        repository = compared_repository((base, head))
+        request = make_request(config, repository, shown.note)
         folders = run_ab(base, head, request, output, shown, repository)
     typer.echo(f"{folders[0]}  {folders[1]}")
     return load_side(str(folders[0]), output), load_side(str(folders[1]), output)

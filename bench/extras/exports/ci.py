@@ -65,7 +65,7 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
     """Return one decoder's benchmark: rounds are answers, seconds are per emitted token."""
     name = f"decode[{row.decoder}]"
     values = np.asarray(data)
-    least, first, middle, third, most = map(float, np.percentile(values, (0, 25, 50, 75, 100)))
+    low, first, middle, third, high = map(float, np.percentile(values, (0, 25, 50, 75, 100)))
     return {
         "group": "seconds per token",
         "name": name,
@@ -78,14 +78,14 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
         },
         "options": {"timer": "perf_counter", "min_rounds": len(data), "warmup": True},
         "stats": {
-            "min": least,
+            "min": low,
             "q1": first,
             "median": middle,
             "q3": third,
-            "max": most,
+            "max": high,
             "iqr": third - first,
-            "ld15iqr": least,
-            "hd15iqr": most,
+            "ld15iqr": low,
+            "hd15iqr": high,
             "mean": float(values.mean()),
             "stddev": float(values.std(ddof=1)) if len(data) > 1 else 0.0,
             "ops": 1 / float(values.mean()),
@@ -103,10 +103,10 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
 def github_action(findings: Findings) -> dict[str, bytes]:
     """Return two files, for numbers of which smaller or bigger ones are better."""
     rows = summary_rows(without_wrong(findings.summary), ALL)
-    made = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
+    files = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
     return {
         name: _json([e for row in rows for column in columns for e in _entries(row, *column)])
-        for name, columns in made.items()
+        for name, columns in files.items()
     }
 
 

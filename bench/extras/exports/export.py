@@ -34,7 +34,7 @@ from bench.report.write import REPORT, SUMMARY, table_files
 from bench.stats.counters import Tally
 
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
-_ASKED = (
+_REQUEST = (
     *("decoder", "family", "prompt", "prompt_hash", "repeat", "seed", "batch_size"),
     "num_prompt_tokens",
 )
@@ -45,7 +45,7 @@ _OPTIONS = {"project": "--project", "figures": "--figure"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Options of single formats; None or empty if not given.
+    """Options of single formats, None or empty by default.
 
     ``mlflow`` takes `project`, and ``reference`` takes `figures`.
     """
@@ -90,7 +90,7 @@ def _row(record: SampleRecord) -> dict[str, object]:
         counts = dict(zip(_COUNTED, counted, strict=True))
     return {
         "pass": record.kind,
-        **{name: getattr(record, name) for name in _ASKED},
+        **{name: getattr(record, name) for name in _REQUEST},
         **{name: counts.get(name) for name in _COUNTED},
         **{name: getattr(record, name) for name in _TIMED},
         "time_per_token_s": seconds / tally.emitted if seconds and tally.emitted else None,
@@ -100,20 +100,16 @@ def _row(record: SampleRecord) -> dict[str, object]:
 
 
 FORMATS: Mapping[str, Format] = {
-    "pytest-benchmark": Format(files=lambda findings, _: ci.pytest_benchmark(findings)),
-    "github-action-benchmark": Format(files=lambda findings, _: ci.github_action(findings)),
-    "csv": Format(
-        files=lambda findings, _: {"answers.csv": csv_bytes(answers(findings.run.records), None)}
-    ),
+    "pytest-benchmark": Format(files=lambda f, _: ci.pytest_benchmark(f)),
+    "github-action-benchmark": Format(files=lambda f, _: ci.github_action(f)),
+    "csv": Format(files=lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)}),
     "parquet": Format(
-        files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
+        files=lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))}
     ),
-    "acceptance": Format(files=lambda findings, _: acceptance(findings), apart=True),
+    "acceptance": Format(files=lambda f, _: acceptance(f), apart=True),
     "mlflow": Format(tracker=to_mlflow, options=("project",)),
     "reference": Format(
-        files=lambda findings, given: reference(findings, given.figures),
-        apart=True,
-        options=("figures",),
+        files=lambda f, choices: reference(f, choices.figures), apart=True, options=("figures",)
     ),
 }
 
@@ -121,7 +117,7 @@ FORMATS: Mapping[str, Format] = {
 def export(
     findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
 ) -> list[str]:
-    """Write a run in one format; return the files, or the store of a tracker.
+    """Write a run in one format, and return the files, or the store of a tracker.
 
     `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
     environment variable takes precedence.
@@ -134,16 +130,16 @@ def export(
     choices.refuse_for(kind)
     if not findings.run.records:
         raise UnavailableError(f"{findings.name} has no answers to export")
-    own = findings.run.path / "export"
+    default = findings.run.path / "export"
     if folder is None:
-        store = own / kind if form.tracker or form.apart else own
+        store = default / kind if form.tracker or form.apart else default
         for path in (store, *store.glob("*")):
             refuse_links(findings.run.path, path)
     if form.tracker is not None:
         project = choices.project or PROJECT
-        return [form.tracker(tracked_runs(findings), project, folder, own / kind)]
+        return [form.tracker(tracked_runs(findings), project, folder, default / kind)]
     assert form.files is not None
-    folder = folder or (own / kind if form.apart else own)
+    folder = folder or (default / kind if form.apart else default)
     if kind == "reference" and (folder / SAMPLES).is_file():
         raise UsageError(f"{folder} is a run's own folder: give another --folder")
     return [str(file) for file in write_files(folder, form.files(findings, choices))]
@@ -162,10 +158,10 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     if not (run.path / REPORT).is_file():
         raise UsageError(f"{run.path} has no {REPORT}; write it: bench report {run.path}")
     report = (run.path / REPORT).read_text(encoding="utf-8")
-    drawn = _IMAGE.findall(report)
+    images = _IMAGE.findall(report)
     for name in figures:
-        if name not in drawn:
-            raise UsageError(f"no figure {name!r} in {REPORT}; {did_you_mean(name, drawn)}")
+        if name not in images:
+            raise UsageError(f"no figure {name!r} in {REPORT}; {did_you_mean(name, images)}")
     report = _IMAGE.sub(lambda image: image[0] if image[1] in figures else "", report)
     samples = io.BytesIO()
     write_samples(samples, run.records, run.events)

@@ -45,24 +45,24 @@ def evaluate(
     from bench.extras.lm_eval.evaluate import evaluate as answer
 
     names = {"max_new_tokens": "max_gen_toks"}
-    drawn = {
+    sampling = {
         names.get(name, name): given[name]
         for name in ("max_new_tokens", "temperature", "top_p", "top_k")
         if given[name] is not None
     }
     if given["temperature"] is not None:
-        drawn["do_sample"] = given["temperature"] > 0
+        sampling["do_sample"] = given["temperature"] > 0
     request = EvalRequest(
         tasks=[name.strip() for name in tasks.split(",") if name.strip()],
         folder=include,
         limit=given["limit"],
         num_fewshot=num_fewshot,
         plain=plain,
-        drawn=drawn,
+        sampling=sampling,
     )
-    chosen = options.configuration({**given, "decoders": decoder})
+    config = options.configuration({**given, "decoders": decoder})
     with options.choose(progress) as shown:
-        ended = answer(chosen, request, output, shown)
+        ended = answer(config, request, output, shown)
     options.print_table(("task", "metric", "filter", "value"), ended.rows)
     for note in ended.notes:
         typer.echo(f"bench: {note}", err=True)

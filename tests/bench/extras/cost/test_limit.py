@@ -8,7 +8,7 @@ import pytest
 
 from bench.extras.cost.curve import Cost, CostCurve
 from bench.extras.cost.limit import ar_limit, mean_context, mismatch, operating_points
-from bench.extras.cost.records import CostFacts, Grid, Measured, Work, folder_name
+from bench.extras.cost.records import CallWork, CostFacts, Grid, Measured, folder_name
 from bench.extras.cost.texts import limit_lines
 from bench.records.environment import Environment, Models
 from bench.records.phases import PhasedAnswer
@@ -26,7 +26,7 @@ GRID = Grid(rows=(1,), sequences=(1,), contexts=(0, 100), rounds=1, longest_s=1.
 FACTS = CostFacts(
     name="made up",
     target=TARGET,
-    work=Work(weight_bytes=1000, token_bytes=10, row_flops=2, pair_flops=0),
+    work=CallWork(weight_bytes=1000, token_bytes=10, row_flops=2, pair_flops=0),
     grid=GRID,
     bandwidth=Measured(value=10_000.0),
     replay=Measured(value=0.5),

@@ -25,7 +25,7 @@ from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
-from bench.plan.make import make_plan, parse_part, part_of
+from bench.plan.make import make_plan, parse_part, select_part
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.plan.trust import check_code
@@ -223,7 +223,7 @@ def _plan(
     progress.note(computed_in(run.config, setup.config))
     plan, prompts = make_plan(setup, _name(run), progress)
     if part is not None:
-        plan = part_of(plan, part)
+        plan = select_part(plan, part)
     write_prompts(run_dir, list(prompts.values()))
     write_text(run_dir / CONFIG, setup.config.to_toml())
     write_environment(run_dir, setup.environment())

@@ -15,6 +15,7 @@ FOLDERS = (
     *("decoders", "training", "specbench_tasks", "bench/measure", "bench/extras/workers"),
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
     *("bench/runs.py", "bench/text.py"),
+    "bench/plan",
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 
@@ -38,7 +39,7 @@ ALLOWED = {
     "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
     "most": (
         "the parameter of drafters (docs/adding-a-decoder.md)",
-        ["decoders/core/drafting/drafter.py"],
+        ["bench/plan/starter.py", "decoders/core/drafting/drafter.py"],
     ),
     "own": ("a key of a recipe's [blocks]", ["training/adapter/blocks.py"]),
     "shortest": ("an option of `lookup`", ["decoders/lookup.py"]),

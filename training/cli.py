@@ -128,7 +128,7 @@ _adapter_verb(
 
 
 def _train(kind: str, given: Given) -> None:
-    from bench.plan.named_models import reach, resolve
+    from bench.plan.named_models import checkpoint, resolve
     from decoders.core.hf.checkpoint import is_local
     from training.run import located
 
@@ -140,7 +140,7 @@ def _train(kind: str, given: Given) -> None:
     resume, progress = not options.pop("restart"), options.pop("progress")
     with as_error(UsageError):
         if options["model"] is not None and not is_local(options["model"]):
-            located(options["model"], reach)  # here, where an error has one line
+            located(options["model"], checkpoint)  # here, where an error has one line
         folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
     typer.echo(str(folder))
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
-from bench.plan.named_models import MODELS, folder_of
+from bench.plan.named_models import MODELS, model_folder
 from bench.progress import duration
 from bench.records.json_file import read_json
 from bench.records.plan import read_plan
@@ -118,7 +118,7 @@ def needs(cls: type[Decoder]) -> list[str]:
 
 
 def _model(model: Any) -> Facts:
-    folder = folder_of(model)
+    folder = model_folder(model)
     return {
         "model": model.name,
         **{key: getattr(model, key) for key in ("about", "parameters", "licence", "hub_id")},

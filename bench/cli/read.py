@@ -88,9 +88,9 @@ _OF_PROMPTS = options.fields(
 def show_prompts(given: Given) -> None:
     """Print the prompts of a run, with their references, without running it."""
     from bench.cli.listing import show_prompts as print_prompts
-    from bench.plan.tokenise import tasks_of
+    from bench.plan.tokenise import read_tasks
 
-    print_prompts(tasks_of(options.load(given)), options.console(), given["limit"])
+    print_prompts(read_tasks(options.load(given)), options.console(), given["limit"])
 
 
 def print_run(run_dir: Path) -> int:

@@ -21,9 +21,10 @@ from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in, open_device, usual_dtype
 from bench.plan.make import batch_size, tokenise
+from bench.plan.named_models import checkpoint
 from bench.plan.select import ResolvedRun
-from bench.plan.setup import Opener, Setup, checkpoint, open_setup
-from bench.plan.tokenise import count_lines, tasks_of
+from bench.plan.setup import Opener, Setup, open_setup
+from bench.plan.tokenise import count_lines, read_tasks
 from bench.progress import Progress
 from bench.records.failures import error_line
 from bench.records.plan import BASELINE
@@ -73,7 +74,7 @@ def verify(
     run = check_first(config, progress.note, brings_models=brings)
     setup = open_with_graphs(exact_by_default(run, brings_models=brings), opener, progress)
     progress.note(computed_in(config, setup.config))
-    tasks = tasks_of(config)
+    tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
         progress.note(line)
@@ -102,7 +103,7 @@ def exact_by_default(run: ResolvedRun, *, brings_models: bool = False) -> Resolv
     if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):
         return run
     device = open_device(config.device).type
-    source = config.model if brings_models else checkpoint(config.model, "target")
+    source = config.model if brings_models else checkpoint(config.model)
     dtype = config.dtype or usual_dtype(config, device, source)
     return run if dtype == "float32" else run.with_values(numerics="invariant")
 

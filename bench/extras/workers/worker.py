@@ -133,9 +133,9 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     The machine is compared with all of its cores, because pinning a worker to some changes nothing.
     """
     from bench.machine.env import comparability_key
-    from bench.plan.identity import identity_of
+    from bench.plan.identity import setup_identity
 
-    now = identity_of(setup)
+    now = setup_identity(setup)
     for name, then in opening.identity.items():
         if now.get(name) != then:
             line = f"the {name} on node {node()} differs from this run's"

@@ -15,7 +15,7 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.memory import PeakMemory
 from bench.plan.adapters import adapter_folder
-from bench.plan.identity import identity_of
+from bench.plan.identity import setup_identity
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Setup, assemble
 from bench.records.environment import Models
@@ -224,8 +224,8 @@ def test_the_identity_of_a_run_is_another_with_another_adapter(
 ) -> None:
     run = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
     first, other = with_adapter(run), with_adapter(run, weights_sha256="other")
-    assert identity_of(first)["adapter"] != identity_of(other)["adapter"]
-    assert identity_of(first) == identity_of(with_adapter(run))
+    assert setup_identity(first)["adapter"] != setup_identity(other)["adapter"]
+    assert setup_identity(first) == setup_identity(with_adapter(run))
 
 
 def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: Any) -> None:

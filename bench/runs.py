@@ -39,10 +39,10 @@ from bench.records.run_folder import (
     CONFIG,
     Run,
     create_run_dir,
+    link_newest,
     load_run,
     planned,
-    point_latest,
-    refuse_stored,
+    refuse_read_only,
     refuse_summary,
 )
 from bench.records.status import STATUS, RunStatus, write_status
@@ -143,7 +143,7 @@ def resume(
     with only_writer(run_dir):
         remove_scratch(run_dir)
         stopped = None
-        refuse_stored(run_dir)
+        refuse_read_only(run_dir)
         if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
@@ -228,7 +228,7 @@ def _plan(
     write_text(run_dir / CONFIG, setup.config.to_toml())
     write_environment(run_dir, setup.environment())
     write_plan(run_dir, plan)
-    if not point_latest(run_dir):
+    if not link_newest(run_dir):
         progress.note(f"{run_dir.parent / 'latest'} is a folder: it stays as it is")
     progress.note(f"writing to {run_dir}")
     return plan, prompts

@@ -13,7 +13,7 @@ from bench.cli.group import Given, Verb
 from bench.cli.read import print_run
 from bench.errors import BenchError, UsageError
 from bench.registry import extra, extras
-from bench.settings.spread import ALONE, spread_of
+from bench.settings.spread import ALONE, parse_workers
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
@@ -44,7 +44,7 @@ def run(
 ) -> None:
     """Compare decoders by tokens per call, latency, memory and quality, with intervals."""
     chosen = options.configuration(given)
-    spread = spread_of(executor, workers, executor_option)
+    spread = parse_workers(executor, workers, executor_option)
     with options.choose(progress) as shown:
         several = sessions != 1 or every != 0
         if several:
@@ -83,7 +83,7 @@ def resume(
     resume_sessions = extra("bench.jobs", "resume-sessions")
     for folder in (Path(run_dir), output / run_dir):
         resume_sessions(folder, allowed, progress)
-    spread = spread_of(executor, workers, executor_option)
+    spread = parse_workers(executor, workers, executor_option)
     with options.choose(progress) as shown:
         folder = find_run(run_dir, output)
         config = runs.trusted_config(folder, allowed)

@@ -12,7 +12,7 @@ import typer
 
 from bench.progress import ProgressStyle
 from bench.progress import choose as choose
-from bench.settings.setting import PANELS, Setting, flag, kind_of, settings_of
+from bench.settings.setting import PANELS, Setting, field_settings, flag, option_type
 from bench.settings.spread import Kind
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
 
     fields, found = RunConfig.model_fields, {}
     known = {
-        name: (list[str] if about.parse else kind_of(fields[name].annotation), about)
-        for name, about in settings_of(RunConfig).items()
+        name: (list[str] if about.parse else option_type(fields[name].annotation), about)
+        for name, about in field_settings(RunConfig).items()
         if about.panel
     } | _FILE
 
@@ -109,7 +109,7 @@ def load(given: Mapping[str, Any]) -> RunConfig:
     """Build the configuration without asking whether the code that it names may run."""
     from bench.settings.config import RunConfig, load_config
 
-    settings = settings_of(RunConfig)
+    settings = field_settings(RunConfig)
     values = {name: value for name, value in given.items() if name not in _FILE}
     for name, value in values.items():
         if value is not None and (parse := settings[name].parse):

@@ -25,7 +25,7 @@ import psutil
 from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
 from bench.machine.source import git_state
-from bench.records.environment import AdapterFacts, Environment, Machine, Models, TorchSettings
+from bench.records.environment import AdapterFacts, Environment, Machine, ModelFacts, TorchSettings
 from bench.records.json_file import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent
@@ -79,10 +79,10 @@ def capture(
     return replace(env, comparability_key=comparability_key(env))
 
 
-def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> Models:
+def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> ModelFacts:
     """Convert facts of opened models to their record in env.json."""
     adapters = facts.get("adapters")
-    return Models(
+    return ModelFacts(
         target=facts.get("target"),
         draft=facts.get("draft"),
         adapters=adapters and {name: AdapterFacts(**of) for name, of in adapters.items()},

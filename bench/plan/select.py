@@ -19,7 +19,7 @@ from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, m
 from bench.plan.labels import Note, with_meaning, written
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.registry import extra
-from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, spec_of
+from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, cell_spec
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -134,7 +134,8 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
         line = f"decoder {cell!r}: numerics is {numerics!r}; allowed: {', '.join(NUMERICS)}"
         raise UsageError(line)
     with as_error(UsageError, (ValueError, ImportError)):
-        return registry.build(spec_of(cell, {k: v for k, v in options.items() if k != "numerics"}))
+        spec = cell_spec(cell, {k: v for k, v in options.items() if k != "numerics"})
+        return registry.build(spec)
 
 
 def _unmet_need(decoder: Decoder, draft: str | None, adapters: Mapping[str, str]) -> str | None:

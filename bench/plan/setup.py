@@ -28,7 +28,7 @@ from bench.plan.template import ChatTemplate, chat_template, template_notes, tod
 from bench.plan.tokenizers import read_models
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
-from bench.settings.config import FAST, RunConfig, spec_of
+from bench.settings.config import FAST, RunConfig, cell_spec
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import refusing_panics, weights_sha256
@@ -297,7 +297,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
     used = models if "draft" in decoder.needs else Models(target=models.target)
     with as_error(UsageError):
         check_models(decoder, used, cell)
-    spec = spec_of(cell, options)
+    spec = cell_spec(cell, options)
     return Arm(
         cell=Cell(
             cell=cell,

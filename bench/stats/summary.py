@@ -54,7 +54,7 @@ def summarise(
     Counters and times are pooled over prompts and repeats (sum / sum); speed-ups are geometric
     means of paired ratios. An unfinished run gives the rows of its finished blocks. `gold` is used
     for corpus BLEU. Quality in `all` covers the same families for every decoder, or is unknown.
-    `found` replaces guarantees, see `RunStatus.found`.
+    `found` replaces guarantees, see `RunStatus.guarantees`.
     """
     cells = counters.group_by(records)
     comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}

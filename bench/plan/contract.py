@@ -92,10 +92,7 @@ def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -
 
 
 def examine(decoder: Decoder, sampled: bool) -> Checked:
-    """Run a decoder's checks, up to the first that fails.
-
-    A decoder that cannot run on tables is checked on the tiny Llama alone.
-    """
+    """Run a decoder's checks up to the first that fails, without tables if it cannot run there."""
     random = sampled and not decoder.coupled
     by_itself = random and isinstance(decoder, SelfDriven)
     draws = random and not by_itself

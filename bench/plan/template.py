@@ -119,12 +119,10 @@ def template_notes(
     template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]
 ) -> list[str]:
     """Describe what a template does that may surprise (raises `TemplateEndless`)."""
-    notes = []
-    messages = [{"role": "user", "content": _QUESTION}]
     if template is None:
-        if not tokenizer.chat_template:
-            notes += _ended(tokenizer, tokenizer.encode(_QUESTION, verbose=False), stop_ids)
-        return notes
+        ids = [] if tokenizer.chat_template else tokenizer.encode(_QUESTION, verbose=False)
+        return _ended(tokenizer, ids, stop_ids)
+    notes, messages = [], [{"role": "user", "content": _QUESTION}]
     try:
         text = template.render(messages)
         other = template.render(messages, seed=1)

@@ -94,13 +94,6 @@ class StepColumns(_Holder):
         """The step of the first token, after steps that are empty."""
         return next((step for step, emitted in enumerate(self.emitted) if emitted), 0)
 
-    @classmethod
-    def from_packed(cls, packed: Sequence[Sequence[Any]]) -> Self:
-        """Make columns that are unpacked on demand (see `SampleRecord.pack`)."""
-        steps = object.__new__(cls)
-        object.__setattr__(steps, "_packed", packed)
-        return steps
-
     if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
 
         def __getattr__(self, name: str) -> Any:
@@ -244,9 +237,11 @@ class SampleRecord(_Holder):
             """Unpack a field, which Python asks for only if it has no value."""
             if name not in _PARTS:
                 raise AttributeError(f"a record has no {name}", name=name, obj=self)
-            return (
-                StepColumns.from_packed(self._packed) if name == "steps" else tuple(self._packed[0])
-            )
+            if name == "tokens":
+                return tuple(self._packed[0])
+            steps = object.__new__(StepColumns)
+            object.__setattr__(steps, "_packed", self._packed)
+            return steps
 
     def to_json(self) -> str:
         """Return the record as one line of JSON, without the newline."""

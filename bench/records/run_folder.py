@@ -46,8 +46,6 @@ from bench.settings.config import wrong_value
 CONFIG = "config.toml"
 
 _Event = Mapping[str, Any]
-
-
 _FIELDS: Mapping[str, Sequence[Any]] = {
     "supersede": (("block", Num), ("before_attempt", Num)),
     "load": (("block", Num), ("attempt", Num), ("other_cores", Real | None, None)),
@@ -155,8 +153,13 @@ def _read_samples(
     """Read all events and all records, packed."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
+    lines: Iterator[dict[str, Any]] = (line for line, _ in intact_lines(run_dir / SAMPLES))
+    if is_stored(run_dir):
+        from bench.records.frames import read_samples  # pandas, pyarrow
+
+        lines = read_samples(run_dir / SAMPLES_TABLE)
     try:
-        for line in _lines(run_dir):
+        for line in lines:
             if "event" in line:
                 if (kind := _EVENTS.get(str(line["event"]))) is not None:
                     parse(kind, line, f"{run_dir}: a line of {line['event']!r}")
@@ -168,14 +171,6 @@ def _read_samples(
     except (ValueError, OverflowError) as error:
         raise UnavailableError(f"cannot read the records: {error}") from error
     return records, tuple(events)
-
-
-def _lines(run_dir: Path) -> Iterator[dict[str, Any]]:
-    if not is_stored(run_dir):
-        return (line for line, _ in intact_lines(run_dir / SAMPLES))
-    from bench.records.frames import read_samples  # pandas, pyarrow
-
-    return read_samples(run_dir / SAMPLES_TABLE)
 
 
 def _effective_records(

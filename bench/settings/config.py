@@ -38,7 +38,6 @@ NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
 FAST: Numerics = "fast"
 INVARIANT: Numerics = "invariant"
 
-
 _compared, _amount, _sampling, _devices, _results = (partial(setting, panel=p) for p in PANELS)
 
 

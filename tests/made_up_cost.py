@@ -17,7 +17,7 @@ from bench.extras.cost.records import (
     Measured,
     write_facts,
 )
-from bench.records.environment import Environment, Models, write_environment
+from bench.records.environment import Environment, ModelFacts, write_environment
 from bench.records.frames import csv_bytes
 
 GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(10, 100), rounds=6, longest_s=1.0)
@@ -46,7 +46,7 @@ def write_cost_folder(
     visits = {(cell, n): seconds(cell) for cell in GRID.cells for n in range(GRID.rounds)}
     write_facts(folder, facts)
     write_environment(
-        folder, Environment(schema=1, models=Models(target=target), comparability_key=key)
+        folder, Environment(schema=1, models=ModelFacts(target=target), comparability_key=key)
     )
     (folder / CURVE).write_bytes(csv_bytes(cost_table(facts, Calls(visits=visits)), "%.9g"))
     return folder

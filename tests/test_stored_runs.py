@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.records.files import STORED
+from bench.records.files import SAMPLES_TABLE
 from bench.records.frames import csv_bytes
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
@@ -17,7 +17,7 @@ from bench.report.write import SUMMARY, table_files
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 DEFAULT = ("cpu-zoo", "cpu-zoo-t07", "cpu-smollm2")
 """Runs that are audited by default: greedy, sampled, and of a real model."""
-AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(STORED))
+AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(SAMPLES_TABLE))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ FOLDERS = (
     *("bench/extras/index", "bench/extras/lm_eval", "bench/extras/together", "bench/extras/show"),
     *("bench/extras/gpu.py", "bench/extras/gpu_summary.py", "bench/extras/notebook.py"),
     "bench/extras/__init__.py",
+    *("bench/plan", "bench/settings", "bench/records", "bench/machine", "bench/cli"),
+    "bench/verify",
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 
@@ -39,15 +41,11 @@ LIMITS = frozenset({"largest", "longest", "shortest", "smallest", "surest", "wid
 PREDICATES = frozenset({"are", "has", "is", "num", "was"})
 """Words after which a participle is no noun, as in `is_known`."""
 ALLOWED = {
-    "given": (
-        "bench/cli passes a verb's options by it",
-        ["training/cli.py", *(f"bench/extras/{each}/cli.py" for each in ("ab", "cost", "lm_eval"))],
-    ),
     "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
     "longest": ("an option of `bench cost`", ["bench/extras/cost/cli.py"]),
     "most": (
         "the parameter of drafters (docs/adding-a-decoder.md)",
-        ["decoders/core/drafting/drafter.py"],
+        ["bench/plan/starter.py", "decoders/core/drafting/drafter.py"],
     ),
     "own": ("a key of a recipe's [blocks]", ["training/adapter/blocks.py"]),
     "prompts_needed": ("a column of summary.csv", ["bench/stats/metrics.py"]),
@@ -56,7 +54,10 @@ ALLOWED = {
         "a key of recipes",
         ["training/adapter/recipe.py", "training/draft.py", "training/heads/recipe.py"],
     ),
-    "what": ("a key of calls.jsonl", ["bench/extras/cost/records.py"]),
+    "what": (
+        "a key of calls.jsonl; the argument of `bench ls`",
+        ["bench/extras/cost/records.py", "bench/cli/read.py"],
+    ),
 }
 """Names that stay because they are a contract: why, and where (`most`: in all of decoders/)."""
 NO_OPENINGS = re.compile(r"(Of|What|Whether)\b")

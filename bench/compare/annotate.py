@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Annotation:
     """One judged aspect of one decoder, with a `text` if it did not pass."""
 
     cell: str
@@ -44,37 +44,37 @@ class Finding:
     text: str = ""
 
 
-def findings(comparison: Comparison) -> Iterator[Finding]:
+def findings(comparison: Comparison) -> Iterator[Annotation]:
     """Yield every judged measure, decoders that cannot be judged, and sides that are invalid."""
     for line in (*comparison.unlike, *comparison.invalid):
-        yield Finding("the runs", "comparable", Regression.not_comparable, line)
+        yield Annotation("the runs", "comparable", Regression.not_comparable, line)
     for cell in comparison.cells:
         notes = "; ".join(cell.notes)
         if cell.verdict is Regression.wrong:
-            yield Finding(cell.cell, "lossless", cell.verdict, notes)
+            yield Annotation(cell.cell, "lossless", cell.verdict, notes)
         if cell.verdict is Regression.not_comparable and not comparison.unlike:
-            yield Finding(cell.cell, "comparable", cell.verdict, notes)
+            yield Annotation(cell.cell, "comparable", cell.verdict, notes)
         for measure in cell.measures:
             remarks = (both_sides(measure), measure.note) if measure.verdict in _ELEMENTS else ()
             text = "; ".join(filter(None, remarks))
-            yield Finding(cell.cell, measure_heading(measure.name), measure.verdict, text)
+            yield Annotation(cell.cell, measure_heading(measure.name), measure.verdict, text)
 
 
 def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
-    """Return JUnit XML: a test case for each finding.
+    """Return JUnit XML: a test case for each annotation.
 
     An inconclusive one is skipped. It fails instead if the gate wants a decision.
     """
     suite = xml.Element("testsuite", name=_SUITE)
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for finding in findings(comparison):
-        case = xml.SubElement(suite, "testcase", classname=finding.cell, name=finding.aspect)
-        if place := places.get(finding.cell):
+    for annotation in findings(comparison):
+        case = xml.SubElement(suite, "testcase", classname=annotation.cell, name=annotation.aspect)
+        if place := places.get(annotation.cell):
             case.set("file", place.file)
             case.set("line", str(place.line))
         counts["tests"] += 1
-        if kind := _element(finding, comparison):
-            xml.SubElement(case, kind, message=printable(finding.text))
+        if kind := _element(annotation, comparison):
+            xml.SubElement(case, kind, message=printable(annotation.text))
             counts[kind if kind == "skipped" else f"{kind}s"] += 1
     for name, number in counts.items():
         suite.set(name, str(number))
@@ -85,12 +85,14 @@ def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
 def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list[str]:
     """Return the workflow commands that show what did not pass beside the code on GitHub."""
     lines = []
-    for finding in findings(comparison):
-        if kind := _element(finding, comparison):
-            level, place = "warning" if kind == "skipped" else "error", places.get(finding.cell)
+    for annotation in findings(comparison):
+        if kind := _element(annotation, comparison):
+            level, place = "warning" if kind == "skipped" else "error", places.get(annotation.cell)
             at = f"file={_property(place.file)},line={place.line}," if place else ""
-            title = _property(f"{_SUITE}: {finding.cell}: {finding.aspect} {finding.verdict}")
-            lines.append(f"::{level} {at}title={title}::{_data(finding.text)}")
+            title = _property(
+                f"{_SUITE}: {annotation.cell}: {annotation.aspect} {annotation.verdict}"
+            )
+            lines.append(f"::{level} {at}title={title}::{_data(annotation.text)}")
     return lines
 
 
@@ -118,11 +120,11 @@ def _locate(cell: Cell, root: Path) -> Place | None:
     return None
 
 
-def _element(finding: Finding, comparison: Comparison) -> str | None:
+def _element(annotation: Annotation, comparison: Comparison) -> str | None:
     strict = comparison.gate.verdict.inconclusive == "fail"
-    if finding.verdict is Regression.inconclusive and strict:
+    if annotation.verdict is Regression.inconclusive and strict:
         return "failure"
-    return _ELEMENTS.get(finding.verdict)
+    return _ELEMENTS.get(annotation.verdict)
 
 
 def _data(text: str) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.compare.pair import RunPair, join
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import pieces_of
+from bench.records.vocabulary import read_pieces
 from bench.stats.counters import first_difference
 from bench.stats.side import RunSnapshot
 from bench.text import colourless
@@ -29,7 +29,7 @@ def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console) -> int:
 
     Repeats with the same change, as in greedy decoding, are shown and counted once.
     """
-    pieces = pieces_of(base.path), pieces_of(head.path)
+    pieces = read_pieces(base.path), read_pieces(head.path)
     brackets, total = colourless(console), 0
     for cell in [cell for cell in base.cells if cell in head.cells]:
         distinct: dict[tuple[object, ...], tuple[SampleRecord, SampleRecord]] = {}

@@ -59,7 +59,7 @@ class Findings:
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
         gold = gold_answers(self.run.path, self.run.plan)
-        return sums.summarise(self.run.records, self.run.plan, gold, self.run.status.found)
+        return sums.summarise(self.run.records, self.run.plan, gold, self.run.status.guarantees)
 
     @cached_property
     def report_summary(self) -> pd.DataFrame:
@@ -113,7 +113,7 @@ class Findings:
     @property
     def decoders(self) -> list[str]:
         """Measured decoders in order, without the baseline's second arm."""
-        return sums.decoder_order(self.run.plan, self.run.records, self.run.status.found)
+        return sums.decoder_order(self.run.plan, self.run.records, self.run.status.guarantees)
 
     @cached_property
     def wrong(self) -> list[str]:
@@ -223,7 +223,9 @@ class Findings:
         for cell in self.wrong:
             if cell in set(summary["decoder"]):
                 yield f"Left out of the figures: {cell}, which is {WRONG}."
-        if unverified := [c for c, outcome in run.status.found.items() if outcome == NOT_VERIFIED]:
+        if unverified := [
+            c for c, outcome in run.status.guarantees.items() if outcome == NOT_VERIFIED
+        ]:
             yield (
                 f"Not verified: {', '.join(unverified)}. Tokens differ from {BASELINE}'s, and the "
                 "run does not show that its own rounding explains it."

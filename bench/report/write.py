@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.errors import Exit
-from bench.records.files import STORED, replacing, write_files
+from bench.records.files import SAMPLES_TABLE, replacing, write_files
 from bench.records.frames import csv_bytes, write_samples
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.records.run_folder import is_stored, load_run
@@ -51,11 +51,11 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     # files written earlier may be all that is left of a damaged run
     kept = [
         name
-        for name in (STORED, SUMMARY)
+        for name in (SAMPLES_TABLE, SUMMARY)
         if findings.verdict == DAMAGED and (run_dir / name).exists()
     ]
-    if STORED not in kept and not is_stored(run_dir):
-        with replacing(run_dir / STORED) as file:
+    if SAMPLES_TABLE not in kept and not is_stored(run_dir):
+        with replacing(run_dir / SAMPLES_TABLE) as file:
             write_samples(file, findings.run.records, findings.run.events)
     summary = {} if SUMMARY in kept else {SUMMARY: csv_bytes(findings.summary)}
     write_files(run_dir, summary | table_files(findings))

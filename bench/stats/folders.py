@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.records.files import SAMPLES, STORED
+from bench.records.files import SAMPLES, SAMPLES_TABLE
 from bench.records.frames import num_samples
 from bench.records.plan import WRONG
 from bench.records.run_folder import lost_plan
@@ -46,4 +46,4 @@ def count_records(folder: Path) -> int:
         with (folder / SAMPLES).open("rb") as file:
             return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
     except OSError:
-        return num_samples(folder / STORED)
+        return num_samples(folder / SAMPLES_TABLE)

@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 from bench.errors import Exit
-from bench.records.files import SAMPLES, STORED
+from bench.records.files import SAMPLES, SAMPLES_TABLE
 from bench.records.phases import read_phases
 from bench.records.plan import (
     BASELINE,
@@ -236,7 +236,7 @@ def _floor_line(difference: Difference, floor: Floor) -> str:
 def _damage(run: Run) -> tuple[str, ...]:
     """Report missing records: run.json counts more, or calls the run complete."""
     planned, have, missing = run.status.num_records, len(run.records), _missing(run)
-    file = STORED if is_stored(run.path) else SAMPLES
+    file = SAMPLES_TABLE if is_stored(run.path) else SAMPLES
     if planned is not None and have < planned:
         lost = f"{file} holds {have:,} of the {planned:,} records that run.json counts"
     elif run.status.complete and missing:

@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from bench import runs as bench_run
-from bench.cli.listing import table_of
+from bench.cli.listing import facts_table
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
@@ -181,7 +181,7 @@ def test_the_terminal_obeys_no_record(hostile_run: Path, colours: Any) -> None:
         print_findings(Findings(load_run(hostile_run)), console)
         show_run(hostile_run, console)
         show_run(hostile_run, console, prompt=None, decoders=[HOSTILE[0]])
-        console.print(table_of("runs", hostile_run.parent))
+        console.print(facts_table("runs", hostile_run.parent))
     shown = capture.get()
     assert "\x1b]0;" not in shown
     assert "\x1b[2J" not in shown
@@ -234,8 +234,8 @@ def test_a_plugin_is_run_only_by_who_names_it(
     console = Console(file=None, quiet=True)
     print_findings(Findings(load_run(run)), console)
     show_run(run, console)
-    console.print(table_of("runs", tmp_path))
-    console.print(table_of("decoders", tmp_path))
+    console.print(facts_table("runs", tmp_path))
+    console.print(facts_table("decoders", tmp_path))
     compare(load_side(str(run), tmp_path), load_side(str(run), tmp_path), load_gate(None))
     assert Findings(load_run(run)).headline.rows
     ended = bench_run.run(small(decoders=None, limit=2, repeats=1, quality_limit=0), tmp_path / "r",

@@ -23,7 +23,7 @@ from bench.extras.ab.checkout import SideProcess, Tree, check_setup, checkout
 from bench.extras.ab.request import check_defaults, side_request
 from bench.machine.env import ROOT
 from bench.progress import Progress
-from bench.records.environment import ENV, environment_of
+from bench.records.environment import ENV, parse_environment
 from bench.records.files import SampleWriter, write_json, write_text
 from bench.records.json_file import parse
 from bench.records.plan import MANIFEST, Cell, Plan, write_plan
@@ -156,7 +156,7 @@ class _AbRun:
                 process = stack.enter_context(SideProcess(name, tree))
                 request = side_request(self.config, tree, self.trees)
                 arms.append(_AbSide(name, folder, process, process.open(request)))
-            check_setup(*(environment_of(arm.report["env"], arm.name) for arm in arms))
+            check_setup(*(parse_environment(arm.report["env"], arm.name) for arm in arms))
             yield arms
 
     def _write_plan(self, arms: Sequence[_AbSide]) -> None:

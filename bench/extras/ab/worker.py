@@ -26,7 +26,7 @@ from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.contract import check_cells
-from bench.plan.identity import identity_of
+from bench.plan.identity import setup_identity
 from bench.plan.make import make_plan
 from bench.plan.setup import open_setup
 from bench.progress import Progress
@@ -56,7 +56,7 @@ class SideWorker(Worker):
             "root": str(ROOT),
             "config": setup.config.to_toml(),
             "cells": [dataclasses.asdict(cell) for cell in self._cells],
-            "identity": identity_of(setup),
+            "identity": setup_identity(setup),
             "env": setup.environment().to_json(),
         }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Configured, Given
+from bench.cli.group import Arguments, Configured
 from bench.cli.read import PANEL as READ
 from bench.errors import UsageError
 
@@ -28,7 +28,7 @@ _OPTIONS = options.fields("model", "compile", *options.MACHINE)
 
 @app.command(cls=Configured.by(_OPTIONS), rich_help_panel=PANEL)
 def cost(
-    given: Given,
+    arguments: Arguments,
     shape: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +68,7 @@ def cost(
     from bench.report.findings import Findings
     from bench.settings.bounds import Repeats, Seconds, check
 
-    if shape is not None and given["model"] is not None:
+    if shape is not None and arguments["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
     check(rounds, Repeats, "--rounds")
     check(longest, Seconds, "--longest")
@@ -81,7 +81,7 @@ def cost(
     )
     shown_run = None if run is None else load_run(find_run(run, output))
     with options.choose(progress) as display:
-        config = options.configuration(given)
+        config = options.configuration(arguments)
         subject = open_subject(config, grid, display.note, shape=shape, replay=replay)
         folder = folder or output / folder_name(subject.facts, subject.env)
         display.note(f"writing to {folder}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from bench.records.environment import Environment, Facts
-from bench.records.files import lines_of, write_json
+from bench.records.files import intact_lines, write_json
 from bench.records.json_file import SCHEMA, parse, read_json
 from bench.settings.bounds import Bytes, Num, Rate, Time
 
@@ -228,7 +228,7 @@ class Calls:
     def read(cls, folder: Path) -> Self:
         """Read the events of a cost folder (`InvalidRunError` on a damaged line)."""
         calls = cls()
-        for number, (line, _) in enumerate(lines_of(folder / CALLS), start=1):
+        for number, (line, _) in enumerate(intact_lines(folder / CALLS), start=1):
             if (kind := _KINDS.get(str(line.pop("event", None)))) is not None:
                 calls.add(parse(kind, line, f"{folder / CALLS} line {number}"))
         return calls

@@ -17,8 +17,8 @@ from bench.machine.load import LoadWatch
 from bench.plan.compiling import open_compiled
 from bench.plan.devices import open_device, prepare_process, usual_dtype, usual_on_cpu
 from bench.plan.labels import Note
+from bench.plan.named_models import checkpoint
 from bench.plan.select import ResolvedRun
-from bench.plan.setup import checkpoint
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
@@ -80,7 +80,7 @@ def open_subject(
 
 
 def _loaded(config: RunConfig, device: torch.device) -> HFModel:
-    source = checkpoint(config.model, "target")
+    source = checkpoint(config.model)
     dtype = config.dtype or usual_dtype(config, device.type, source)
     room = room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER)
     with as_error(UnavailableError), room:

@@ -82,7 +82,7 @@ def run_points(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
     why = mismatch(cost, run.env)
     if why is not None:
         return [], f"the calls of {run.path.name} are not drawn: {why}"
-    decoders = sums.decoder_order(run.plan, run.records, run.status.found)
+    decoders = sums.decoder_order(run.plan, run.records, run.status.guarantees)
     points = operating_points(read_phases(run.path), run.records, decoders)
     return points, None if points else f"{run.path.name} has no second pass of unbatched answers"
 

@@ -20,7 +20,7 @@ from bench.extras.exports import ci
 from bench.extras.exports.acceptance import acceptance
 from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
 from bench.records.environment import ENV
-from bench.records.files import SAMPLES, STORED, refuse_links, write_files
+from bench.records.files import SAMPLES, SAMPLES_TABLE, refuse_links, write_files
 from bench.records.frames import csv_bytes, parquet_bytes, write_samples
 from bench.records.json_file import read_json
 from bench.records.phases import PHASES_FILE
@@ -175,7 +175,7 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
         **{name: (run.path / name).read_bytes() for name in copied if (run.path / name).is_file()},
         MANIFEST: _json(run.plan.to_manifest()),
         VOCABULARY: _json({token: piece for token, piece in pieces if token in answered}),
-        STORED: samples.getvalue(),
+        SAMPLES_TABLE: samples.getvalue(),
         SUMMARY: csv_bytes(findings.summary),
         REPORT: report.encode(),
         **tables,

@@ -27,7 +27,7 @@ from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt, read_prompts
-from bench.records.run_folder import Run, load_run, refuse_stored
+from bench.records.run_folder import Run, load_run, refuse_read_only
 
 _PLAIN = (str, int, float, bool, type(None))
 """Types of options that are recorded as they are; any other option is recorded as text."""
@@ -47,7 +47,7 @@ def measure_external(
         BenchError: the run is stored (exit 2) or not greedy (5), the engine cannot read its model
             (2), is missing or does not start (5), or a line cannot be written (1).
     """
-    refuse_stored(run_dir)
+    refuse_read_only(run_dir)
     run = load_run(run_dir)
     by_name = read_prompts(run.path)
     prompts = [by_name[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in by_name][:limit]

@@ -19,7 +19,7 @@ from bench.records.plan import WRONG, Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.records.vocabulary import pieces_of
+from bench.records.vocabulary import read_pieces
 from bench.stats.counters import Tally
 from bench.stats.summary import decoder_order
 from bench.stats.validity import VALID, from_here, judge
@@ -50,7 +50,7 @@ def show_run(
     """
     run = load_run(run_dir)
     wrong, status = run.status.wrong, judge(run)
-    cells = decoder_order(run.plan, run.records, run.status.found)
+    cells = decoder_order(run.plan, run.records, run.status.guarantees)
     for name in decoders or ():
         if name not in cells:
             raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, cells)}")
@@ -64,7 +64,7 @@ def show_run(
     if not names:
         console.print(Text("nothing is measured yet"))
         return
-    pieces = pieces_of(run_dir)
+    pieces = read_pieces(run_dir)
     kept = read_prompts(run_dir).items() if (run_dir / PROMPTS).is_file() else ()
     prompts = {name: "".join(map(pieces, each.ids)) for name, each in kept}
     legend = Text.assemble(

@@ -116,7 +116,7 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 def run_summary(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
     plan = Plan(cells=side.planned)
-    return with_telling_quality(summarise(side.records, plan, side.gold, side.status.found))
+    return with_telling_quality(summarise(side.records, plan, side.gold, side.status.guarantees))
 
 
 def refuse_invalid(side: RunSnapshot) -> None:
@@ -165,7 +165,9 @@ def identity(side: RunSnapshot) -> dict[str, str]:
     adapters = (env.models.adapters or {}).items()
     facts: dict[str, object] = {
         "model": describe_model(side),
-        **{f"{role} weights": _short(env.models.weights_of(role)) for role in ("target", "draft")},
+        **{
+            f"{role} weights": _short(env.models.weights_hash(role)) for role in ("target", "draft")
+        },
         **{f"{name} adapter": _short(each.weights_sha256) for name, each in adapters},
         **{key.replace("_", " "): config.get(key) for key in _SETTINGS},
         "hardware": hardware(side),

@@ -34,7 +34,7 @@ from bench.records.plan import SECOND_BASELINE
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.records.vocabulary import VOCABULARY, answered_ids, pieces_of
+from bench.records.vocabulary import VOCABULARY, answered_ids, read_pieces
 from bench.report.figures.style import RED, colours
 from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable
@@ -60,7 +60,7 @@ class Viewer:
 
 def viewer(run: Run) -> Viewer | None:
     """Return all data of the step viewer, or None if no prompt was timed."""
-    order = decoder_order(run.plan, run.records, run.status.found)
+    order = decoder_order(run.plan, run.records, run.status.guarantees)
     answers = chosen_answers(run.records)
     if not answers:
         return None
@@ -80,7 +80,7 @@ def viewer(run: Run) -> Viewer | None:
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
-    promised = run.plan.guarantees(run.status.found)
+    promised = run.plan.guarantees(run.status.guarantees)
     index = {
         "decoders": [
             {"name": printable(d), "colour": palette[d], "guarantee": promised.get(d)}
@@ -171,9 +171,9 @@ def _within(packed: Mapping[str, str], families: Mapping[str, str], max_bytes: i
 
 
 def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
-    """Return `pieces_of`, or ids as texts with the reason if the vocabulary is damaged."""
+    """Return `read_pieces`, or ids as texts with the reason if the vocabulary is damaged."""
     try:
-        return pieces_of(run_dir), None
+        return read_pieces(run_dir), None
     except BenchError:
         return lambda token: f"<{token}>", f"{VOCABULARY} is damaged: tokens are shown as ids."
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
-from bench.records.vocabulary import pieces_of
+from bench.records.vocabulary import read_pieces
 from bench.report.tables import table as tables
 from bench.report.tables.table import (
     Table,
@@ -249,7 +249,7 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
     filled = group_by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
     if not filled or not holds(run.config):
         return None
-    piece = pieces_of(run.path)
+    piece = read_pieces(run.path)
     note = (
         "% of correct lists / their ceiling in %, if the items decided in one pass are drawn "
         "independently, each from the task's distribution at its position. Computed from the "

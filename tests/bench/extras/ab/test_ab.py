@@ -26,7 +26,7 @@ from bench.extras.ab.request import side_request
 from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
-from bench.records.environment import Environment, environment_of
+from bench.records.environment import Environment, parse_environment
 from bench.records.run_folder import load_run
 from bench.stats.side import load_side
 from decoders.core.hf.graph_files import missing_compiler
@@ -253,7 +253,7 @@ def env(**changes: Any) -> Environment:
         "gpu": None,
         **changes,
     }
-    return environment_of(facts, "a side")
+    return parse_environment(facts, "a side")
 
 
 def test_only_code_may_differ_between_the_sides() -> None:

@@ -25,7 +25,7 @@ from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in
 from bench.plan.identity import check_identity
-from bench.plan.make import make_plan, parse_part, part_of
+from bench.plan.make import make_plan, parse_part, select_part
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.plan.trust import check_code
@@ -39,10 +39,10 @@ from bench.records.run_folder import (
     CONFIG,
     Run,
     create_run_dir,
+    link_newest,
     load_run,
     planned,
-    point_latest,
-    refuse_stored,
+    refuse_read_only,
     refuse_summary,
 )
 from bench.records.status import STATUS, RunStatus, write_status
@@ -143,7 +143,7 @@ def resume(
     with only_writer(run_dir):
         remove_scratch(run_dir)
         stopped = None
-        refuse_stored(run_dir)
+        refuse_read_only(run_dir)
         if (run_dir / STATUS).is_file() and not planned(run_dir):
             refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
@@ -223,12 +223,12 @@ def _plan(
     progress.note(computed_in(run.config, setup.config))
     plan, prompts = make_plan(setup, _name(run), progress)
     if part is not None:
-        plan = part_of(plan, part)
+        plan = select_part(plan, part)
     write_prompts(run_dir, list(prompts.values()))
     write_text(run_dir / CONFIG, setup.config.to_toml())
     write_environment(run_dir, setup.environment())
     write_plan(run_dir, plan)
-    if not point_latest(run_dir):
+    if not link_newest(run_dir):
         progress.note(f"{run_dir.parent / 'latest'} is a folder: it stays as it is")
     progress.note(f"writing to {run_dir}")
     return plan, prompts

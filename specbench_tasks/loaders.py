@@ -24,7 +24,7 @@ from specbench_tasks.specbench import (
     is_pinned,
     with_qa_answers,
 )
-from specbench_tasks.tables import Row, Table, exists, read_table
+from specbench_tasks.tables import NumberedRows, Row, exists, read_table
 from specbench_tasks.tabular import Reading, conversations
 
 __all__ = [
@@ -91,7 +91,7 @@ def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:
     """
     named = dict(columns or {})
     where, rows = open_dataset(dataset, named.pop("config", None), named.pop("split", None))
-    return conversations(Table(where, list(rows)), Path(dataset.rstrip("/")).stem, named)
+    return conversations(NumberedRows(where, list(rows)), Path(dataset.rstrip("/")).stem, named)
 
 
 def open_dataset(

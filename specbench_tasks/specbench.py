@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.core.hf.checkpoint import cache_folder
-from specbench_tasks.tables import Row, Table
+from specbench_tasks.tables import NumberedRows, Row
 from specbench_tasks.task import FAMILIES
 
 URL = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
@@ -50,7 +50,7 @@ def check_question(row: Row) -> None:
         raise ValueError(f"turns {turns!r}")
 
 
-def with_qa_answers(table: Table, folder: Path) -> Table:
+def with_qa_answers(table: NumberedRows, folder: Path) -> NumberedRows:
     """Add the gold answers of a folder's ``qa_references*.json`` to a table's qa questions.
 
     Raises:
@@ -65,7 +65,7 @@ def with_qa_answers(table: Table, folder: Path) -> Table:
         else (number, row)
         for number, row in table.rows
     ]
-    return Table(table.where, rows)
+    return NumberedRows(table.where, rows)
 
 
 def _is_open(row: Row) -> bool:

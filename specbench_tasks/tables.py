@@ -22,7 +22,7 @@ SUFFIXES = (".jsonl", ".json", *_SEPARATORS, ".parquet")
 _KINDS = "JSONL, a JSON list, CSV (.csv), TSV (.tsv) or Parquet"
 
 
-class Table(NamedTuple):
+class NumberedRows(NamedTuple):
     """Numbered rows, whose errors begin with `where` and a number, as in ``"x.csv, line 3"``."""
 
     where: str
@@ -37,7 +37,7 @@ def exists(path: Path) -> bool:
         return False
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> NumberedRows:
     """Read the rows of a file of any of the kinds above, skipping blank lines.
 
     Raises:
@@ -49,7 +49,7 @@ def read_table(path: Path) -> Table:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     if data.startswith(b"PAR1") or path.suffix == ".parquet":
-        table = Table(f"{path}, row", _parquet(path))
+        table = NumberedRows(f"{path}, row", _parquet(path))
     else:
         table = _text_table(path, data)
     if not table.rows:
@@ -67,13 +67,13 @@ def _read_bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _text_table(path: Path, data: bytes) -> Table:
+def _text_table(path: Path, data: bytes) -> NumberedRows:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at {error.start})") from error
     if path.suffix in _SEPARATORS:
-        return Table(f"{path}, line", list(_cells(path, text, _SEPARATORS[path.suffix])))
+        return NumberedRows(f"{path}, line", list(_cells(path, text, _SEPARATORS[path.suffix])))
     start = text.lstrip()[:1]
     if start not in ("[", "{", "") and path.suffix not in SUFFIXES:
         raise ValueError(f"{path} is none of {_KINDS}")
@@ -82,7 +82,7 @@ def _text_table(path: Path, data: bytes) -> Table:
     where = f"{path}, item" if listed else f"{path}, line"
     for number, row in rows:
         _check(row, f"{where} {number}")
-    return Table(where, rows)
+    return NumberedRows(where, rows)
 
 
 def _items(path: Path, text: str) -> Iterator[tuple[int, Row]]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, RowPrompt, gsm8k_answer, read_prompt, short
 from specbench_tasks.specbench import FAMILY_OF, MT_BENCH, detokenised
-from specbench_tasks.tables import Row, Table
+from specbench_tasks.tables import NumberedRows, Row
 from specbench_tasks.task import FAMILIES, OTHER, Conversation, GoldAnswer
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -49,7 +49,7 @@ class Reading:
     notes: tuple[str, ...]
 
 
-def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Reading:
+def conversations(table: NumberedRows, stem: str, columns: Mapping[str, str]) -> Reading:
     """Read every row as a conversation.
 
     A ShareGPT conversation that has no valid prompt (empty, or starting with an answer) is left out
@@ -91,7 +91,7 @@ def conversations(table: Table, stem: str, columns: Mapping[str, str]) -> Readin
     )
 
 
-def _name(table: Table) -> str:
+def _name(table: NumberedRows) -> str:
     return table.where.rpartition(",")[0]
 
 
@@ -132,7 +132,7 @@ def _unread(row: Row, prompt: RowPrompt, columns: Mapping[str, str]) -> list[str
     ]
 
 
-def _check_columns(table: Table, columns: Mapping[str, str]) -> None:
+def _check_columns(table: NumberedRows, columns: Mapping[str, str]) -> None:
     present = dict.fromkeys(name for _, row in table.rows for name in row)
     there = f"columns present: {', '.join(present) or 'none'}"
     for key, name in columns.items():

@@ -159,7 +159,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let reports be written without drawing their figures: for tests of what is around them."""
     from bench.report.figures import gallery
 
-    nothing = gallery.Gallery(drawn={}, captions={}, left_out=())
+    nothing = gallery.Gallery(plots={}, captions={}, left_out=())
     monkeypatch.setattr(gallery, "draw_all", lambda findings: nothing)
 
 

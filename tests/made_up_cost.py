@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.extras.cost.curve import table_of
+from bench.extras.cost.curve import cost_table
 from bench.extras.cost.records import (
     CURVE,
     Calls,
+    CallWork,
     CostCell,
     CostFacts,
     Grid,
     Measured,
-    Work,
     write_facts,
 )
-from bench.records.environment import Environment, Models, write_environment
+from bench.records.environment import Environment, ModelFacts, write_environment
 from bench.records.frames import csv_bytes
 
 GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(10, 100), rounds=6, longest_s=1.0)
@@ -36,7 +36,7 @@ def write_cost_folder(
     facts = CostFacts(
         name="made up",
         target=target or {},
-        work=Work(weight_bytes=10**6, token_bytes=100, row_flops=10**6, pair_flops=10),
+        work=CallWork(weight_bytes=10**6, token_bytes=100, row_flops=10**6, pair_flops=10),
         grid=GRID,
         bandwidth=Measured(value=1e10, num=6),
         matrix_rate=Measured(value=1e11, num=6),
@@ -46,7 +46,7 @@ def write_cost_folder(
     visits = {(cell, n): seconds(cell) for cell in GRID.cells for n in range(GRID.rounds)}
     write_facts(folder, facts)
     write_environment(
-        folder, Environment(schema=1, models=Models(target=target), comparability_key=key)
+        folder, Environment(schema=1, models=ModelFacts(target=target), comparability_key=key)
     )
-    (folder / CURVE).write_bytes(csv_bytes(table_of(facts, Calls(visits=visits)), "%.9g"))
+    (folder / CURVE).write_bytes(csv_bytes(cost_table(facts, Calls(visits=visits)), "%.9g"))
     return folder

@@ -8,16 +8,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.records.files import STORED
+from bench.records.files import SAMPLES_TABLE
 from bench.records.frames import csv_bytes
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.write import SUMMARY, tables_of
+from bench.report.write import SUMMARY, table_files
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 DEFAULT = ("cpu-zoo", "cpu-zoo-t07", "cpu-smollm2")
 """Runs that are audited by default: greedy, sampled, and of a real model."""
-AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(STORED))
+AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(SAMPLES_TABLE))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
     folder = REFERENCE / run
     findings = Findings(load_run(folder))
     assert findings.verdict == findings.run.status.verdict
-    made = {SUMMARY: csv_bytes(findings.summary), **tables_of(findings)}
+    made = {SUMMARY: csv_bytes(findings.summary), **table_files(findings)}
     for name in (name for name in made if name.endswith(".csv")):
         again, beside = pd.read_csv(io.BytesIO(made[name])), pd.read_csv(folder / name)
         pd.testing.assert_frame_equal(again, beside, rtol=1e-5)  # six digits are written

@@ -14,7 +14,14 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (
     *("decoders", "training", "specbench_tasks", "bench/measure", "bench/extras/workers"),
     *("bench/__main__.py", "bench/errors.py", "bench/progress.py", "bench/registry.py"),
-    *("bench/runs.py", "bench/text.py"),
+    *("bench/runs.py", "bench/text.py", "bench/stats", "bench/report", "bench/compare"),
+    *("bench/extras/ab", "bench/extras/cost", "bench/extras/sweeps", "bench/extras/paper"),
+    *("bench/extras/sessions", "bench/extras/exports", "bench/extras/external"),
+    *("bench/extras/index", "bench/extras/lm_eval", "bench/extras/together", "bench/extras/show"),
+    *("bench/extras/gpu.py", "bench/extras/gpu_summary.py", "bench/extras/notebook.py"),
+    "bench/extras/__init__.py",
+    *("bench/plan", "bench/settings", "bench/records", "bench/machine", "bench/cli"),
+    "bench/verify",
 )
 """The folders and files that are held to the words; the rest of `bench` is to follow."""
 
@@ -34,17 +41,22 @@ LIMITS = frozenset({"largest", "longest", "shortest", "smallest", "surest", "wid
 PREDICATES = frozenset({"are", "has", "is", "num", "was"})
 """Words after which a participle is no noun, as in `is_known`."""
 ALLOWED = {
-    "given": ("`gathering` of bench/cli passes options by it", ["training/cli.py"]),
     "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
+    "longest": ("an option of `bench cost`", ["bench/extras/cost/cli.py"]),
     "most": (
         "the parameter of drafters (docs/adding-a-decoder.md)",
-        ["decoders/core/drafting/drafter.py"],
+        ["bench/plan/starter.py", "decoders/core/drafting/drafter.py"],
     ),
     "own": ("a key of a recipe's [blocks]", ["training/adapter/blocks.py"]),
+    "prompts_needed": ("a column of summary.csv", ["bench/stats/metrics.py"]),
     "shortest": ("an option of `lookup`", ["decoders/lookup.py"]),
     "stored": (
         "a key of recipes",
         ["training/adapter/recipe.py", "training/draft.py", "training/heads/recipe.py"],
+    ),
+    "what": (
+        "a key of calls.jsonl; the argument of `bench ls`",
+        ["bench/extras/cost/records.py", "bench/cli/read.py"],
     ),
 }
 """Names that stay because they are a contract: why, and where (`most`: in all of decoders/)."""

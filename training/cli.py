@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from bench.cli.group import AllVerbs, Configured, Given, VerbGroup
+from bench.cli.group import AllVerbs, Arguments, Configured, VerbGroup
 from bench.cli.make import PANEL
 from bench.cli.options import RESULTS, Progressing
 from bench.errors import UsageError, as_error
@@ -92,14 +92,14 @@ def _zoo(
     from training.zoo.train import train_zoo
 
     with as_error(UsageError):
-        given: Any = {"resume": not restart, "progress": progress, "device": device}
-        train_zoo(read_recipe(recipe or RECIPES / "zoo.toml"), output, **given)
+        arguments: Any = {"resume": not restart, "progress": progress, "device": device}
+        train_zoo(read_recipe(recipe or RECIPES / "zoo.toml"), output, **arguments)
     typer.echo(str(output))
 
 
 def _adapter_verb(kind: str, text: str) -> None:
-    def verb(given: Given) -> None:
-        _train(kind, given)
+    def verb(arguments: Arguments) -> None:
+        _train(kind, arguments)
 
     train.command(kind, cls=_TrainsAdapter, help=text)(verb)
 
@@ -112,10 +112,10 @@ def train_idlm(
     objective: Annotated[
         Literal["refine", "isd"], typer.Option(help="refine: for nar and idlm; isd: for isd.")
     ],
-    given: Given,
+    arguments: Arguments,
 ) -> None:
     """Train an adapter of masked slots for a model (resumable, see docs/idlm.md)."""
-    _train(objective, given)
+    _train(objective, arguments)
 
 
 _adapter_verb("medusa", "Train Medusa heads for a model (resumable); see docs/decoders/medusa.md.")
@@ -127,12 +127,12 @@ _adapter_verb(
 )
 
 
-def _train(kind: str, given: Given) -> None:
-    from bench.plan.named_models import reach, resolve
+def _train(kind: str, arguments: Arguments) -> None:
+    from bench.plan.named_models import checkpoint, resolve
     from decoders.core.hf.checkpoint import is_local
     from training.run import located
 
-    options = dict(given)
+    options = dict(arguments)
     if options.pop("on_policy"):
         if options["data"] is not None:
             raise UsageError("--on-policy and --data exclude each other; give one of them")
@@ -140,7 +140,7 @@ def _train(kind: str, given: Given) -> None:
     resume, progress = not options.pop("restart"), options.pop("progress")
     with as_error(UsageError):
         if options["model"] is not None and not is_local(options["model"]):
-            located(options["model"], reach)  # here, where an error has one line
+            located(options["model"], checkpoint)  # here, where an error has one line
         folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
     typer.echo(str(folder))
 

@@ -39,12 +39,12 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[Any, Any]], rest: str) 
             formatter.write_dl(shown)
 
 
-Given = Annotated[Mapping[str, Any], Option(parser=dict)]
+Arguments = Annotated[Mapping[str, Any], Option(parser=dict)]
 """Place of the options that a `Configured` verb adds, and their values."""
 
 
 class Configured(TyperCommand):
-    """A verb with the options that a callable declares, in the place of its parameter `given`.
+    """A verb with the options that a callable declares, in the place of its parameter `arguments`.
 
     The callable is made once its options are needed: a configuration is slow to import.
     """
@@ -64,9 +64,9 @@ class Configured(TyperCommand):
 
     @property
     def params(self) -> list[Any]:
-        """The verb's own parameters, and those of the callable instead of `given`."""
-        if "given" in (names := [each.name for each in self._params]):
-            self._params[(at := names.index("given")) : at + 1] = self._added.params
+        """The verb's own parameters, and those of the callable instead of `arguments`."""
+        if "arguments" in (names := [each.name for each in self._params]):
+            self._params[(at := names.index("arguments")) : at + 1] = self._added.params
         return self._params
 
     @params.setter
@@ -76,7 +76,7 @@ class Configured(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb with a table of the values of the added options."""
         values = {each.name: ctx.params.pop(each.name) for each in self._added.params}
-        ctx.params["given"] = vars(self._added.callback(**values))
+        ctx.params["arguments"] = vars(self._added.callback(**values))
         return super().invoke(ctx)
 
 
@@ -107,16 +107,16 @@ class VerbGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse empty arguments, such as an unset variable of a script."""
-        for before, given in pairwise(["bench", *args]):
-            name, equals, value = given.partition("=")
-            written = value if name.startswith("--") and equals else given
+        for before, argument in pairwise(["bench", *args]):
+            name, equals, value = argument.partition("=")
+            written = value if name.startswith("--") and equals else argument
             if not written.strip():
                 at = name if name.startswith("--") else f"what follows {before}"
                 raise UsageError(f"{at} is empty; give a value, or leave it out")
         return list(super().parse_args(ctx, args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command; the error about an unknown one names the nearest."""
+        """Find a command, or name the nearest to an unknown one (`UsageError`)."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             hint = did_you_mean(args[0], self.list_commands(ctx))
             raise UsageError(f"there is no verb {args[0]!r}; {hint}")
@@ -160,7 +160,7 @@ class AllVerbs(VerbGroup):
     group: ClassVar[Group] = "bench.verbs"
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a verb, of the core or of an extra; None if there is none of this name."""
+        """Return the verb of this name, of the core or of an extra, or None."""
         listed = self.commands.get(cmd_name)
         verbs = find(self.group, cmd_name) if listed is None else getattr(listed, "verbs", None)
         if verbs is not None:
@@ -178,8 +178,8 @@ class AllVerbs(VerbGroup):
                 self.commands.setdefault(str(outline.name), outline)
         place = {heading: number for number, heading in enumerate(HEADINGS)}
 
-        def heading_of(named: tuple[str, Any]) -> int:
-            return place.get(str(getattr(named[1], "rich_help_panel", None)), len(place))
+        def rank(item: tuple[str, Any]) -> int:
+            return place.get(str(getattr(item[1], "rich_help_panel", None)), len(place))
 
-        self.commands = dict(sorted(self.commands.items(), key=heading_of))
+        self.commands = dict(sorted(self.commands.items(), key=rank))
         return super().list_commands(ctx)

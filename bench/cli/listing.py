@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
-from bench.plan.named_models import MODELS, folder_of
+from bench.plan.named_models import MODELS, model_folder
 from bench.progress import duration
 from bench.records.json_file import read_json
 from bench.records.plan import read_plan
 from bench.records.run_folder import read_config
 from bench.records.status import read_status
-from bench.stats.folders import num_records_of, run_folders, run_verdict
+from bench.stats.folders import count_records, run_folders, run_verdict
 from bench.stats.validity import VALID
 from decoders.core import registry
 from decoders.core.decoder import Decoder
@@ -39,7 +39,7 @@ _UNBROKEN = ("decoder", "task", "status", "verdict", "records")
 """Columns that are never wrapped."""
 
 
-def facts_of(kind: str, parent: Path) -> list[Facts]:
+def list_facts(kind: str, parent: Path) -> list[Facts]:
     """Return decoders, models, tasks, graphs, or the runs in `parent`, as JSON (unknown: null)."""
     match kind:
         case "decoders":
@@ -63,12 +63,12 @@ def facts_of(kind: str, parent: Path) -> list[Facts]:
             return [_run(folder) for folder in run_folders(parent)]
 
 
-def table_of(kind: str, parent: Path) -> Table:
-    """Return the facts of `facts_of` as a table."""
+def facts_table(kind: str, parent: Path) -> Table:
+    """Return `list_facts` as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in _COLUMNS[kind]:
         table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
-    for facts in facts_of(kind, parent):
+    for facts in list_facts(kind, parent):
         cells = [column(facts) for column in _COLUMNS[kind].values()]
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
@@ -108,17 +108,17 @@ def lossless(cls: type[Decoder]) -> str:
 
 
 def needs(cls: type[Decoder]) -> list[str]:
-    """Return what a decoder needs besides the target; an adapter includes its default name."""
-    asked: object = cls.needs
-    if isinstance(asked, property):
-        return [] if asked is vars(Decoder)["needs"] else ["by options"]
-    assert isinstance(asked, tuple)
+    """Return what a decoder needs besides the target, an adapter with its default name."""
+    requirements: object = cls.needs
+    if isinstance(requirements, property):
+        return [] if requirements is vars(Decoder)["needs"] else ["by options"]
+    assert isinstance(requirements, tuple)
     names = {field.name: field.default for field in dataclasses.fields(cls)}
-    return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in asked]
+    return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in requirements]
 
 
 def _model(model: Any) -> Facts:
-    folder = folder_of(model)
+    folder = model_folder(model.name, model.sha256)
     return {
         "model": model.name,
         **{key: getattr(model, key) for key in ("about", "parameters", "licence", "hub_id")},
@@ -130,11 +130,11 @@ def _model(model: Any) -> Facts:
 
 
 def _graph(file: Path) -> Facts:
-    known = _readable(read_json, file.with_suffix(".json")) or {}
+    facts = _readable(read_json, file.with_suffix(".json")) or {}
     stat = file.stat()
     return {
         "graph": file.stem,
-        **{key: known.get(key) for key in ("model", "kind")},
+        **{key: facts.get(key) for key in ("model", "kind")},
         "bytes": stat.st_size,
         "age_s": time.time() - stat.st_mtime,
     }
@@ -151,12 +151,12 @@ def _run(folder: Path) -> Facts:
         "verdict": run_verdict(folder, status),
         **{key: str(config[key]) if config.get(key) else None for key in named},
         "decoders": [planned.cell for planned in plan.cells] if plan else [],
-        "records": num_records_of(folder),
+        "records": count_records(folder),
     }
 
 
 def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
-    """Read a file; return None if it is damaged, so that no run breaks a listing."""
+    """Read a file, or return None if it is damaged, so that no run breaks a listing."""
     try:
         return read(folder)
     except BenchError:
@@ -221,8 +221,8 @@ def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) 
     """Print every turn of (at most `limit`) timed conversations, with its reference."""
     for note in task_set.notes:
         console.print(Text(note, style="dim"))
-    chosen = task_set.timing[:limit]
-    for conversation in chosen:
+    conversations = task_set.timing[:limit]
+    for conversation in conversations:
         console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
         if conversation.system is not None:
             console.print(Text(f"  system: {_shortened(conversation.system)}", style="dim"))
@@ -234,8 +234,8 @@ def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) 
     counts = Counter(c.family for c in task_set.timing)
     per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
     line = (
-        f"{task_set.name}: {len(chosen)} of {len(task_set.timing)} timed conversations shown "
-        f"({per_family}); {len(task_set.quality)} for quality"
+        f"{task_set.name}: {len(conversations)} of {len(task_set.timing)} timed conversations "
+        f"shown ({per_family}); {len(task_set.quality)} for quality"
     )
     console.print(Text(line, style="dim"))
 

@@ -1,4 +1,4 @@
-"""The verbs that make or remove files; training has its own verbs (`training.cli`)."""
+"""The verbs that make or remove files, without those of training (`training.cli`)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def new_decoder(
 
 @app.command(rich_help_panel=PANEL)
 def clean() -> None:
-    """Remove all compiled graphs (`bench ls graphs`); later runs compile them again."""
+    """Remove all compiled graphs (`bench ls graphs`), which later runs compile again."""
     from decoders.core.hf.checkpoint import graphs_folder
 
     folder = graphs_folder()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Given, Verb
+from bench.cli.group import Arguments, Verb
 from bench.cli.read import print_run
 from bench.errors import BenchError, UsageError
 from bench.registry import extra, extras
-from bench.settings.spread import ALONE, spread_of
+from bench.settings.spread import ALONE, parse_workers
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
@@ -25,7 +25,7 @@ _of_sessions = partial(typer.Option, rich_help_panel="Several sessions")
 
 @app.command(cls=Verb.by(options.fields()), rich_help_panel=PANEL)
 def run(
-    given: Given,
+    arguments: Arguments,
     output: options.Output = options.RESULTS,
     dry_run: Annotated[
         bool, options.of_results("--dry-run", help="Only print the plan and an ETA.")
@@ -43,24 +43,24 @@ def run(
     progress: options.Progressing = "auto",
 ) -> None:
     """Compare decoders by tokens per call, latency, memory and quality, with intervals."""
-    chosen = options.configuration(given)
-    spread = spread_of(executor, workers, executor_option)
+    config = options.configuration(arguments)
+    spread = parse_workers(executor, workers, executor_option)
     with options.choose(progress) as shown:
         several = sessions != 1 or every != 0
         if several:
             if part is not None or spread != ALONE:
                 raise UsageError("--sessions does not go with --part or --workers: leave these out")
-            extra("bench.jobs", "check-sessions")(chosen, sessions, every)
+            extra("bench.jobs", "check-sessions")(config, sessions, every)
         if dry_run:
             from bench.plan.dry_run import dry_run as plan_only
 
-            typer.echo("\n".join(plan_only(chosen, shown, part=part)))
+            typer.echo("\n".join(plan_only(config, shown, part=part)))
             return
         if several:
-            extra("bench.jobs", "sessions")(chosen, sessions, every, output, progress)
+            extra("bench.jobs", "sessions")(config, sessions, every, output, progress)
         from bench import runs
 
-        ended = runs.run(chosen, output, shown, spread=spread, part=part)
+        ended = runs.run(config, output, shown, spread=spread, part=part)
     _conclude(ended)
 
 
@@ -83,7 +83,7 @@ def resume(
     resume_sessions = extra("bench.jobs", "resume-sessions")
     for folder in (Path(run_dir), output / run_dir):
         resume_sessions(folder, allowed, progress)
-    spread = spread_of(executor, workers, executor_option)
+    spread = parse_workers(executor, workers, executor_option)
     with options.choose(progress) as shown:
         folder = find_run(run_dir, output)
         config = runs.trusted_config(folder, allowed)
@@ -104,7 +104,7 @@ _OPTIONS = options.fields(
 
 @app.command(cls=Verb.by(_OPTIONS), rich_help_panel=PANEL)
 def verify(
-    given: Given,
+    arguments: Arguments,
     distribution: Annotated[
         bool,
         typer.Option(
@@ -118,11 +118,11 @@ def verify(
     """Test whether decoders are lossless as they claim: equality with AR, and distribution."""
     from bench.verify.verify import verify as examine
 
-    chosen = options.configuration(given)
+    config = options.configuration(arguments)
     if json is not None and not json.parent.is_dir():  # fail now, not after measuring
         raise UsageError(f"--json {json}: the folder {json.parent} does not exist")
     with options.choose(progress) as shown:
-        report = examine(chosen, shown, distribution=distribution, num_draws=draws)
+        report = examine(config, shown, distribution=distribution, num_draws=draws)
     report.print(options.console())
     if json is not None:
         report.write(json)
@@ -136,7 +136,7 @@ def _conclude(ended: RunResult) -> None:
 
 
 def print_conclusions(run_dir: Path) -> None:
-    """Print what extras say of a complete run; their errors are lines on stderr."""
+    """Print what extras say of a complete run, with their errors as lines on stderr."""
     for conclude in extras("bench.conclusions").values():
         try:
             for line in conclude(run_dir):

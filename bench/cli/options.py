@@ -1,4 +1,4 @@
-"""The command line's options, those of a configuration from its fields; progress; tables."""
+"""The command line's options, among them a configuration's from its fields, and its tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from bench.progress import ProgressStyle
 from bench.progress import choose as choose
-from bench.settings.setting import PANELS, Setting, flag, kind_of, settings_of
+from bench.settings.setting import PANELS, Setting, field_settings, flag, option_type
 from bench.settings.spread import Kind
 
 if TYPE_CHECKING:
@@ -61,8 +61,10 @@ def fields(*names: str, **helps: str) -> Callable[[], type]:
     """
 
     def declare() -> type:
-        known = _annotations(helps)
-        return make_dataclass("Options", [(name, known[name], None) for name in names or known])
+        annotations = _annotations(helps)
+        return make_dataclass(
+            "Options", [(name, annotations[name], None) for name in names or annotations]
+        )
 
     return declare
 
@@ -71,51 +73,51 @@ def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
     """Return all options in the order of the help, as typer reads them."""
     from bench.settings.config import RunConfig
 
-    fields, found = RunConfig.model_fields, {}
-    known = {
-        name: (list[str] if about.parse else kind_of(fields[name].annotation), about)
-        for name, about in settings_of(RunConfig).items()
+    fields, annotations = RunConfig.model_fields, {}
+    options = {
+        name: (list[str] if about.parse else option_type(fields[name].annotation), about)
+        for name, about in field_settings(RunConfig).items()
         if about.panel
     } | _FILE
 
     def place(name: str) -> tuple[int, bool]:
-        return PANELS.index(str(known[name][1].panel)), known[name][1].last
+        return PANELS.index(str(options[name][1].panel)), options[name][1].last
 
-    for name in sorted(known, key=place):
-        kind, about = known[name]
+    for name in sorted(options, key=place):
+        kind, about = options[name]
         long = flag(name, about)
         if kind is bool and fields[name].default is not False:
             long += f"/--no-{long.removeprefix('--')}"
         names = (long, about.short) if about.short else (long,)
         text = helps.get(name, about.help)
         option = typer.Option(*names, help=text, rich_help_panel=about.panel)
-        found[name] = Annotated[kind | None, option]
-    return found
+        annotations[name] = Annotated[kind | None, option]
+    return annotations
 
 
-def configuration(given: Mapping[str, Any]) -> RunConfig:
-    """Build the configuration from a file and a verb's options; exit 2 for invalid values."""
+def configuration(arguments: Mapping[str, Any]) -> RunConfig:
+    """Build the configuration from a file and a verb's options (exit 2 for invalid values)."""
     from bench.plan.trust import check_allowed, check_code
 
-    config = load(given)
-    file, allowed = given.get("config"), given.get("allow") or ()
-    if file is not None and given.get("decoders") is None:
+    config = load(arguments)
+    file, allowed = arguments.get("config"), arguments.get("allow") or ()
+    if file is not None and arguments.get("decoders") is None:
         check_code([config], file, allowed)
     check_allowed([config], file, allowed)
     return config
 
 
-def load(given: Mapping[str, Any]) -> RunConfig:
+def load(arguments: Mapping[str, Any]) -> RunConfig:
     """Build the configuration without asking whether the code that it names may run."""
     from bench.settings.config import RunConfig, load_config
 
-    settings = settings_of(RunConfig)
-    values = {name: value for name, value in given.items() if name not in _FILE}
+    settings = field_settings(RunConfig)
+    values = {name: value for name, value in arguments.items() if name not in _FILE}
     for name, value in values.items():
         if value is not None and (parse := settings[name].parse):
             values[name] = parse(value)
     names = {name: flag(name, setting) for name, setting in settings.items()}
-    return load_config(given.get("config"), values, names)
+    return load_config(arguments.get("config"), values, names)
 
 
 def console() -> Console:
@@ -126,7 +128,7 @@ def console() -> Console:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with right-aligned numbers; a piped table is not folded."""
+    """Print a table with right-aligned numbers, which is not folded if it is piped."""
     from rich.table import Table
     from rich.text import Text
 

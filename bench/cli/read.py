@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from bench.cli import options
-from bench.cli.group import Configured, Given
+from bench.cli.group import Arguments, Configured
 from bench.errors import UsageError
 from bench.registry import extra
 
@@ -26,7 +26,7 @@ def report(
         list[str],
         typer.Argument(metavar="RUN...", help="A run folder, or `latest`; several give one table."),
     ],
-    given: Given,
+    arguments: Arguments,
     folder: Annotated[
         Path | None, typer.Option(help="For several runs. [default: OUTPUT/together]")
     ] = None,
@@ -37,7 +37,7 @@ def report(
     from bench.records.run_folder import find_run
     from bench.report.write import print_findings, print_next, write_report
 
-    reference, console = given["reference"], options.console()
+    reference, console = arguments["reference"], options.console()
     if folder is not None and len(runs) == 1:
         line = "--folder is for a report of several runs; one run's report is in its own folder"
         raise UsageError(line)
@@ -69,9 +69,9 @@ def ls(
     from bench.cli import listing
 
     if as_json:
-        typer.echo(json.dumps(listing.facts_of(what, output), indent=1, default=str))
+        typer.echo(json.dumps(listing.list_facts(what, output), indent=1, default=str))
     else:
-        listing.print_table(listing.table_of(what, output), options.console())
+        listing.print_table(listing.facts_table(what, output), options.console())
 
 
 _OF_PROMPTS = options.fields(
@@ -85,16 +85,16 @@ _OF_PROMPTS = options.fields(
 
 
 @app.command(cls=Configured.by(_OF_PROMPTS), rich_help_panel=PANEL)
-def show_prompts(given: Given) -> None:
+def show_prompts(arguments: Arguments) -> None:
     """Print the prompts of a run, with their references, without running it."""
     from bench.cli.listing import show_prompts as print_prompts
-    from bench.plan.tokenise import tasks_of
+    from bench.plan.tokenise import read_tasks
 
-    print_prompts(tasks_of(options.load(given)), options.console(), given["limit"])
+    print_prompts(read_tasks(options.load(arguments)), options.console(), arguments["limit"])
 
 
 def print_run(run_dir: Path) -> int:
-    """Print a run's numbers and verdict; return the exit code of the verdict."""
+    """Print a run's numbers and verdict, and return the exit code of the verdict."""
     from bench.records.run_folder import load_run
     from bench.report.findings import Findings
     from bench.report.write import print_findings, print_next

@@ -28,8 +28,6 @@ Strict = Annotated[
 Markdown = Annotated[Path | None, typer.Option(help="Write a table for a pull request.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
 Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
-
-
 JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.")]
 
 
@@ -52,12 +50,12 @@ def compare(
     """
     from bench.stats.side import load_side
 
-    rules = rules_of(gate, fail_inconclusive)
+    rules = read_rules(gate, fail_inconclusive)
     sides = load_side(base, output), load_side(head, output)
     conclude(sides, rules, Files(markdown, json_file, junit), diff)
 
 
-def rules_of(file: Path | None, fail_inconclusive: bool) -> Gate:
+def read_rules(file: Path | None, fail_inconclusive: bool) -> Gate:
     """Return the rules of a file, or the built-in ones."""
     from bench.compare.gate import load_gate
 
@@ -92,7 +90,7 @@ def conclude(
     if diff:
         show_changes(*sides, console)
     shown.print_comparison(comparison, console)
-    places = annotate.places_of(sides[1].planned, Path.cwd())
+    places = annotate.locate_decoders(sides[1].planned, Path.cwd())
     if files.markdown is not None:
         write_text(files.markdown, shown.to_markdown(comparison))
     if files.json is not None:

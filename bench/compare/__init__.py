@@ -1,1 +1,1 @@
-"""Compares two runs: did anything regress?"""
+"""Comparison of two runs, which shows whether anything regressed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree as xml
 
 from bench.compare.judge import Comparison, Regression
-from bench.compare.show import both_sides, heading_of
+from bench.compare.show import both_sides, measure_heading
 from bench.machine.source import repository_root
 from bench.records.plan import Cell
 from bench.text import printable
@@ -35,8 +35,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One judged aspect of one decoder; `text` says what was found, if it did not pass."""
+class Annotation:
+    """One judged aspect of one decoder, with a `text` if it did not pass."""
 
     cell: str
     aspect: str
@@ -44,37 +44,37 @@ class Finding:
     text: str = ""
 
 
-def findings(comparison: Comparison) -> Iterator[Finding]:
+def findings(comparison: Comparison) -> Iterator[Annotation]:
     """Yield every judged measure, decoders that cannot be judged, and sides that are invalid."""
     for line in (*comparison.unlike, *comparison.invalid):
-        yield Finding("the runs", "comparable", Regression.not_comparable, line)
+        yield Annotation("the runs", "comparable", Regression.not_comparable, line)
     for cell in comparison.cells:
         notes = "; ".join(cell.notes)
         if cell.verdict is Regression.wrong:
-            yield Finding(cell.cell, "lossless", cell.verdict, notes)
+            yield Annotation(cell.cell, "lossless", cell.verdict, notes)
         if cell.verdict is Regression.not_comparable and not comparison.unlike:
-            yield Finding(cell.cell, "comparable", cell.verdict, notes)
+            yield Annotation(cell.cell, "comparable", cell.verdict, notes)
         for measure in cell.measures:
-            said = (both_sides(measure), measure.note) if measure.verdict in _ELEMENTS else ()
-            text = "; ".join(filter(None, said))
-            yield Finding(cell.cell, heading_of(measure.name), measure.verdict, text)
+            remarks = (both_sides(measure), measure.note) if measure.verdict in _ELEMENTS else ()
+            text = "; ".join(filter(None, remarks))
+            yield Annotation(cell.cell, measure_heading(measure.name), measure.verdict, text)
 
 
 def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
-    """Return JUnit XML: a test case for each finding; an inconclusive one is skipped.
+    """Return JUnit XML: a test case for each annotation.
 
-    It fails instead if the gate wants a decision.
+    An inconclusive one is skipped. It fails instead if the gate wants a decision.
     """
     suite = xml.Element("testsuite", name=_SUITE)
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for found in findings(comparison):
-        case = xml.SubElement(suite, "testcase", classname=found.cell, name=found.aspect)
-        if place := places.get(found.cell):
+    for annotation in findings(comparison):
+        case = xml.SubElement(suite, "testcase", classname=annotation.cell, name=annotation.aspect)
+        if place := places.get(annotation.cell):
             case.set("file", place.file)
             case.set("line", str(place.line))
         counts["tests"] += 1
-        if kind := _element(found, comparison):
-            xml.SubElement(case, kind, message=printable(found.text))
+        if kind := _element(annotation, comparison):
+            xml.SubElement(case, kind, message=printable(annotation.text))
             counts[kind if kind == "skipped" else f"{kind}s"] += 1
     for name, number in counts.items():
         suite.set(name, str(number))
@@ -85,23 +85,24 @@ def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
 def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list[str]:
     """Return the workflow commands that show what did not pass beside the code on GitHub."""
     lines = []
-    for found in findings(comparison):
-        if kind := _element(found, comparison):
-            level, place = "warning" if kind == "skipped" else "error", places.get(found.cell)
+    for annotation in findings(comparison):
+        if kind := _element(annotation, comparison):
+            level, place = "warning" if kind == "skipped" else "error", places.get(annotation.cell)
             at = f"file={_property(place.file)},line={place.line}," if place else ""
-            title = _property(f"{_SUITE}: {found.cell}: {found.aspect} {found.verdict}")
-            lines.append(f"::{level} {at}title={title}::{_data(found.text)}")
+            title = _property(
+                f"{_SUITE}: {annotation.cell}: {annotation.aspect} {annotation.verdict}"
+            )
+            lines.append(f"::{level} {at}title={title}::{_data(annotation.text)}")
     return lines
 
 
-def places_of(cells: Iterable[Cell], folder: Path) -> dict[str, Place]:
+def locate_decoders(cells: Iterable[Cell], folder: Path) -> dict[str, Place]:
     """Return where the classes of decoders are that belong to the repository around a folder."""
     root = repository_root(folder)
-    found = {cell.cell: _place_of(cell, root) for cell in cells} if root else {}
-    return {cell: place for cell, place in found.items() if place is not None}
+    return {each.cell: place for each in cells if root and (place := _locate(each, root))}
 
 
-def _place_of(cell: Cell, root: Path) -> Place | None:
+def _locate(cell: Cell, root: Path) -> Place | None:
     module, _, name = (cell.name or "").rpartition(":")
     files = [Path(module)] if module else []
     if not module:
@@ -114,16 +115,16 @@ def _place_of(cell: Cell, root: Path) -> Place | None:
             text = (root / file).read_text(encoding="utf-8", errors="replace")
             lines = text.splitlines()
             starts = rf"class {re.escape(name)}\b"
-            found = (number for number, line in enumerate(lines, 1) if re.match(starts, line))
-            return Place(file.as_posix(), next(found, 1))
+            numbers = (number for number, line in enumerate(lines, 1) if re.match(starts, line))
+            return Place(file.as_posix(), next(numbers, 1))
     return None
 
 
-def _element(found: Finding, comparison: Comparison) -> str | None:
+def _element(annotation: Annotation, comparison: Comparison) -> str | None:
     strict = comparison.gate.verdict.inconclusive == "fail"
-    if found.verdict is Regression.inconclusive and strict:
+    if annotation.verdict is Regression.inconclusive and strict:
         return "failure"
-    return _ELEMENTS.get(found.verdict)
+    return _ELEMENTS.get(annotation.verdict)
 
 
 def _data(text: str) -> str:

@@ -19,7 +19,7 @@ from bench.compare.judge import (
     judge_time,
     worst,
 )
-from bench.compare.pair import PairedAnswers, RunPair, counted, join, of_one_answer
+from bench.compare.pair import PairedAnswers, RunPair, answer_effects, counted, join
 from bench.records.plan import BASELINE, WRONG
 from bench.stats import times
 from bench.stats.intervals import Repeats, log_ratio_of_medians, mean_log_ratio, paired_speedup
@@ -39,20 +39,20 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         benchmark=head.benchmark,
         control=pair.same_benchmark or not pair.interleaved,
         gate=gate,
-        cells=tuple(_judged(cell, pair, gate) for cell in {**base.cells, **head.cells}),
+        cells=tuple(_judge(cell, pair, gate) for cell in {**base.cells, **head.cells}),
         how="measured interleaved" if pair.interleaved else f"measured separately, {apart}",
         margin=_margin(pair, gate) if pair.same_machine else None,
         unlike=tuple(pair.unlike),
         changes=tuple(pair.changes()),
         unjudged=tuple(_unjudged(pair)),
         invalid=tuple(
-            f"{which} is {why}"
-            for which, side in pair.sides.items()
+            f"{name} is {why}"
+            for name, side in pair.sides.items()
             if (why := _invalid(side)) is not None
         ),
         warnings=tuple(
-            f"{which}: {line}"
-            for which, side in pair.sides.items()
+            f"{name}: {line}"
+            for name, side in pair.sides.items()
             for line in (side.status.warnings if pair.same_machine else ())
         ),
     )
@@ -63,7 +63,7 @@ def _margin(pair: RunPair, gate: Gate) -> float:
 
 
 def _invalid(side: RunSnapshot) -> str | None:
-    """Say why a whole side is invalid; None if it is valid.
+    """Say why a whole side is invalid, or return None if it is valid.
 
     An INVALID, DAMAGED or incomplete run is invalid. A WRONG decoder does not affect the others.
     """
@@ -92,26 +92,26 @@ def _unjudged(pair: RunPair) -> list[str]:
     return lines
 
 
-def _judged(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
-    """Judge a cell; it is always WRONG if head claims that it is lossless and it is not."""
+def _judge(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
+    """Judge a cell, always as WRONG if head claims that it is lossless and it is not."""
     if cell not in pair.base.cells:
-        made = CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
+        regression = CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
     elif cell not in pair.head.cells:
-        made = _not_comparable(cell, "not in head")
+        regression = _not_comparable(cell, "not in head")
     elif pair.unlike:
-        made = _not_comparable(cell)
+        regression = _not_comparable(cell)
     else:
-        made = _compared(cell, pair, gate)
-    notes = list(made.notes)
+        regression = _compared(cell, pair, gate)
+    notes = list(regression.notes)
     if cell in pair.base.status.wrong:
         line = f"base is {WRONG}: it claims to be lossless and is not, so it proves nothing"
         notes.insert(0, line)
     if cell in pair.head.status.wrong:
         line = f"head is {WRONG}: it claims to be lossless but differs from ar beyond near-ties"
-        made = replace(made, verdict=Regression.wrong)
+        regression = replace(regression, verdict=Regression.wrong)
         notes.insert(0, line)
-    codes = pair.base.code_of(cell), pair.head.code_of(cell)
-    return replace(made, notes=tuple(notes), base_code=codes[0], head_code=codes[1])
+    codes = pair.base.cell_code(cell), pair.head.cell_code(cell)
+    return replace(regression, notes=tuple(notes), base_code=codes[0], head_code=codes[1])
 
 
 def _not_comparable(cell: str, *notes: str, **numbers: Any) -> CellRegression:
@@ -128,8 +128,8 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         notes.append("base claims ar's tokens, head does not; head is judged by that claim")
     coverage = min((both / num for both, num in joined.shared.values()), default=0.0)
     if not joined.base or coverage < gate.verdict.min_coverage:
-        asked = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
-        note = f"head answered too few of base's prompts (by hash): {asked or 'none'}"
+        shares = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
+        note = f"head answered too few of base's prompts (by hash): {shares or 'none'}"
         if other := pair.other_template:
             note += f"; {other}"
         return _not_comparable(cell, *notes, note, **numbers)
@@ -154,7 +154,7 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
 def _hard(
     cell: str, joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
 ) -> list[Measure]:
-    exact, steps, measures = pair.exact(cell), of_one_answer(joined), []
+    exact, steps, measures = pair.exact(cell), answer_effects(joined), []
     for name, (base, head) in counted(joined, of_ar, pair).items():
         if base is None or head is None:
             continue
@@ -180,14 +180,14 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
     old, new = times.timed_units(joined.base), times.timed_units(joined.head)
-    of_prompt = mean_log_ratio if pair.interleaved else log_ratio_of_medians
-    ratio = paired_speedup(old, new, of_prompt=of_prompt)
+    log_ratio = mean_log_ratio if pair.interleaved else log_ratio_of_medians
+    ratio = paired_speedup(old, new, log_ratio=log_ratio)
     if not ratio.num:
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
     is_ar = joined.base[0].decoder == BASELINE
-    over = [] if is_ar else _over_ar(joined, of_ar, measure, of_prompt)
+    over = [] if is_ar else _over_ar(joined, of_ar, measure, log_ratio)
     if not pair.interleaved:
         drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]
         drift = max(filter(drifted, drifts), default=0.0)
@@ -203,13 +203,13 @@ def _over_ar(
     joined: PairedAnswers,
     of_ar: PairedAnswers,
     time: Measure,
-    of_prompt: Callable[[Repeats], float],
+    log_ratio: Callable[[Repeats], float],
 ) -> list[Measure]:
     base, head = (
-        times.in_units_of(times.timed_units(ar), times.timed_units(records))
+        times.relative_units(times.timed_units(ar), times.timed_units(records))
         for ar, records in ((of_ar.base, joined.base), (of_ar.head, joined.head))
     )
-    ratio = paired_speedup(base, head, of_prompt=of_prompt)
+    ratio = paired_speedup(base, head, log_ratio=log_ratio)
     if ratio.value is None:
         return []
     low, high = change_interval(ratio)

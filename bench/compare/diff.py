@@ -14,43 +14,42 @@ from rich.text import Text
 
 from bench.compare.pair import RunPair, join
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import pieces_of
+from bench.records.vocabulary import read_pieces
 from bench.stats.counters import first_difference
 from bench.stats.side import RunSnapshot
 from bench.text import colourless
 
-MOST = 10
+_MAX_ANSWERS = 10
 """Maximum number of answers shown per decoder."""
-_GONE, _CAME = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
+_ONLY_BASE, _ONLY_HEAD = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
 
 
-def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console, most: int = MOST) -> int:
-    """Print at most `most` changed answers per decoder; return the number of all changed answers.
+def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console) -> int:
+    """Print the first changed answers of each decoder, and return the number of all.
 
     Repeats with the same change, as in greedy decoding, are shown and counted once.
     """
-    old, new = pieces_of(base.path), pieces_of(head.path)
-    total = 0
+    pieces = read_pieces(base.path), read_pieces(head.path)
+    brackets, total = colourless(console), 0
     for cell in [cell for cell in base.cells if cell in head.cells]:
         distinct: dict[tuple[object, ...], tuple[SampleRecord, SampleRecord]] = {}
-        for ours, theirs in join(RunPair(base, head), cell).changed:
-            distinct.setdefault((ours.prompt, ours.tokens, theirs.tokens), (ours, theirs))
+        for old, new in join(RunPair(base, head), cell).changed:
+            distinct.setdefault((old.prompt, old.tokens, new.tokens), (old, new))
         total += len(distinct)
-        for ours, theirs in list(distinct.values())[:most]:
-            mine, other = ours.tokens or (), theirs.tokens or ()
-            line = f"\n{cell}  {ours.prompt} ({ours.family}), repeat {ours.repeat}: differs from"
-            console.print(Text(f"{line} token {first_difference(mine, other)}", style="bold"))
-            brackets = colourless(console)
+        for old, new in list(distinct.values())[:_MAX_ANSWERS]:
+            before, after = old.tokens or (), new.tokens or ()
+            line = f"\n{cell}  {old.prompt} ({old.family}), repeat {old.repeat}: differs from"
+            console.print(Text(f"{line} token {first_difference(before, after)}", style="bold"))
             table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-            for name, tokens in (("base", mine), ("head", other)):
+            for name, tokens in (("base", before), ("head", after)):
                 table.add_column(f"{name}, {len(tokens)} tokens", ratio=1, overflow="fold")
             table.add_row(
-                marked(mine, other, old, _GONE, brackets=brackets),
-                marked(other, mine, new, _CAME, brackets=brackets),
+                marked(before, after, pieces[0], _ONLY_BASE, brackets=brackets),
+                marked(after, before, pieces[1], _ONLY_HEAD, brackets=brackets),
             )
             console.print(table)
-        if len(distinct) > most:
-            console.print(Text(f"{cell}: {len(distinct) - most} more answers changed", style="dim"))
+        if (more := len(distinct) - _MAX_ANSWERS) > 0:
+            console.print(Text(f"{cell}: {more} more answers changed", style="dim"))
     if not total:
         console.print(Text("no answer changed", style="dim"))
     return total
@@ -64,7 +63,7 @@ def marked(
     *,
     brackets: bool = False,
 ) -> Text:
-    """Return the text of `tokens`; tokens that `other` lacks are in `style`, or in brackets."""
+    """Return the text of `tokens`, with those that `other` lacks in `style`, or in brackets."""
     text = Text()
     matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
     for tag, start, end, _, _ in matcher.get_opcodes():

@@ -30,7 +30,7 @@ FAULTS = ("wrong_answers", "errors")
 """Measures that rounding never explains, on any machine."""
 
 _Tolerance = Annotated[float, Field(ge=0)]
-_Own = _Tolerance | None
+_Override = _Tolerance | None
 KEY_FIGURE = "tokens_per_step"
 """The measure that is always shown with both its values."""
 
@@ -44,7 +44,7 @@ GATED: dict[str, Metric] = {
 }
 """Metrics of a run that the gate judges, by their keys in a gate file."""
 _FIELDS: dict[str, Any] = {
-    name: (Annotated[_Own, gate.better, gate.relative], gate.tolerance)
+    name: (Annotated[_Override, gate.better, gate.relative], gate.tolerance)
     for name, each in GATED.items()
     if (gate := each.gate) is not None
 }
@@ -64,22 +64,22 @@ class Hard(_MetricTolerances):  # type: ignore[misc]
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
-    calls: Annotated[_Own, "less", True] = None
-    rows: Annotated[_Own, "less", True] = None
-    draft_calls: Annotated[_Own, "less", True] = None
-    emitted: Annotated[_Own, "same", True] = None
-    accepted: Annotated[_Own, "more", True] = None
-    identical_to_ar: Annotated[_Own, "more", False] = None
-    wrong_answers: Annotated[_Own, "less", False] = None
-    changed_answers: Annotated[_Own, "less", False] = None
-    quality: Annotated[_Own, "more", False] = None
-    errors: Annotated[_Own, "less", False] = None
+    calls: Annotated[_Override, "less", True] = None
+    rows: Annotated[_Override, "less", True] = None
+    draft_calls: Annotated[_Override, "less", True] = None
+    emitted: Annotated[_Override, "same", True] = None
+    accepted: Annotated[_Override, "more", True] = None
+    identical_to_ar: Annotated[_Override, "more", False] = None
+    wrong_answers: Annotated[_Override, "less", False] = None
+    changed_answers: Annotated[_Override, "less", False] = None
+    quality: Annotated[_Override, "more", False] = None
+    errors: Annotated[_Override, "less", False] = None
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
-        """Return a tolerance; `tolerance_elsewhere` is at least `step`, one answer's effect."""
-        own: float | None = getattr(self, measure)
-        if own is not None:
-            return own
+        """Return a measure's tolerance, where rounding may differ at least one answer's `step`."""
+        override: float | None = getattr(self, measure)
+        if override is not None:
+            return override
         if exact or measure in FAULTS:
             return self.tolerance
         return max(self.tolerance_elsewhere, step)
@@ -137,9 +137,9 @@ def load_gate(file: Path | None) -> Gate:
     try:
         return Gate(**values)
     except ValidationError as error:
-        first, said = error.errors()[0], format_error(error)
+        first, message = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
             key = ".".join(map(str, first["loc"]))
             allowed = TABLES.get(str(first["loc"][0]), Gate).model_fields
-            said = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
-        raise UsageError(f"{file}: {said}") from error
+            message = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
+        raise UsageError(f"{file}: {message}") from error

@@ -1,4 +1,4 @@
-"""Verdicts on a measure, on a decoder and on the whole comparison; and the exit code.
+"""Verdicts on a measure, on a decoder and on the whole comparison, with the exit code.
 
 A hard measure regressed if it is worse by more than its tolerance. Time is judged by the interval
 of head / base: it regressed if the whole interval lies beyond the margin, improved if it lies as
@@ -8,7 +8,7 @@ far on the other side, passed if it excludes a slow-down beyond the margin, else
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-12
 """Largest change that counts as floating-point error."""
 OVER_AR = "time_over_ar"
 """Name of the measure "time in units of ar's time"."""
-_MOST_TIMES = 20
+_MAX_TIMES = 20
 """Largest factor by which advice asks for more prompts."""
 
 
@@ -44,9 +44,10 @@ _WORST_FIRST = [
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number on both sides; `change` is relative for counters and times, else a difference.
+    """One number on both sides.
 
-    For times, `low` and `high` are the 95 % interval of the change; `tolerance` is the margin.
+    `change` is relative for counters and times, else a difference. For times, `low` and `high` are
+    its 95 % interval, and `tolerance` is the margin.
     """
 
     name: str
@@ -110,12 +111,12 @@ class Comparison:
 
     @property
     def verdict(self) -> Regression:
-        """Return the worst verdict of all cells but new ones; not comparable if there are none."""
+        """Return the worst verdict of all cells but new ones, or not comparable without any."""
         verdicts = {cell.verdict for cell in self.cells} - {Regression.new}
         if not verdicts:
             return Regression.not_comparable
         invalid = {Regression.inconclusive} if self.invalid else set()
-        return _worst(verdicts | invalid)
+        return min(verdicts | invalid, key=_WORST_FIRST.index)
 
     @property
     def exit_code(self) -> Exit:
@@ -132,11 +133,8 @@ class Comparison:
 
 def worst(measures: Sequence[Measure]) -> Regression:
     """Return a decoder's verdict: the worst of its measures."""
-    return _worst({Regression.passed, *(measure.verdict for measure in measures)})
-
-
-def _worst(verdicts: Set[Regression]) -> Regression:
-    return next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
+    verdicts = (Regression.passed, *(measure.verdict for measure in measures))
+    return min(verdicts, key=_WORST_FIRST.index)
 
 
 def judge_hard(
@@ -175,7 +173,7 @@ def judge_time(
     elif high <= margin:
         verdict = Regression.passed
     else:
-        verdict, note = Regression.inconclusive, more_needed(ratio, margin)
+        verdict, note = Regression.inconclusive, more_conversations(ratio, margin)
     change = None if ratio.value is None else 1 / ratio.value - 1
     return Measure("time", base_s, head_s, change, True, margin, verdict, low, high, note)
 
@@ -187,8 +185,13 @@ def controlled(
 
     Separate runs of identical code differ by up to a quarter in time, for all decoders alike; two
     processes, by a few per cent. So a decoder regressed or improved only if it also did in units of
-    ar's time (`over_ar`), and regressed only beyond the `drift` of a run. ar has no control. Of
-    `interleaved` sides the control's estimate decides: its interval has ar's noise as well.
+    ar's time, and regressed only beyond the drift of a run. ar has no control.
+
+    Args:
+        measure: the time per token.
+        over_ar: the control, in units of ar's time, if there is one.
+        drift: the larger drift of the two runs, as a share.
+        interleaved: whether the control's estimate decides: its interval has ar's noise as well.
     """
     advice = "" if interleaved else "; use `bench ab`"
     low, high = measure.low, measure.high
@@ -220,7 +223,7 @@ def change_interval(ratio: Estimate) -> tuple[float | None, float | None]:
     return low, high
 
 
-def more_needed(ratio: Estimate, margin: float) -> str:
+def more_conversations(ratio: Estimate, margin: float) -> str:
     """Say how many more conversations would move the interval to one side of the margin.
 
     The half-width of an interval shrinks with the square root of the number of conversations.
@@ -229,9 +232,8 @@ def more_needed(ratio: Estimate, margin: float) -> str:
         return ""
     half_width = math.log(ratio.high / ratio.value)
     distance = abs(math.log1p(margin) + math.log(ratio.value))
-    if half_width > _MOST_TIMES**0.5 * distance:
-        more = f"more than {_MOST_TIMES} times as many prompts would be needed to decide"
+    if half_width > _MAX_TIMES**0.5 * distance:
+        more = f"more than {_MAX_TIMES} times as many prompts would be needed to decide"
         return f"{more}; allow a wider margin, or find a quieter machine (bench doctor)"
-    wanted = math.ceil(ratio.clusters * (half_width / distance) ** 2)
-    lacking = wanted - ratio.clusters
-    return f"needs about {lacking} more conversations to decide: --limit {wanted}"
+    num = math.ceil(ratio.clusters * (half_width / distance) ** 2)
+    return f"needs about {num - ratio.clusters} more conversations to decide: --limit {num}"

@@ -58,8 +58,8 @@ class RunPair:
     def same_benchmark(self) -> bool:
         """Return whether `bench ab` measured decoders of another repository with one benchmark."""
         base, head = self.base.env, self.head.env
-        known = base.repository is not None and head.repository is not None
-        return self.interleaved and known and base.git == head.git
+        elsewhere = base.repository is not None and head.repository is not None
+        return self.interleaved and elsewhere and base.git == head.git
 
     def exact(self, cell: str) -> bool:
         """Return whether equal work of a cell gives equal numbers: same machine, same rounding."""
@@ -67,21 +67,18 @@ class RunPair:
         return self.same_machine and same_tile and self.rounded(cell) is None
 
     def rounded(self, cell: str) -> str | None:
-        """Return the dtype of a side where rounding may change a cell's tokens; None if neither."""
+        """Return the dtype of a side where rounding may change a cell's tokens, if any."""
         sides = self.sides.values()
         return next((side.dtype for side in sides if not side.is_exact(cell)), None)
 
     @property
     def held_to_ar(self) -> frozenset[str]:
-        """Return the cells whose answers must equal the baseline's: base guarantees it.
-
-        A decoder that gives the guarantee up in head is thus noticed.
-        """
+        """Return the cells whose answers must equal the baseline's, even if head gives that up."""
         return self.base.same_as_ar
 
     @cached_property
     def unlike(self) -> list[str]:
-        """List why the runs are not comparable; empty if they are."""
+        """List why the runs are not comparable."""
         base, head = self.base.config, self.head.config
         lines = [
             f"{key} is {base[key]} in base and {head[key]} in head"
@@ -96,15 +93,15 @@ class RunPair:
         Packed weights (`--quantize`) make another model with the same hash of checkpoint files.
         """
         facts = [side.env.models.target or {} for side in self.sides.values()]
-        widths = [known.get("quantized") or "not packed" for known in facts]
+        widths = [target.get("quantized") or "not packed" for target in facts]
         if all(facts) and widths[0] != widths[1]:
             return [f": weights are {widths[0]} in base and {widths[1]} in head"]
-        hashes = [known.get("weights_sha256") for known in facts]
+        hashes = [target.get("weights_sha256") for target in facts]
         if all(hashes):
             return [""] if hashes[0] != hashes[1] else []
         old, new = (
-            {"name": side.config.get("model")} | {fact: known.get(fact) for fact in SHAPE}
-            for side, known in zip(self.sides.values(), facts, strict=True)
+            {"name": side.config.get("model")} | {fact: target.get(fact) for fact in SHAPE}
+            for side, target in zip(self.sides.values(), facts, strict=True)
         )
         return [
             f": {fact} is {old[fact]} in base and {new[fact]} in head"
@@ -114,7 +111,7 @@ class RunPair:
 
     @property
     def other_template(self) -> str:
-        """Say what differs between the sides' chat templates; empty if nothing known does."""
+        """Say what differs between the sides' chat templates, as far as it is known."""
         base, head = (
             (side.env.models.target or {}).get("template") or {} for side in self.sides.values()
         )
@@ -163,10 +160,11 @@ def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedAnswers:
-    """One decoder's answers on both sides, in pairs; head's answers carry base's prompt names.
+    """One decoder's answers on both sides, in pairs.
 
-    `num_base` counts all of base's answers, paired or not. `shared` has two numbers for each pass
-    that both planned: base's distinct prompts that head also has, and all of base's.
+    Head's answers carry base's prompt names. `num_base` counts all of base's answers, paired or
+    not. `shared` has two numbers for each pass that both planned: base's distinct prompts that head
+    also has, and all of base's.
     """
 
     base: tuple[SampleRecord, ...] = ()
@@ -178,36 +176,34 @@ class PairedAnswers:
     def finished(self) -> list[tuple[SampleRecord, SampleRecord]]:
         """Return the pairs without an error on either side."""
         pairs = zip(self.base, self.head, strict=True)
-        return [(ours, theirs) for ours, theirs in pairs if not (ours.error or theirs.error)]
+        return [(old, new) for old, new in pairs if not (old.error or new.error)]
 
     @property
     def changed(self) -> list[tuple[SampleRecord, SampleRecord]]:
         """Return the finished pairs whose token ids differ."""
-        return [(ours, theirs) for ours, theirs in self.finished if ours.tokens != theirs.tokens]
+        return [(old, new) for old, new in self.finished if old.tokens != new.tokens]
 
 
 def join(pair: RunPair, cell: str) -> PairedAnswers:
     """Pair the answers of one decoder to the same prompts under the same repeat."""
-    mine, other = _of(pair.base, cell), _of(pair.head, cell)
-    pairs = [(ours, other[key]) for key, ours in mine.items() if key in other]
-    asked = {
-        name: [{prompt for kind, _, prompt, _ in keys if kind == name} for keys in (mine, other)]
+    base, head = _answers(pair.base, cell), _answers(pair.head, cell)
+    pairs = [(old, head[key]) for key, old in base.items() if key in head]
+    prompts = {
+        name: [{prompt for kind, _, prompt, _ in keys if kind == name} for keys in (base, head)]
         for name in sorted(pair.base.passes & pair.head.passes)
     }
     return PairedAnswers(
-        base=tuple(ours for ours, _ in pairs),
+        base=tuple(old for old, _ in pairs),
         head=tuple(
-            replace(theirs, conversation=ours.conversation, turn=ours.turn, family=ours.family)
-            for ours, theirs in pairs
+            replace(new, conversation=old.conversation, turn=old.turn, family=old.family)
+            for old, new in pairs
         ),
-        num_base=len(mine),
-        shared={
-            name: (len(ours & theirs), len(ours)) for name, (ours, theirs) in asked.items() if ours
-        },
+        num_base=len(base),
+        shared={name: (len(old & new), len(old)) for name, (old, new) in prompts.items() if old},
     )
 
 
-def _of(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:
+def _answers(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:
     records = [record for record in side.records if record.decoder == cell]
     return {(r.kind, r.decoder, r.prompt_hash, r.repeat): r for r in records}
 
@@ -215,9 +211,10 @@ def _of(side: RunSnapshot, cell: str) -> dict[Key, SampleRecord]:
 def counted(
     joined: PairedAnswers, baseline: PairedAnswers, pair: RunPair
 ) -> dict[str, tuple[float | None, float | None]]:
-    """Return every hard measure of base and head; `baseline` has ar's paired answers.
+    """Return every hard measure of base and head.
 
-    `changed_answers` is omitted if the baseline's answers are not promised or near-ties may swap.
+    `baseline` has ar's paired answers. `changed_answers` is omitted if the baseline's answers are
+    not promised or near-ties may swap.
     """
     cell = joined.base[0].decoder
     both: list[Values] = []
@@ -232,8 +229,8 @@ def counted(
         values["errors"] = counters.ratio(sum(r.error is not None for r in all_), len(all_))
     base, head = both
     if cell in pair.held_to_ar and pair.exact(cell):
-        timed = [(ours, theirs) for ours, theirs in joined.finished if ours.kind == "timing"]
-        changed = sum(ours.tokens != theirs.tokens for ours, theirs in timed)
+        timed = [(old, new) for old, new in joined.finished if old.kind == "timing"]
+        changed = sum(old.tokens != new.tokens for old, new in timed)
         base["changed_answers"], head["changed_answers"] = 0.0, counters.ratio(changed, len(timed))
     if (wrong := pair.head.num_wrong(cell)) is not None:
         base["wrong_answers"] = float(pair.base.num_wrong(cell) or 0)
@@ -241,16 +238,16 @@ def counted(
     return {name: (base.get(name), head.get(name)) for name in {**base, **head}}
 
 
-def of_one_answer(joined: PairedAnswers) -> dict[str, float]:
+def answer_effects(joined: PairedAnswers) -> dict[str, float]:
     """Return the effect of a single answer on each measure of quality."""
-    answers = scored([ours for ours, _ in joined.finished])
+    answers = scored([old for old, _ in joined.finished])
     families = counters.group_by(answers, lambda record: record.family)
     steps = {f"{QUALITY}.{family}": 1 / len(records) for family, records in families.items()}
     return {**steps, QUALITY: max(steps.values()) / len(steps)} if steps else {}
 
 
 def _counters(data: CellData) -> Values:
-    """Return gated metrics and sums over timed answers; empty without a timed answer."""
+    """Return gated metrics and sums over timed answers, if there are any."""
     if not data.timed:
         return {}
     tally = data.tally

@@ -29,7 +29,7 @@ _STYLES: Mapping[str, str] = {
     Regression.improved: "bold green",
     Regression.passed: "green",
 }
-_MOST_CHANGES = 12
+_MAX_CHANGES = 12
 _CONTROLS = {
     True: "a decoder regressed only if the control did so too",
     False: "it takes no part in the verdict, because ar's own code may have changed",
@@ -39,9 +39,9 @@ _EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not ri
 
 
 def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
-    """Return a table with a row per decoder and a column per measure; regressions are bold.
+    """Return a table with a row per decoder and a column per measure.
 
-    With `absolute`, cells show both numbers and their change.
+    Regressions are bold. With `absolute`, cells show both numbers and their change.
     """
     say = _before_and_after if absolute else _change
 
@@ -49,7 +49,7 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
         shown = (m for m in cell.measures if m.name == name)
         return next((TableCell(say(m), m.verdict is Regression.regressed) for m in shown), UNKNOWN)
 
-    names = {name: heading_of(name) for name in _columns(comparison)}
+    names = {name: measure_heading(name) for name in _columns(comparison)}
     columns: Columns = {
         "decoder": lambda cell: cell.cell,
         "verdict": lambda cell: TableCell(str(cell.verdict), cell.verdict in _BAD),
@@ -58,10 +58,10 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
     }
     base = _at(comparison.base, comparison.base_code)
     title = f"{_at(comparison.head, comparison.head_code)} against {base}: {comparison.verdict}"
-    return Table.made(title, _note(comparison), columns, comparison.cells)
+    return Table.from_rows(title, _note(comparison), columns, comparison.cells)
 
 
-def heading_of(measure: str) -> str:
+def measure_heading(measure: str) -> str:
     """Return a measure's heading."""
     return "time over ar (control)" if measure == OVER_AR else measure.replace("_", " ")
 
@@ -89,7 +89,7 @@ def _folded(summary: str, inside: Sequence[str]) -> list[str]:
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as JSON data; an infinite change is null."""
+    """Return the comparison as JSON data, with null for an infinite change."""
     data = dataclasses.asdict(comparison)
     data["gate"] = comparison.gate.model_dump()
     data |= {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
@@ -107,7 +107,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(Text(table.note, style="dim"))
     for line in (*_remarks(comparison), *comparison.warnings):
         console.print(Text(f"! {line}", style="yellow"))
-    shown, left = comparison.changes[:_MOST_CHANGES], len(comparison.changes) - _MOST_CHANGES
+    shown, left = comparison.changes[:_MAX_CHANGES], len(comparison.changes) - _MAX_CHANGES
     more = [f"and {left} more differences (--json has all)"] if left > 0 else []
     for line in (*shown, *more):
         console.print(Text(f"  {line}", style="dim"))
@@ -121,7 +121,7 @@ def _style(row: Sequence[TableCell], index: int) -> str:
 def _remarks(comparison: Comparison) -> list[str]:
     """List remarks on the verdicts, regressions first, without the runs' warnings."""
     lines = [
-        f"{cell.cell}: {heading_of(measure.name)} regressed: {both_sides(measure)}"
+        f"{cell.cell}: {measure_heading(measure.name)} regressed: {both_sides(measure)}"
         for cell in comparison.cells
         for measure in cell.measures
         if measure.verdict is Regression.regressed
@@ -130,7 +130,9 @@ def _remarks(comparison: Comparison) -> list[str]:
     for cell in comparison.cells:
         lines += [f"{cell.cell}: {note}" for note in cell.notes]
         lines += [f"{cell.cell}: option {change}" for change in cell.options]
-        lines += [f"{cell.cell}: {heading_of(m.name)}: {m.note}" for m in cell.measures if m.note]
+        lines += [
+            f"{cell.cell}: {measure_heading(m.name)}: {m.note}" for m in cell.measures if m.note
+        ]
         if cell.num_changed:
             changed = counted(cell.num_changed, "answer")
             lines.append(f"{cell.cell}: {changed} changed (--diff shows them)")

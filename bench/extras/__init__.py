@@ -1,4 +1,4 @@
-"""Features that hang on the core from outside (`bench.registry`); the core imports none of them.
+"""Features around the core, which imports none of them (`bench.registry`).
 
 Each has its own folder and, where it has verbs, a file ``cli.py``.
 """

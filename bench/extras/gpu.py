@@ -42,7 +42,7 @@ GPU_TESTS = (
     "bench/extras/cost/cost_subject",
 )
 """Files with tests marked `gpu`, the most valuable first."""
-_NEEDED = (
+_REQUIREMENTS = (
     *("datasets", "jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "rich"),
     *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer"),
 )
@@ -50,14 +50,14 @@ _NEEDED = (
 
 
 def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
-    """Return the steps, the most valuable first; they write their results to `folder`."""
+    """Return the steps, the most valuable first, which write their results to `folder`."""
     device = ("--device", "cpu" if rehearse else "cuda", "--dtype", "bfloat16")
 
     def bare(part: str, shape: str, budget_s: float, aim: float | None = None) -> Step:
         name = f"{part}-{shape}"
-        made = ("--shape", "zoo" if rehearse else shape, *device)
-        where = ("--output", str(folder / f"{name}.jsonl"))
-        words = ("bench.extras.cost.bare", part, *made, *where, *(("--small",) if rehearse else ()))
+        model = ("--shape", "zoo" if rehearse else shape, *device)
+        rest = ("--output", str(folder / f"{name}.jsonl"), *(("--small",) if rehearse else ()))
+        words = ("bench.extras.cost.bare", part, *model, *rest)
         return Step(name=name, kind="lines", words=words, budget_s=budget_s, aim=aim)
 
     def tests(file: str) -> Step:
@@ -70,7 +70,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
     def run(name: str, budget_s: float, model: str) -> Step:
         where = ("--output", str(folder / name), "--progress", "plain")
         words = ("bench", "run", "--model", model, *device, *(_FEW if rehearse else ()), *where)
-        reason = _missing(*_NEEDED)
+        reason = _missing(*_REQUIREMENTS)
         return Step(name=name, kind="run", words=words, budget_s=budget_s, reason=reason)
 
     smollm2 = run("smollm2", 45.0, _SMOLLM2)
@@ -91,13 +91,13 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
 
 
 def _missing(*packages: str) -> str | None:
-    """Name the packages that a step lacks; None if all are installed."""
+    """Name the packages that a step lacks, if any."""
     missing = ", ".join(name for name in packages if find_spec(name) is None)
     return f"not installed: {missing}; `make install` brings all" if missing else None
 
 
 def _missing_model() -> str | None:
-    """Return why SmolLM2 is not measured; None if its weights are available."""
+    """Return why SmolLM2 is not measured, if its weights are not available."""
     try:
         from bench.plan.named_models import fetch  # it needs more than torch and transformers
 
@@ -135,7 +135,7 @@ def _run(step: Step, folder: Path, grace_s: float) -> Step:
     if step.reason is not None:
         return replace(step, status=Status.LEFT_OUT)
     log = folder / f"{step.name}.log"
-    began = time.monotonic()
+    start_s = time.monotonic()
     status: Status | None = None
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -161,7 +161,7 @@ def _run(step: Step, folder: Path, grace_s: float) -> Step:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     status = status or (Status.FAILED if process.returncode else Status.PASSED)
-    seconds, code = time.monotonic() - began, process.returncode
+    seconds, code = time.monotonic() - start_s, process.returncode
     return read_figures(replace(step, status=status, exit_code=code, seconds=seconds), folder)
 
 
@@ -170,21 +170,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.extras.gpu", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the same in small, on the CPU")
     parser.add_argument("--output", type=Path, default=ROOT / "results", help="where its folder is")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if not given.rehearse and not torch.cuda.is_available():
+        if not options.rehearse and not torch.cuda.is_available():
             raise UnavailableError(
                 "torch sees no CUDA device here, which `make gpu` is for; to try its steps on the "
                 "CPU: make gpu GPU_ARGS=--rehearse"
             )
-        folder = given.output.resolve() / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        folder = options.output.resolve() / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         try:
             folder.mkdir(parents=True)
         except OSError as error:
             line = f"cannot make {folder}: {error.strerror}; give another --output"
             raise BenchError(line) from error
-        steps = make_steps(folder, rehearse=given.rehearse)
-        return measure(steps, folder, rehearsal=given.rehearse)
+        steps = make_steps(folder, rehearse=options.rehearse)
+        return measure(steps, folder, rehearsal=options.rehearse)
     except BenchError as error:
         sys.stderr.write(f"bench: {error.message}\n")
         return error.exit_code

@@ -66,17 +66,17 @@ class Step:
 
 
 def read_figures(step: Step, folder: Path) -> Step:
-    """Read an ended step's results from `folder`; a passed step without results has failed."""
+    """Read an ended step's results from `folder`, and fail a passed step without results."""
     log = (folder / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     status, reason = step.status, None if step.status is Status.PASSED else last
     figures: dict[str, Any] = {"last_line": last} if step.kind == "tests" else {}
     lines = read_lines(folder / f"{step.name}.jsonl") if step.kind == "lines" else []
-    if found := lines[1:]:
+    if results := lines[1:]:
         (machine,) = [each for each in lines if "machine" in each][:1]
-        share = found[0].get("share_of_limit")
+        share = results[0].get("share_of_limit")
         met = None if step.aim is None or share is None else share >= step.aim
-        figures = {**machine, "aim": step.aim, "aim_met": met, "lines": found}
+        figures = {**machine, "aim": step.aim, "aim_met": met, "lines": results}
     summaries = folder.glob(f"{step.name}/*/summary.csv") if step.kind == "run" else ()
     for path in sorted(summaries)[:1]:
         with path.open(encoding="utf-8", newline="") as file:
@@ -91,16 +91,16 @@ def read_figures(step: Step, folder: Path) -> Step:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines; a killed process may leave an incomplete last line."""
+    """Return the complete lines, as a killed process may leave an incomplete last line."""
     text = path.read_bytes() if path.exists() else b""
     return [json.loads(line) for line in text.split(b"\n")[:-1]]
 
 
 def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> None:
     """Replace summary.json and summary.md."""
-    known = [each.figures["machine"] for each in steps if "machine" in each.figures]
-    machine = known[0] if known else {}
-    told = [
+    machines = (each.figures["machine"] for each in steps if "machine" in each.figures)
+    machine: Mapping[str, Any] = next(machines, {})
+    entries = [
         {
             "name": each.name,
             "command": each.command(folder),
@@ -113,7 +113,7 @@ def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> No
         }
         for each in steps
     ]
-    data = {"schema": _SCHEMA, "rehearsal": rehearsal, "machine": machine, "steps": told}
+    data = {"schema": _SCHEMA, "rehearsal": rehearsal, "machine": machine, "steps": entries}
     _replace(folder / "summary.json", json.dumps(data, ensure_ascii=False, indent=1))
     _replace(folder / "summary.md", "\n".join(_page(steps, machine, rehearsal)))
 

@@ -22,7 +22,7 @@ from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
 from bench.report.findings import Findings
 from bench.settings.config import load_config
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ class Drawing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A run as data frames, typed rows and figures; `findings` has all else of its report."""
+    """A run as data frames, typed rows and figures, with all else of its report in `findings`."""
 
     path: Path
     findings: Findings = field(repr=False)
@@ -55,7 +55,7 @@ class Results:
     @property
     def rows(self) -> list[SummaryRow]:
         """The rows of `summary`, typed: ``results.rows[0].speedup``."""
-        return rows_of(self.findings.summary, None)
+        return summary_rows(self.findings.summary, None)
 
     @property
     def answers(self) -> pd.DataFrame:
@@ -74,7 +74,7 @@ class Results:
         """The figures of the report, by name."""
         from bench.report.figures.gallery import draw_all
 
-        return {name: Drawing(*parts) for name, parts in draw_all(self.findings).drawn.items()}
+        return {name: Drawing(*parts) for name, parts in draw_all(self.findings).plots.items()}
 
     def _repr_html_(self) -> str:
         notes = (*self.findings.caveats, self.findings.headline.note)
@@ -102,11 +102,11 @@ def run(
     from bench.runs import run as measure
 
     file = None if config is None else Path(config)
-    chosen = load_config(file, {**settings, "decoders": decoders})
+    configuration = load_config(file, {**settings, "decoders": decoders})
     if file is not None and decoders is None:
-        check_code([chosen], file, ())
+        check_code([configuration], file, ())
     with choose(progress) as shown:
-        return load_run(measure(chosen, Path(output), shown).run_dir)
+        return load_run(measure(configuration, Path(output), shown).run_dir)
 
 
 def load_run(run_dir: str | Path = "latest", *, output: str | Path = "results") -> Results:

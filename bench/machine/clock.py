@@ -17,17 +17,17 @@ from typing import Self
 class Calendar:
     """Moments of one process: the calendar is read once, later moments are that plus elapsed time.
 
-    So a computer's clock that is set back during a run makes no run end before it began.
+    So a computer's clock that is set back during a run makes no run end before its start.
     """
 
     def __init__(self) -> None:
         """Read the calendar."""
-        self._began, self._began_s = datetime.now(UTC), _elapsed_s()
+        self._start, self._start_s = datetime.now(UTC), _elapsed_s()
 
     def utc(self) -> str:
         """Return the present moment in ISO format, to the second."""
-        passed = timedelta(seconds=_elapsed_s() - self._began_s)
-        return (self._began + passed).isoformat(timespec="seconds")
+        passed = timedelta(seconds=_elapsed_s() - self._start_s)
+        return (self._start + passed).isoformat(timespec="seconds")
 
 
 def _elapsed_s() -> float:
@@ -39,7 +39,7 @@ class Clock:
     """`time.perf_counter_ns` after a device synchronisation."""
 
     def __init__(self, sync: Callable[[], None] | None = None) -> None:
-        """`sync` waits for the device (None on a CPU, whose calls are synchronous)."""
+        """Keep `sync`, which waits for the device (None on a CPU, whose calls are synchronous)."""
         self._sync = sync
 
     @classmethod
@@ -63,13 +63,14 @@ class Clock:
 
 
 class Stopwatch:
-    """One timed region: ``with Stopwatch(clock) as watch: ...``; call `emitted` after each step.
+    """One timed region: ``with Stopwatch(clock) as watch: ...``.
 
-    `total_s` runs from entry to exit and `first_s` to the end of step 0 (None without one).
+    `emitted` is called after each step. `total_s` runs from entry to exit and `first_s` to the end
+    of step 0 (None without one).
     """
 
     def __init__(self, clock: Clock) -> None:
-        """The time starts when the region is entered."""
+        """Keep the clock, which is read when the region is entered."""
         self._clock = clock
         self._start_s = 0.0
         self.first_s: float | None = None
@@ -77,7 +78,7 @@ class Stopwatch:
         self._stamps: list[float] = []
 
     def emitted(self, _index: int = 0, number: int = 0) -> None:
-        """Record the end of step `number`; of several calls for step 0, the first counts."""
+        """Record the end of step `number`, or of step 0 unless it is recorded already."""
         if number:
             self._stamps.append(self._clock.glance())
         elif self.first_s is None:

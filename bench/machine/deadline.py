@@ -24,7 +24,7 @@ from decoders.core.engine.deadline import Deadline, OutOfTime
 _BASE_S, _PER_TOKEN_S = 300.0, 5.0
 """Default limit: a constant, plus seconds per token of the budget."""
 _TICKS = 20
-_SHORTEST_TICK_S = 0.01
+_MIN_TICK_S = 0.01
 _GRACE = 1.1
 DEAF_S, DEAF_CPU_S = 10.0, 0.02
 """Seconds or CPU seconds after which a decoder that swallows the error is interrupted again."""
@@ -36,10 +36,10 @@ def default_limit_s(max_new_tokens: int) -> float:
 
 
 class TimeLimit(Deadline):
-    """A limit of `limit_s` seconds per answer; `ticking` runs the timer."""
+    """A limit of `limit_s` seconds per answer, whose timer `ticking` runs."""
 
     def __init__(self, limit_s: float) -> None:
-        """`limit_s` must be above 0."""
+        """Set a limit above 0."""
         assert limit_s > 0, f"a limit of {limit_s} s"
         super().__init__(limit_s, time.monotonic, always_due=not _has_signals())
         self._raised = (-1.0, 0.0, 0.0)  # interrupted answer's start, time, CPU time
@@ -50,20 +50,20 @@ class TimeLimit(Deadline):
         if self._always_due or not _has_signals():
             yield
             return
-        tick_s = max(self.limit_s / _TICKS, _SHORTEST_TICK_S)
+        tick_s = max(self.limit_s / _TICKS, _MIN_TICK_S)
         with _alarms(self._tick, tick_s, tick_s):
             yield
 
     def _tick(self, _number: int, _frame: FrameType | None) -> None:
         self.due = True
-        began, now_s = self.inside, time.monotonic()
-        if began is None or now_s - began <= self.limit_s * _GRACE:
+        start_s, now_s = self.inside, time.monotonic()
+        if start_s is None or now_s - start_s <= self.limit_s * _GRACE:
             return
         used_s = time.process_time()
         raised, raised_s, raised_used_s = self._raised
-        if raised == began and now_s - raised_s < DEAF_S and used_s - raised_used_s < DEAF_CPU_S:
+        if raised == start_s and now_s - raised_s < DEAF_S and used_s - raised_used_s < DEAF_CPU_S:
             return  # the last error may still be on its way on a busy machine
-        self._raised = (began, now_s, used_s)
+        self._raised = (start_s, now_s, used_s)
         raise OutOfTime
 
 

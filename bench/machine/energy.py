@@ -24,14 +24,12 @@ class EnergyMeter:
         self._joules = self._look()
 
     def lap(self) -> float | None:
-        """Return joules since the last reading; None if a counter could not be read."""
+        """Return joules since the last reading, or None if a counter could not be read."""
         before, self._joules = self._joules, self._look()
         if not before or self._joules is None:
             return None
         gained = [now - then for then, now in zip(before, self._joules, strict=True)]
-        if min(gained) < 0:  # a counter restarted
-            return None
-        return sum(gained)
+        return sum(gained) if min(gained) >= 0 else None  # a counter restarted
 
     def _look(self) -> list[float] | None:
         if self._handle is not None:

@@ -25,7 +25,7 @@ import psutil
 from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
 from bench.machine.source import git_state
-from bench.records.environment import AdapterFacts, Environment, Machine, Models, TorchSettings
+from bench.records.environment import AdapterFacts, Environment, Machine, ModelFacts, TorchSettings
 from bench.records.json_file import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent
@@ -48,8 +48,7 @@ def capture(
 ) -> Environment:
     """Return the content of env.json without peak memory, which `peak_rss_bytes` gives at the end.
 
-    `models` holds facts of ``target`` and ``draft`` (architecture, sizes, hash of the weights), and
-    of their ``adapters`` by name.
+    `models` holds facts of ``target`` and ``draft``, and of their ``adapters`` by name.
     """
     import torch
 
@@ -74,18 +73,18 @@ def capture(
         ),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         git=git_state(ROOT),
-        models=models_of(models),
+        models=model_facts(models),
     )
     return replace(env, comparability_key=comparability_key(env))
 
 
-def models_of(facts: Mapping[str, Mapping[str, Any] | None]) -> Models:
+def model_facts(facts: Mapping[str, Mapping[str, Any] | None]) -> ModelFacts:
     """Convert facts of opened models to their record in env.json."""
     adapters = facts.get("adapters")
-    return Models(
+    return ModelFacts(
         target=facts.get("target"),
         draft=facts.get("draft"),
-        adapters=adapters and {name: AdapterFacts(**of) for name, of in adapters.items()},
+        adapters=adapters and {name: AdapterFacts(**each) for name, each in adapters.items()},
     )
 
 
@@ -128,7 +127,7 @@ def _machine() -> Machine:
     if not period:
         quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
         period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
-    allowed, of = _number(quota), _number(period)
+    allowed_us, period_us = _number(quota), _number(period)
     return Machine(
         system=platform.system(),
         release=platform.release(),
@@ -140,13 +139,13 @@ def _machine() -> Machine:
         governor=_first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         load_average=os.getloadavg(),
         memory_bytes=psutil.virtual_memory().total,
-        cgroup_cpus=allowed / of if allowed and of and allowed > 0 else None,
+        cgroup_cpus=allowed_us / period_us if allowed_us and period_us and allowed_us > 0 else None,
         cgroup_memory_bytes=cgroup_memory_bytes(),
     )
 
 
 def _cpu_model() -> str | None:
-    """Return the processor's name; on x86 with family and model, as clouds mask the name."""
+    """Return the processor's name, on x86 with family and model, as clouds mask the name."""
     lines = _lines("/proc/cpuinfo")
     if lines is None:
         return platform.processor() or None
@@ -157,14 +156,14 @@ def _cpu_model() -> str | None:
 
 
 def has_bfloat16() -> bool:
-    """Tell whether this CPU has bfloat16 instructions; emulation is slower than float32."""
+    """Tell whether this CPU has bfloat16 instructions, without which float32 is faster."""
     lines = _lines("/proc/cpuinfo") or ()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(flags.split())
 
 
 def cgroup_memory_bytes() -> int | None:
-    """Return the memory limit of the cgroup; None without a limit."""
+    """Return the memory limit of the cgroup, or None without a limit."""
     return _number(_first_line("/sys/fs/cgroup/memory.max"))
 
 

@@ -22,7 +22,7 @@ _READINGS: Mapping[str, Callable[[Any, object], Any]] = {
 
 
 def nvml_reading(handle: object, read: Callable[[Any, object], Any]) -> Any:
-    """Return the result of `read` for a GPU; None without a GPU or if NVML fails."""
+    """Return the result of `read` for a GPU, or None without a GPU or if NVML fails."""
     if handle is None:
         return None
     import pynvml
@@ -39,12 +39,12 @@ def gpu_handle(device: str) -> object:
         return None
     import torch
 
-    def opened(nvml: Any, _: object) -> object:
+    def open_handle(nvml: Any, _: object) -> object:
         nvml.nvmlInit()
         uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # indices may be remapped
         return nvml.nvmlDeviceGetHandleByUUID(uuid)
 
-    return nvml_reading(device, opened)
+    return nvml_reading(device, open_handle)
 
 
 def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
@@ -54,10 +54,9 @@ def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
     import torch
 
     properties = torch.cuda.get_device_properties(device)
-    known = {"name": properties.name, "memory_bytes": properties.total_memory}
-    if handle is None:
-        return known
-    return known | {name: nvml_reading(handle, read) for name, read in _READINGS.items()}
+    facts = {"name": properties.name, "memory_bytes": properties.total_memory}
+    readings = _READINGS if handle is not None else {}
+    return facts | {name: nvml_reading(handle, read) for name, read in readings.items()}
 
 
 def slowdown(handle: object | None) -> str | None:

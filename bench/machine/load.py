@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +34,14 @@ class LoadWatch:
     """Measures the load between two readings of the process table."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """Read for the first time; `device` is the device in use, e.g. ``cuda:0``."""
+        """Read for the first time, beside work on a device, e.g. ``cuda:0``."""
         self._handle = gpu.gpu_handle(device)
-        self._own = {os.getpid()}
+        self._ignored = {os.getpid()}
         self._look()
 
     def ignore(self, pids: Collection[int]) -> None:
         """Ignore these processes (workers of the same run) from the next reading on."""
-        self._own = {os.getpid(), *pids}
+        self._ignored = {os.getpid(), *pids}
 
     def lap(self) -> Load:
         """Return the load since the last reading."""
@@ -58,19 +59,15 @@ class LoadWatch:
     def _look(self) -> None:
         used_s: dict[tuple[int, float], float] = {}
         for process in psutil.process_iter():
-            if process.pid in self._own:
+            if process.pid in self._ignored:
                 continue
-            try:
+            with suppress(psutil.Error):
                 times = process.cpu_times()
                 used_s[process.pid, process.create_time()] = times.user + times.system
-            except psutil.Error:
-                continue
         self._time_s = time.perf_counter()
         self._used_s = used_s
         counts = []
         for file in _CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
-            try:
+            with suppress(OSError, ValueError):
                 counts.append(int(file.read_text()))
-            except (OSError, ValueError):
-                continue
         self._throttles = sum(counts) if counts else None

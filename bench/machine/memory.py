@@ -26,20 +26,21 @@ class PeakMemory:
     """Measures one timed region: create the object right before it, and read it right after."""
 
     def __init__(
-        self, loaded: Models, used: Models, decoder: Decoder, others: Iterable[Decoder] = ()
+        self, loaded: Models, used: Models, decoder: Decoder, decoders: Iterable[Decoder] = ()
     ) -> None:
-        """`loaded` are all models in memory, `used` the decoder's, `others` the run's decoders."""
-        self._others = [other for other in others if other is not decoder]
-        self._loaded, self._used, self._decoder = loaded, used, decoder
+        """Take all models in memory, the used ones, their decoder, and the run's `decoders`."""
+        self._idle = [each for each in decoders if each is not decoder]
+        self._loaded = [each for each in (loaded.target, loaded.draft) if each is not None]
+        self._used, self._decoder, self._device = used, decoder, loaded.target.device
         self._self_driven = isinstance(decoder, SelfDriven)
-        self._on_gpu = loaded.target.device.type == "cuda"
+        self._on_gpu = self._device.type == "cuda"
         if self._on_gpu:
             import torch
 
-            torch.cuda.reset_peak_memory_stats(loaded.target.device)
+            torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_bytes(self) -> int | None:
-        """Return the peak in bytes, as defined at the top of this file; None if unknown."""
+        """Return the peak in bytes, as defined at the top of this file, or None if unknown."""
         adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
         models = {"target": self._used.target, "draft": self._used.draft}
         used = sum(
@@ -51,32 +52,27 @@ class PeakMemory:
             for role, model in models.items()
             if model is not None
         )
-        own = self._own(self._decoder)
+        weights = self._weights(self._decoder)
         if not self._on_gpu:
-            return None if self._self_driven else used + _size(own)
+            return None if self._self_driven else used + _size(weights)
         import torch
 
-        loaded = (self._loaded.target, self._loaded.draft)
-        everything = sum(
-            _bytes(each, each.adapters, cache=True) for each in loaded if each is not None
-        )
+        everything = sum(_bytes(each, each.adapters, cache=True) for each in self._loaded)
         idle: dict[int, Tensor] = {}
-        for other in self._others:
-            idle |= self._own(other)
-        unused = everything - used + _size({at: idle[at] for at in idle.keys() - own.keys()})
-        return torch.cuda.max_memory_allocated(self._loaded.target.device) - unused
+        for each in self._idle:
+            idle |= self._weights(each)
+        unused = everything - used + _size({at: idle[at] for at in idle.keys() - weights.keys()})
+        return torch.cuda.max_memory_allocated(self._device) - unused
 
-    def _own(self, decoder: Decoder) -> dict[int, Tensor]:
-        """Return a decoder's own tensors on the target's device; no weights of loaded models."""
+    def _weights(self, decoder: Decoder) -> dict[int, Tensor]:
+        """Return a decoder's own tensors on the target's device, no weights of loaded models."""
         from decoders.core.own_weights import own_storages, weight_storages
 
-        models = (self._loaded.target, self._loaded.draft)
-        shared = set[int]().union(*(weight_storages(each) for each in models if each is not None))
-        device = self._loaded.target.device.type
+        shared = set[int]().union(*map(weight_storages, self._loaded))
         return {
             place: tensor
             for place, tensor in own_storages(decoder).items()
-            if place not in shared and tensor.device.type == device
+            if place not in shared and tensor.device.type == self._device.type
         }
 
 
@@ -96,5 +92,5 @@ def available_bytes(device: str) -> int:
 
 
 def _bytes(model: Model, adapters: Iterable[str], *, cache: bool) -> int:
-    held = model.cache_bytes() if cache else 0
-    return model.weight_bytes + held + sum(map(model.adapter_bytes, adapters))
+    num_bytes = model.cache_bytes() if cache else 0
+    return model.weight_bytes + num_bytes + sum(map(model.adapter_bytes, adapters))

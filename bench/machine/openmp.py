@@ -16,10 +16,7 @@ _SHORT_SPIN = "10000"
 
 
 def shorten_spinning() -> None:
-    """Make waiting threads spin only briefly.
-
-    Nothing changes if the user set `WAIT_POLICY` or `SPIN_COUNT`, or if torch is imported already.
-    """
+    """Make waiting threads spin only briefly, unless the user chose or torch is imported."""
     if not ("torch" in sys.modules or WAIT_POLICY in os.environ or SPIN_COUNT in os.environ):
         os.environ[SPIN_COUNT] = _SHORT_SPIN
 

@@ -16,7 +16,7 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def git_state(root: Path, files: Sequence[Path] | None = None) -> GitState:
-    """Return commit, branch (None: detached) and dirty flag; all None outside a checkout.
+    """Return a checkout's commit, branch and dirty flag, each None outside a checkout.
 
     An untracked file makes a checkout dirty; with `files`, only if it is one of them.
     """
@@ -33,7 +33,7 @@ def git_state(root: Path, files: Sequence[Path] | None = None) -> GitState:
 
 
 def repository_root(folder: Path) -> Path | None:
-    """Return the root of the git repository around a folder; None if there is none."""
+    """Return the root of the git repository around a folder, or None if there is none."""
     top = _git(folder, "rev-parse", "--show-toplevel")
     return None if top is None else Path(top)
 

@@ -23,11 +23,11 @@ from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.failures import error_line, position_of
+from bench.records.failures import error_line, error_position
 from bench.records.files import Sink
 from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
-from bench.records.record import SampleRecord, StepColumns, drafters_of
+from bench.records.record import SampleRecord, StepColumns, drafter_names
 from bench.settings.protocol import recount
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
@@ -244,7 +244,7 @@ def make_record(
         **where,
     )
     if isinstance(outcome, Exception):
-        place = position_of(outcome, setup.arm(decoder).decoder)
+        place = error_position(outcome, setup.arm(decoder).decoder)
         return dataclasses.replace(record, error=error_line(outcome), error_at=place)
     return dataclasses.replace(
         record,
@@ -253,7 +253,7 @@ def make_record(
         stop=outcome.stop,
         num_behind=setup.num_behind(outcome.tokens) or None,
         steps=StepColumns.of(outcome, ended_s),
-        drafters=drafters_of(outcome),
+        drafters=drafter_names(outcome),
     )
 
 

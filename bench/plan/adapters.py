@@ -28,18 +28,15 @@ _TRAINERS: Mapping[Variant, str] = {
 """The command that trains an adapter of each variant."""
 
 
-def shelf_of(model: str) -> str | None:
-    """Return the name of a model's shelf of embedded files; None if the model has no shelf.
-
-    The shelf is ``zoo`` for the zoo's own target, ``zoo/NAME`` for a named model.
-    """
+def model_shelf(model: str) -> str | None:
+    """Return a model's shelf of embedded files (``zoo``, ``zoo/NAME`` of a named model) or None."""
     if model == ZOO:
         return ZOO
     return None if named(model) is None else f"{ZOO}/{model}"
 
 
 def embedded_adapters(shelf: str) -> tuple[str, ...]:
-    """Return the names of the adapters on a shelf, which are also their folders' names."""
+    """Return the names of the adapters on a shelf."""
     return tuple(sorted(file.parent.name for file in (ROOT / shelf).glob("*/adapter.json")))
 
 
@@ -50,10 +47,11 @@ def embedded_draft(shelf: str) -> str | None:
 
 def adapter_folder(name: str, source: str) -> Path:
     """Return an adapter's folder, embedded if `source` is a shelf (`UnavailableError`)."""
-    folder = ROOT / source / name if is_shelf(source) else Path(source).expanduser()
+    embedded = is_shelf(source)
+    folder = ROOT / source / name if embedded else Path(source).expanduser()
     if folder.is_dir():
         return folder
-    if is_shelf(source):
+    if embedded:
         line = f"the embedded adapter is missing ({source}/{name}); {how_to_get(name)}"
     else:
         line = f"adapter {name!r}: there is no folder {source!r}; give one with adapter.json"
@@ -81,7 +79,9 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
 
 
 def check_adapters(sources: Mapping[str, str], decoders: Iterable[Decoder]) -> None:
-    """Refuse an adapter that is missing, or of a variant that its decoder cannot run, unopened.
+    """Refuse an adapter that is missing, or of a variant that its decoder cannot run.
+
+    Weights are not opened.
 
     Raises:
         UnavailableError: there is no such folder, or it has no readable configuration.

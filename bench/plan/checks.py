@@ -1,8 +1,7 @@
 """Everything cheap is checked before anything expensive: `check_first` is the list, in its order.
 
-A mistake is told within seconds, not after minutes of loading and compiling. What follows is
-expensive: GGUF files are converted, then weights are opened (`bench.plan.setup`), then graphs are
-compiled (`bench.plan.compiling`).
+The user sees a mistake within seconds. Then GGUF files are converted, weights opened
+(`bench.plan.setup`) and graphs compiled (`bench.plan.compiling`), which may take minutes.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Mapping
 
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.machine.memory import available_bytes
-from bench.plan.adapters import check_adapters, shelf_of
+from bench.plan.adapters import check_adapters, model_shelf
 from bench.plan.devices import check_devices, open_device, usual_dtype
 from bench.plan.labels import Note
 from bench.plan.named_models import locate
 from bench.plan.numerics import check_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, choose_decoders
-from bench.plan.tokenise import tasks_of
+from bench.plan.tokenise import read_tasks
 from bench.plan.tokenizers import check_prompts, read_models
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.decoder import SelfDriven
@@ -26,8 +25,6 @@ from decoders.core.hf.graph_files import missing_compiler
 from specbench_tasks.registry import TaskSet
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-Sources = Mapping[str, str | None]
-"""Folder or hub id of each model by its role; None for a GGUF file that is not converted yet."""
 
 
 def check_first(
@@ -35,8 +32,11 @@ def check_first(
 ) -> ResolvedRun:
     """Check a job before anything expensive, and return it with its decoders chosen.
 
-    A caller whose opener `brings_models` of its own has only its options checked; one that has
-    tasks of its own does not read the configuration's (`reads_tasks`).
+    Args:
+        config: the job.
+        note: takes a line for the user.
+        brings_models: the caller opens models of its own, so only options are checked.
+        reads_tasks: the caller has no tasks of its own, so the configuration's are read.
 
     Raises:
         UsageError: an option, a file or a task is wrong, or no prompt fits the model.
@@ -72,36 +72,37 @@ def check_options(run: ResolvedRun) -> None:
             )
 
 
-def check_files(run: ResolvedRun) -> Sources:
-    """Find the models and adapters that the options name; return where the models are.
+def check_files(run: ResolvedRun) -> dict[str, str]:
+    """Find the models and adapters that the options name, and return where the models are.
 
-    A draft model that no decoder uses is refused, unless it is the target's embedded one.
+    GGUF files that are not converted yet are left out. A draft model that no decoder uses is
+    refused, unless it is the target's embedded one.
     """
     config = run.config
     drafts = any("draft" in decoder.needs for decoder in run.decoders.values())
-    if config.draft not in (None, shelf_of(config.model)) and not drafts:
+    if config.draft not in (None, model_shelf(config.model)) and not drafts:
         line = f"none of {', '.join(run.decoders)} uses a draft model; leave it out, or add spec"
         raise UsageError(f"--draft {config.draft}: {line}")
-    sources: dict[str, str | None] = {"target": locate(config.model, "target")}
+    places = {"target": locate(config.model, "target")}
     if drafts:
         assert config.draft is not None
-        sources["draft"] = locate(config.draft, "draft")
+        places["draft"] = locate(config.draft, "draft")
     check_adapters(config.adapters, run.decoders.values())
-    return sources
+    return {role: place for role, place in places.items() if place is not None}
 
 
 def check_tasks(run: ResolvedRun, note: Note) -> TaskSet:
-    """Read the tasks; say so if a model of the user's gets the embedded model's."""
+    """Read the tasks, and note if the user's model gets those of the embedded model."""
     if run.config.model != ZOO and "tasks" not in run.config.model_fields_set:
         note(
             f"--tasks is not given: {run.config.model} answers the generated tasks of the embedded "
             "model (--tasks zoo); `bench ls tasks` lists others"
         )
-    return tasks_of(run.config)
+    return read_tasks(run.config)
 
 
 def check_device(run: ResolvedRun) -> str:
-    """Return the type of the run's device; refuse what it cannot do (`UnavailableError`)."""
+    """Return the run's device, or refuse what it cannot do (`UsageError`, `UnavailableError`)."""
     config, device = run.config, open_device(run.config.device)
     if config.quantize is not None and device.type != "cpu":
         line = f"--quantize {config.quantize} runs only on a CPU (torch's packed kernels)"
@@ -111,27 +112,24 @@ def check_device(run: ResolvedRun) -> str:
     return str(device)
 
 
-def check_tokenizers(run: ResolvedRun, sources: Sources, tasks: TaskSet | None) -> None:
+def check_tokenizers(run: ResolvedRun, sources: Mapping[str, str], tasks: TaskSet | None) -> None:
     """Compare tokenizers and contexts of the models, and look for a prompt that fits."""
-    readings = read_models({role: path for role, path in sources.items() if path is not None})
-    if (target := readings.get("target")) is not None and tasks is not None:
+    target = read_models(sources).get("target")
+    if target is not None and tasks is not None:
         check_prompts(run.config, target, tasks)
 
 
-def check_memory(run: ResolvedRun, sources: Sources, device: str) -> None:
+def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> None:
     """Refuse models whose weights alone are larger than the free memory (`BenchError`)."""
     config = run.config
-    if config.quantize or config.device_map:
-        return  # their sizes are known only once they are packed or placed
-    known = {role: path for role, path in sources.items() if path is not None}
-    if "target" not in known:
-        return
-    dtype = config.dtype or usual_dtype(config, device.partition(":")[0], known["target"])
-    counts = {role: count_weights(path) or 0 for role, path in known.items()}
-    needed, free = _BYTES[dtype] * sum(counts.values()), available_bytes(device)
-    if needed > free:
+    if config.quantize or config.device_map or "target" not in sources:
+        return  # sizes are known only after packing, placement or conversion
+    dtype = config.dtype or usual_dtype(config, device.partition(":")[0], sources["target"])
+    num_bytes = _BYTES[dtype] * sum(count_weights(path) or 0 for path in sources.values())
+    free = available_bytes(device)
+    if num_bytes > free:
         raise BenchError(
-            f"out of memory: the weights of {config.model} take {needed / 1e9:.1f} GB in {dtype}, "
-            f"and {free / 1e9:.1f} GB are free on {device}; use a smaller --dtype (bfloat16) or "
-            "model, or another --device"
+            f"out of memory: the weights of {config.model} take {num_bytes / 1e9:.1f} GB in "
+            f"{dtype}, and {free / 1e9:.1f} GB are free on {device}; use a smaller --dtype "
+            "(bfloat16) or model, or another --device"
         )

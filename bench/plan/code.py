@@ -25,34 +25,37 @@ def own_files(decoder: Decoder) -> list[Path]:
     """
     pending = [type(decoder).__module__]
     first = _file(sys.modules.get(pending[0]))
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     while first is not None and pending:
         module = sys.modules.get(name := pending.pop())
         file = _file(module)
-        if module is not None and file is not None and name not in found and _near(file, first):
-            found[name] = file
+        if module is not None and file is not None and name not in files and _near(file, first):
+            files[name] = file
             pending += sorted(_imported(file.read_bytes(), module.__package__ or ""))
-    return [*(found[name] for name in sorted(found)), *map(Path, decoder.sources)]
+    return [*(files[name] for name in sorted(files)), *map(Path, decoder.sources)]
 
 
 def code_hash(decoder: Decoder) -> str | None:
-    """Return the SHA-256 of the contents of a decoder's own files; None if it has none."""
+    """Return the SHA-256 of the contents of a decoder's own files, or None if it has none."""
     files = own_files(decoder)
     return source_hash(files) if files else None
 
 
-def repository_of(decoders: Iterable[Decoder]) -> GitState | None:
+def repository_state(decoders: Iterable[Decoder]) -> GitState | None:
     """Return the state of the git repository of decoders that are neither built in nor installed.
 
     None if all are, or if there is no repository; of several repositories, the first counts.
     """
-    files = [file for decoder in decoders for file in own_files(decoder)]
-    own = [file for file in files if not (file.is_relative_to(ROOT) or is_installed(file))]
-    roots = (repository_root(file.parent) for file in own)
-    root = next((root for root in roots if root is not None), None)
+    files = [
+        file
+        for decoder in decoders
+        for file in own_files(decoder)
+        if not (file.is_relative_to(ROOT) or is_installed(file))
+    ]
+    root = next(filter(None, (repository_root(file.parent) for file in files)), None)
     if root is None:
         return None
-    return git_state(root, [file for file in own if file.is_relative_to(root)])
+    return git_state(root, [file for file in files if file.is_relative_to(root)])
 
 
 @functools.cache

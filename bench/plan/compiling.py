@@ -34,18 +34,17 @@ _SWITCH = "TORCH_COMPILE_DISABLE"
 _TEXT = [3 + number % 24 for number in range(48)]
 _NUM_TOKENS = 32
 """A prompt and an answer's length that show which graphs a decoder needs."""
-Opened = TypeVar("Opened")
+Result = TypeVar("Result")
 
 
-def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Opened], note: Note) -> Opened:
-    """Open a run: compiled if asked, or if the user did not choose and `opener` can make graphs.
+def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Result], note: Note) -> Result:
+    """Open a run compiled by --compile, or by default if `opener` can make graphs.
 
     Raises:
         UnavailableError: no graph can be made although --compile was given.
     """
-    asked = run.config.compile
-    if asked is None and os.environ.get(_SWITCH) != "1":
-        config = run.config
+    config = run.config
+    if config.compile is None and os.environ.get(_SWITCH) != "1":
         reasons = (
             (uses_tiles(run), "row-invariant numerics cannot be compiled yet"),
             (config.device_map is not None, "--device-map cannot be compiled"),
@@ -61,7 +60,7 @@ def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Opened], not
             why = str(error)
         note(f"calls run eagerly, which may take four times as long as compiled: {why}")
     try:
-        return opener(run.with_values(compile=bool(asked)))
+        return opener(run.with_values(compile=bool(config.compile)))
     except NoGraphError as error:
         raise UnavailableError(f"{error}; use --no-compile") from error
 
@@ -72,43 +71,42 @@ def open_with_graphs(run: ResolvedRun, opener: Opener, progress: Progress) -> Se
 
 
 def make_graphs(setup: Setup, progress: Progress) -> Setup:
-    """If calls are compiled, make each decoder's graphs by answering a text; record the graphs.
+    """Make each decoder's graphs by answering a text, if calls are compiled, and record them.
 
-    `NoGraphError` is raised; other errors are left to the run's own answers.
+    `NoGraphError` is raised. Other errors are left to the run's own answers.
     """
     if not setup.config.compile:
         return setup
     arms = {c: arm for c, arm in setup.arms.items() if not isinstance(arm.decoder, SelfDriven)}
     progress.start("compiling", len(arms), even=False)
-    graphs, begun, seconds = Counter[str](), Counter[str](), dict.fromkeys(arms, 0.0)
+    graphs, num_children, seconds = Counter[str](), Counter[str](), dict.fromkeys(arms, 0.0)
 
     def answer(cell: str) -> None:
-        models = arms[cell].models
-        graphs[cell] -= models.num_graphs
+        arm = arms[cell]
+        graphs[cell] -= arm.models.num_graphs
         with Stopwatch(setup.clock) as watch:
-            arm = arms[cell]
-            most, at_once = setup.config.batch_size, _batch_sizes(setup)
             sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
-            scheduler = Scheduler(arm.decoder, arm.models, sampling, most)
-            for outcome in [each for num in at_once for each in scheduler.run([_TEXT] * num)]:
+            scheduler = Scheduler(arm.decoder, arm.models, sampling, setup.config.batch_size)
+            batches = (scheduler.run([_TEXT] * num) for num in _batch_sizes(setup))
+            for outcome in [each for batch in batches for each in batch]:
                 if isinstance(outcome, NoGraphError):
                     raise outcome
-        graphs[cell] += models.num_graphs
+        graphs[cell] += arm.models.num_graphs
         seconds[cell] += watch.total_s
 
     with side_by_side() as children:
         for cell in arms:
             before = len(children)
             answer(cell)
-            begun[cell] = len(children) - before
-        if num := begun.total():
+            num_children[cell] = len(children) - before
+        if num := num_children.total():
             line = "once on this machine; how long it takes is not known"
             progress.note(f"compiling {counted(num, 'graph')}, {line}")
         with Stopwatch(setup.clock) as watch:
             children.wait()
     for cell in arms:
-        if num := begun.total():
-            seconds[cell] += watch.total_s * begun[cell] / num
+        if num := num_children.total():
+            seconds[cell] += watch.total_s * num_children[cell] / num
             answer(cell)
         progress.step(f"{cell}: {counted(graphs[cell], 'graph')}")
     for role in ("target", "draft") if setup.config.self_check else ():
@@ -117,10 +115,10 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
                 check_graphs(model, _batch_sizes(setup))
             except ValueError as error:
                 raise NoGraphError(f"compiled calls of the {role} are wrong: {error}") from error
-    made = [(cell, graphs[cell], seconds[cell]) for cell in arms if graphs[cell]]
-    return replace(setup, compiled=tuple(made))
+    compiled = tuple((cell, graphs[cell], seconds[cell]) for cell in arms if graphs[cell])
+    return replace(setup, compiled=compiled)
 
 
 def _batch_sizes(setup: Setup) -> list[int]:
-    most = setup.config.batch_size
-    return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
+    batch_size = setup.config.batch_size
+    return sorted({min(1 << power, batch_size) for power in range(batch_size.bit_length() + 1)})

@@ -55,51 +55,47 @@ def check_cells(setup: Setup, progress: Progress) -> tuple[Cell, ...]:
 
     Each outcome but `VERIFIED` is noted. A sampled run also checks the distribution of answers.
     """
-    made = {}
+    cells = {}
     sampled = not setup.sampling.greedy
     for name, arm in setup.arms.items():
-        made[name] = arm.cell
+        cells[name] = arm.cell
         if name == BASELINE or not arm.cell.lossless:
             continue
-        found = Checked(outcome=CLAIMED, note="not checked (--no-self-check)")
+        result = Checked(outcome=CLAIMED, note="not checked (--no-self-check)")
         if setup.config.self_check:
-            found = check_cell(name, arm.decoder, sampled, progress)
-        made[name] = replace(arm.cell, checked=found.outcome, check_note=found.note)
-        if found.outcome == REFUTED:
-            progress.note(f"{name} claims to be lossless and fails its checks: {found.note}")
-        elif found.note is not None:
-            progress.note(f"{name}: {found.outcome} to be lossless ({found.note})")
-    return tuple(made.values())
+            result = check_cell(name, arm.decoder, sampled, progress)
+        cells[name] = replace(arm.cell, checked=result.outcome, check_note=result.note)
+        if result.outcome == REFUTED:
+            progress.note(f"{name} claims to be lossless and fails its checks: {result.note}")
+        elif result.note is not None:
+            progress.note(f"{name}: {result.outcome} to be lossless ({result.note})")
+    return tuple(cells.values())
 
 
 def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -> Checked:
     """Return the outcome of a decoder's checks from the cache, or run them."""
-    file = _file_of(decoder, sampled)
-    stored = None if file is None else _read(file)
-    if stored is not None:
-        return stored
+    file = _cache_file(decoder, sampled)
+    if file is not None and (result := _read(file)) is not None:
+        return result
     progress.start(f"checking {name} on tables", 1)
     try:
         with interrupting(LIMIT_S, _AGAIN_S):
-            found = examine(decoder, sampled)
+            result = examine(decoder, sampled)
     except TimeoutError as error:
-        found = Checked(outcome=CLAIMED, note=str(error))
+        result = Checked(outcome=CLAIMED, note=str(error))
     progress.step(name)
-    if file is not None and found.outcome != CLAIMED:
+    if file is not None and result.outcome != CLAIMED:
         with contextlib.suppress(OSError, BenchError):  # a read-only cache keeps nothing
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, dataclasses.asdict(found))
-    return found
+            write_json(file, dataclasses.asdict(result))
+    return result
 
 
 def examine(decoder: Decoder, sampled: bool) -> Checked:
-    """Run a decoder's checks, up to the first that fails.
-
-    A decoder that cannot run on tables is checked on the tiny Llama alone.
-    """
-    draws = sampled and not decoder.coupled
-    by_itself = draws and isinstance(decoder, SelfDriven)
-    draws = draws and not by_itself
+    """Run a decoder's checks up to the first that fails, without tables if it cannot run there."""
+    random = sampled and not decoder.coupled
+    by_itself = random and isinstance(decoder, SelfDriven)
+    draws = random and not by_itself
     note = failed = None
     try:
         for check in checks.equality_checks(decoder):
@@ -129,9 +125,9 @@ def examine(decoder: Decoder, sampled: bool) -> Checked:
     return Checked(outcome=VERIFIED, note=note)
 
 
-def _file_of(decoder: Decoder, sampled: bool) -> Path | None:
-    """Return the file of a decoder's outcome; None if its code cannot be read."""
-    files = [*sorted(ROOT.glob("decoders/**/*.py")), *code_of(decoder), Path(__file__)]
+def _cache_file(decoder: Decoder, sampled: bool) -> Path | None:
+    """Return the file of a decoder's outcome, or None if its code cannot be read."""
+    files = [*sorted(ROOT.glob("decoders/**/*.py")), *code_files(decoder), Path(__file__)]
     try:
         code = source_hash(files)
     except OSError:
@@ -139,12 +135,12 @@ def _file_of(decoder: Decoder, sampled: bool) -> Path | None:
     kind = type(decoder)
     options = {each.name: repr(getattr(decoder, each.name)) for each in dataclasses.fields(decoder)}
     versions = (sys.version, torch.__version__, np.__version__)
-    what = (kind.__module__, kind.__qualname__, options, sampled, checks.NUM_DISTRIBUTION_DRAWS)
-    key = hashlib.sha256(repr((what, code, versions)).encode()).hexdigest()[:32]
+    inputs = (kind.__module__, kind.__qualname__, options, sampled, checks.NUM_DISTRIBUTION_DRAWS)
+    key = hashlib.sha256(repr((inputs, code, versions)).encode()).hexdigest()[:32]
     return cache_folder() / "checked" / f"{key}.json"
 
 
-def code_of(decoder: Decoder) -> list[Path]:
+def code_files(decoder: Decoder) -> list[Path]:
     """Return the files of a decoder's code: its own, and those of the classes it derives from."""
     methods = [each for kind in type(decoder).__mro__ for each in vars(kind).values()]
     derived = {each.__code__.co_filename for each in methods if isinstance(each, FunctionType)}

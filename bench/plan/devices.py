@@ -19,7 +19,7 @@ _EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
 
 
 def open_device(name: str | None) -> torch.device:
-    """Return the named device, by default CUDA (`UsageError`; `UnavailableError` if missing)."""
+    """Return the device, CUDA by default (`UsageError`, `UnavailableError` if it is missing)."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
@@ -34,7 +34,7 @@ def open_device(name: str | None) -> torch.device:
 
 
 def prepare_process(device: torch.device, threads: int | None = None) -> None:
-    """Set what the models on a device share in this process: threads, kernels of attention."""
+    """Set the process's threads and kernels of attention for models on a device."""
     from decoders.core.hf.attention import leave_out_cudnn
 
     if threads is not None:
@@ -44,25 +44,25 @@ def prepare_process(device: torch.device, threads: int | None = None) -> None:
 
 def check_devices(config: RunConfig) -> None:
     """Raise `UsageError` if an option does not go with several devices."""
-    given = {"--compile": config.compile, "--quantize": config.quantize}
-    for option in (name for name in given if given[name] and config.device_map):
+    options = {"--compile": config.compile, "--quantize": config.quantize}
+    for option in (name for name in options if options[name] and config.device_map):
         raise UsageError(f"{option} cannot be combined with --device-map; leave one of them out")
 
 
-def device_map(given: str) -> str | dict[str, str | int]:
-    """Return a device map: a name as given, or the content of a JSON file (`UsageError`)."""
-    if not given.endswith(".json"):
-        return given
+def device_map(name: str) -> str | dict[str, str | int]:
+    """Return the device map of a name, or of a JSON file (`UsageError`)."""
+    if not name.endswith(".json"):
+        return name
     try:
-        placed = json.loads(Path(given).expanduser().read_text(encoding="utf-8"))
+        placed = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
-        line = f"--device-map {given}: {error.strerror}; give a name or an existing file"
+        line = f"--device-map {name}: {error.strerror}; give a name or an existing file"
         raise UsageError(line) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--device-map {given} is not JSON ({error}); write {_EXAMPLE}") from error
+        raise UsageError(f"--device-map {name} is not JSON ({error}); write {_EXAMPLE}") from error
     kinds = {type(device) for device in placed.values()} if isinstance(placed, dict) else {None}
     if not placed or not kinds <= {str, int}:
-        raise UsageError(f"--device-map {given} maps no parts to devices; write {_EXAMPLE}")
+        raise UsageError(f"--device-map {name} maps no parts to devices; write {_EXAMPLE}")
     return dict(placed)
 
 
@@ -75,29 +75,28 @@ def usual_dtype(config: RunConfig, device: str, source: str) -> str:
 
 def usual_on_cpu(num_weights: int | None) -> str:
     """Return the default dtype on a CPU of a model with `num_weights` weights (None: unknown)."""
-    halved = (num_weights or 0) > _HALF_FROM and has_bfloat16()
-    return "bfloat16" if halved else "float32"
+    return "bfloat16" if (num_weights or 0) > _HALF_FROM and has_bfloat16() else "float32"
 
 
-def computed_in(asked: RunConfig, opened: RunConfig) -> str:
+def computed_in(requested: RunConfig, resolved: RunConfig) -> str:
     """Say how a run computes, ``computed in float32 on cpu``, and why if that is the default.
 
     Args:
-        asked: configuration before the models were opened; a `dtype` of None means the default.
-        opened: configuration of the setup.
+        requested: configuration before the models were opened; a `dtype` of None means the default.
+        resolved: configuration of the setup.
     """
-    device = str(opened.device)
-    text = f"computed in {opened.dtype} on {device}"
-    if opened.quantize:
-        text = f"weights of {opened.quantize}, {text}"
-    if opened.tile:
-        text += f", row-invariant in tiles of {opened.tile}"
-    if device == "cpu" and opened.threads:
-        text += f", {opened.threads} thread{'s' * (opened.threads > 1)}"
-    text += ", calls compiled" * bool(opened.compile)
-    if asked.dtype is not None or opened.dtype == "float32":
+    device = str(resolved.device)
+    text = f"computed in {resolved.dtype} on {device}"
+    if resolved.quantize:
+        text = f"weights of {resolved.quantize}, {text}"
+    if resolved.tile:
+        text += f", row-invariant in tiles of {resolved.tile}"
+    if device == "cpu" and resolved.threads:
+        text += f", {resolved.threads} thread{'s' * (resolved.threads > 1)}"
+    text += ", calls compiled" * bool(resolved.compile)
+    if requested.dtype is not None or resolved.dtype == "float32":
         return text
-    why = f"above {_HALF_FROM // 10**6}M weights on a CPU with {opened.dtype} instructions"
+    why = f"above {_HALF_FROM // 10**6}M weights on a CPU with {resolved.dtype} instructions"
     if device != "cpu":
-        why = f"of the protocol {opened.protocol}" if opened.protocol else "on a GPU"
+        why = f"of the protocol {resolved.protocol}" if resolved.protocol else "on a GPU"
     return f"{text}: the default {why} (--dtype float32 overrides it)"

@@ -9,7 +9,7 @@ from bench.machine.clock import Stopwatch
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_compiled
 from bench.plan.devices import computed_in
-from bench.plan.make import make_plan, parse_part, part_of, quality_batch_size
+from bench.plan.make import make_plan, parse_part, quality_batch_size, select_part
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
 from bench.records.plan import BASELINE, Plan, PlannedPrompt
@@ -28,7 +28,7 @@ _MAX_TEXT = 600
 def dry_run(
     config: RunConfig, progress: Progress, opener: Opener = open_setup, part: str | None = None
 ) -> list[str]:
-    """Return lines about the plan and its estimate; write nothing (raises as `bench.runs.run`)."""
+    """Return lines about a plan and its duration, writing nothing (raises as `bench.runs.run`)."""
     if part is not None:
         parse_part(part)
     run = check_first(config, progress.note, brings_models=opener is not open_setup)
@@ -36,7 +36,7 @@ def dry_run(
         setup = open_compiled(run, opener, progress.note)
         plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
         if part is not None:
-            plan = part_of(plan, part)
+            plan = select_part(plan, part)
         timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
         seconds, basis = estimate(setup, plan, timed)
     lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]

@@ -32,7 +32,7 @@ _MEASURING = (
 """Modules that decide what a run measures, as patterns relative to the root."""
 
 
-def identity_of(setup: Setup) -> dict[str, str | None]:
+def setup_identity(setup: Setup) -> dict[str, str | None]:
     """Return the hashes of ``code``, ``target``, ``draft`` and ``adapter``."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
@@ -48,11 +48,11 @@ def check_identity(
     setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
 ) -> None:
     """Raise `UnavailableError` unless a run that began in `env` can go on unchanged."""
-    now = identity_of(setup)
-    asked = {name: prompt.hash for name, prompt in prompts.items()}
-    began = plan.identity or {}
-    changed = [f"the {part}" for part in began if now.get(part) != began[part]]
-    changed += [f"prompt {p.prompt}" for p in plan.prompts if asked.get(p.prompt) != p.hash]
+    now = setup_identity(setup)
+    hashes = {name: prompt.hash for name, prompt in prompts.items()}
+    before = plan.identity or {}
+    changed = [f"the {part}" for part in before if now.get(part) != before[part]]
+    changed += [f"prompt {p.prompt}" for p in plan.prompts if hashes.get(p.prompt) != p.hash]
     if changed:
         line = f"cannot resume: {changed[0]} has changed since the run began; start a new run"
         raise UnavailableError(line)

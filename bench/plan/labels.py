@@ -33,16 +33,16 @@ def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[s
     with as_error(UsageError, (ValueError, ImportError)):
         cls = registry.resolve(DecoderSpec(name=spec.name))
     modes = typing.get_args(typing.get_type_hints(cls).get("mode"))
-    if meant := ({mode: {"mode": mode} for mode in modes} | dict(cls.showcase)).get(label):
+    if meaning := ({mode: {"mode": mode} for mode in modes} | dict(cls.showcase)).get(label):
         mode = options.get("mode")
         if mode is None:
-            note(f"{cell} is {written(spec.name, {**meant, **options})}")
-            return {**meant, **options}
-        if mode != meant.get("mode", mode):
-            line = f"{cell}:mode={mode} has the name of mode={meant['mode']}; choose another label"
-            raise UsageError(line)
-        if any(options.get(key) != value for key, value in meant.items()):
-            row = written(spec.name, meant)
+            note(f"{cell} is {written(spec.name, {**meaning, **options})}")
+            return {**meaning, **options}
+        if mode != meaning.get("mode", mode):
+            line = f"{cell}:mode={mode} has the name of mode={meaning['mode']}"
+            raise UsageError(f"{line}; choose another label")
+        if any(options.get(key) != value for key, value in meaning.items()):
+            row = written(spec.name, meaning)
             note(f"{written(cell, options)} is not the {cell} of the tables, {row}")
         return options
     if "=" in label:
@@ -50,8 +50,8 @@ def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[s
             f"{cell!r} has an option for a label; write {spec.name}:{label}, or "
             f"{spec.name}@LABEL:{label}"
         )
-    if not options and (said := next(_sayings(cls, spec.name, label), None)):
-        raise UsageError(f"{cell}: a label sets no option, and this one reads as {said}")
+    if not options and (reading := next(_readings(cls, spec.name, label), None)):
+        raise UsageError(f"{cell}: a label sets no option, and this one reads as {reading}")
     return options
 
 
@@ -60,7 +60,7 @@ def written(name: str, options: Mapping[str, str]) -> str:
     return ":".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-def _sayings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
+def _readings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
     """Yield what a label reads as, with what to type for it."""
     cell = f"{name}@{label}"
     hints = typing.get_type_hints(cls)
@@ -88,9 +88,9 @@ def _note_showcased(name: str, options: Mapping[str, str], note: Note) -> None:
         return
     for other in registry.resolve(DecoderSpec(name=name)).modes.values():
         cls = registry.resolve(DecoderSpec(name=other))
-        for label, meant in cls.showcase.items():
-            rest = {key: value for key, value in meant.items() if key != "mode"}
-            if cls.modes.get(meant.get("mode", "")) == name and rest:
+        for label, meaning in cls.showcase.items():
+            rest = {key: value for key, value in meaning.items() if key != "mode"}
+            if cls.modes.get(meaning.get("mode", "")) == name and rest:
                 default = registry.build(DecoderSpec(name=name))
                 now = {key: str(getattr(default, key)) for key in rest}
                 row = f"the tables' row {other}@{label} is {written(name, rest)}"

@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from bench.errors import UsageError, as_error, room_for
-from bench.machine.env import models_of
+from bench.machine.env import model_facts
 from bench.plan.contract import check_cells
-from bench.plan.identity import identity_of
+from bench.plan.identity import setup_identity
 from bench.plan.setup import Setup
-from bench.plan.tokenise import PromptEncoder, count_lines, longest_prompt, tasks_of, to_length
+from bench.plan.tokenise import PromptEncoder, count_lines, max_prompt_tokens, read_tasks, to_length
 from bench.progress import Progress
 from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
@@ -39,9 +39,9 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
         BenchError: too little memory for the baseline's first turns.
     """
     config = setup.config
-    tasks = tasks_of(config)
+    tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
-    models = models_of(setup.facts)
+    models = model_facts(setup.facts)
     values = config.model_dump()
     notes = (
         *tasks.notes,
@@ -75,7 +75,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
             seed=config.seed,
         ),
         skipped=tuple(skipped),
-        identity=identity_of(setup),
+        identity=setup_identity(setup),
     )
     return plan, by_name
 
@@ -84,8 +84,7 @@ def tokenise(
     setup: Setup, conversations: Sequence[Conversation]
 ) -> tuple[list[Prompt], list[SkippedTurn]]:
     """Tokenise every turn once, later turns with the baseline's answers (raises as `make_plan`)."""
-    config, context = setup.config, setup.models.target.max_length
-    longest = longest_prompt(config, context)
+    config = setup.config
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
 
     def answer(prompts: Sequence[Prompt]) -> list[str | None]:
@@ -95,7 +94,7 @@ def tokenise(
     with as_error(UsageError):
         prompts, skipped = PromptEncoder(
             setup.tokenizer,
-            longest,
+            max_prompt_tokens(config, setup.models.target.max_length),
             config.overlong,
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
@@ -128,7 +127,12 @@ def order_blocks(
 ) -> tuple[Block, ...]:
     """Return the blocks in measuring order, which depends only on the arguments.
 
-    `cells` lack the baseline's second arm, which is added to every block.
+    Args:
+        prompts: names of the timed prompts.
+        cells: the cells, without the baseline's second arm, which is added to every block.
+        repeats: blocks per prompt.
+        batch_size: 1, or the size whose multiple of prompts, drawn at random, forms a block.
+        seed: decides the order.
     """
     shuffler = random.Random(seed)
     groups: list[tuple[str, ...]] = [(prompt,) for prompt in prompts]
@@ -147,30 +151,30 @@ def order_blocks(
 
 def parse_part(text: str) -> tuple[int, int]:
     """Parse ``I/N`` of ``--part`` into two numbers, I from 1 to N (`UsageError`)."""
-    which, _, of = text.partition("/")
-    if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
+    number, _, total = text.partition("/")
+    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
         raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
-    return int(which), int(of)
+    return int(number), int(total)
 
 
-def part_of(plan: Plan, text: str) -> Plan:
+def select_part(plan: Plan, text: str) -> Plan:
     """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
 
     So each part has some of every repeat and family. The part keeps the whole plan's block numbers
     and prompts (`UsageError` if no block is left to time).
     """
-    which, of = parse_part(text)
-    mine = {planned.prompt for planned in plan.in_pass("quality")[which - 1 :: of]}
+    number, total = parse_part(text)
+    scored = {planned.prompt for planned in plan.in_pass("quality")[number - 1 :: total]}
     prompts = tuple(
         each
-        if each.prompt in mine
+        if each.prompt in scored
         else replace(each, passes=tuple(name for name in each.passes if name != "quality"))
         for each in plan.prompts
     )
-    blocks = plan.blocks[which - 1 :: of]
+    blocks = plan.blocks[number - 1 :: total]
     if not blocks:
         raise UsageError(f"--part {text} is empty: the plan has {len(plan.blocks)} blocks")
-    parts = (f"{which}/{of}",)
+    parts = (f"{number}/{total}",)
     return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
 
@@ -194,10 +198,7 @@ def quality_batch_size(setup: Setup) -> int:
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
-    """Return the baseline's answers, batched and untimed, as histories of later turns.
-
-    A failed answer is None: the later turns of its prompt have no history.
-    """
+    """Return the baseline's answers as histories of later turns, batched (None: it failed)."""
     decoder = setup.arms[BASELINE].decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))

@@ -20,7 +20,7 @@ from specbench_tasks.loaders import hub_answers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NamedModel:
-    """A model that `--model` knows by name; `file` is its path in the metadata of `package`."""
+    """A model that `--model` knows by name, with its `file` in the metadata of `package`."""
 
     name: str
     hub_id: str
@@ -58,12 +58,12 @@ MODELS = (
 
 
 def named(name: str) -> _NamedModel | None:
-    """Return the model of this name; None if the name is unknown."""
+    """Return the model of this name, or None if the name is unknown."""
     return next((model for model in MODELS if model.name == name), None)
 
 
 def locate(source: str, role: str = "target") -> str | None:
-    """Return the folder or hub id that `--model` names; None for a GGUF file to be converted.
+    """Return the folder or hub id that `--model` names, or None for a GGUF file to be converted.
 
     Nothing is read but names and, of a GGUF file, its beginning. A named model whose package is
     missing is its hub id.
@@ -79,8 +79,9 @@ def locate(source: str, role: str = "target") -> str | None:
             raise UnavailableError(f"{line} `bench train zoo`, or pass --model")
         return str(folder)
     if model := named(source):
-        if folder_of(model).is_dir():
-            return str(folder_of(model))
+        folder = model_folder(model.name, model.sha256)
+        if folder.is_dir():
+            return str(folder)
         if package_file(model) is not None:
             return None
         return _on_hub(model.hub_id, f"`{model.install}`, then `bench fetch {model.name}`")
@@ -94,26 +95,26 @@ def locate(source: str, role: str = "target") -> str | None:
             raise UnavailableError(f"model {source!r}: {error}") from error
         return None
     with as_error(UnavailableError):
-        found = find_checkpoint(source, "model", "config.json")
-    return found if Path(found).is_dir() else _on_hub(found, "give the folder of a local copy")
+        place = find_checkpoint(source, "model", "config.json")
+    return place if Path(place).is_dir() else _on_hub(place, "give the folder of a local copy")
 
 
 def is_shelf(source: str) -> bool:
-    """Return whether a source is the `shelf_of` a model."""
+    """Return whether a source is the `model_shelf` of a model."""
     prefix, _, model = source.partition("/")
     return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
 
 
 def _on_hub(hub_id: str, advice: str) -> str:
-    """Return the hub id if the model can come from there; one request tells, without retries."""
+    """Return the hub id if the hub answers one request, else the folder of a copy."""
     if hub_answers():
         return hub_id
     if (copy := cached(hub_id)) is not None:
         return str(copy)
-    known = (ZOO, *(model.name for model in MODELS))
+    names = (ZOO, *(model.name for model in MODELS))
     raise UnavailableError(
         f"model {hub_id!r} is neither a folder nor in the hub's cache here, and the hub cannot be "
-        f"reached: {advice}; {did_you_mean(hub_id, known)}"
+        f"reached: {advice}; {did_you_mean(hub_id, names)}"
     )
 
 
@@ -124,26 +125,24 @@ def resolve(source: str) -> str:
     name whose package is missing becomes its hub id. Anything else stays as it is.
     """
     if named(source):
-        found = locate(source)
-        return str(fetch(source)) if found is None else found
+        return locate(source) or str(fetch(source))
     if source.lower().endswith(".gguf"):
         return str(_converted(Path(source).expanduser()))
     return source
 
 
-def reach(source: str) -> str:
-    """Return `locate`'s answer, with what is to be converted converted (`UnavailableError`)."""
-    found = locate(source)
-    return resolve(source) if found is None else found
+def checkpoint(source: str, role: str = "target") -> str:
+    """Return a model's folder or hub id, converting a GGUF file first (`UnavailableError`)."""
+    return locate(source, role) or resolve(source)
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
     """Return a named model's folder, converted on first use (`UsageError` for an unknown name)."""
     model = named(name)
     if model is None:
-        hint = did_you_mean(name, [known.name for known in MODELS])
+        hint = did_you_mean(name, [each.name for each in MODELS])
         raise UsageError(f"there is no model named {name!r}; {hint}")
-    folder = folder_of(model)
+    folder = model_folder(name, model.sha256)
     if folder.is_dir():
         return folder
     file = package_file(model)
@@ -170,7 +169,7 @@ def _converted(
             f"{sha256[:12]}…, expected {model.sha256[:12]}…; install it again with "
             f"`{model.install} --force-reinstall`"
         )
-    folder = _folder(file.stem if model is None else model.name, sha256)
+    folder = model_folder(file.stem if model is None else model.name, sha256)
     if not folder.is_dir():
         progress.note(f"converting {file.name} into {folder}, once")
         try:
@@ -186,17 +185,13 @@ def _existing(file: Path) -> Path:
     return file
 
 
-def folder_of(model: _NamedModel) -> Path:
-    """Return the folder of a named model's converted weights."""
-    return _folder(model.name, model.sha256)
-
-
-def _folder(name: str, sha256: str) -> Path:
+def model_folder(name: str, sha256: str) -> Path:
+    """Return the folder of a model's converted weights."""
     return cache_folder() / "models" / f"{name}-{sha256[:12]}-v{CONVERTED}"
 
 
 def package_file(model: _NamedModel) -> Path | None:
-    """Return the file inside the installed package; None if it is not installed."""
+    """Return the file inside the installed package, or None if it is not installed."""
     try:
         files = importlib.metadata.files(model.package) or []
     except importlib.metadata.PackageNotFoundError:

@@ -13,7 +13,7 @@ from bench.records.files import write_text
 from decoders.core.registry import names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = {"bench", "cli", "decoders", "specbench_tasks", "training", "torch", "numpy", "pytest"}
+_MODULES = {"bench", "cli", "decoders", "specbench_tasks", "training", "torch", "numpy", "pytest"}
 """Modules that a decoder's file of the same name would shadow."""
 _TEST = '''"""{class_name} keeps the contract of decoders: `pytest test_{name}.py`."""
 
@@ -45,17 +45,17 @@ def test_an_option_out_of_range_is_refused():
 
 
 def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
-    """Write ``NAME.py`` and ``test_NAME.py``; return them and the class's name (`UsageError`)."""
+    """Write ``NAME.py`` and its test, and return both and the class's name (`UsageError`)."""
     if not _NAME.fullmatch(name):
         line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
         raise UsageError(line)
     if keyword.iskeyword(name) or name.startswith("test_"):
-        what = "a file of tests" if name.startswith("test_") else "a keyword of Python"
-        raise UsageError(f"{name!r} names {what}; use another name, such as my_decoder")
+        kind = "a file of tests" if name.startswith("test_") else "a keyword of Python"
+        raise UsageError(f"{name!r} names {kind}; use another name, such as my_decoder")
     if name in names():
         line = f"a decoder {name!r} exists already; use another name (bench ls decoders)"
         raise UsageError(line)
-    if name in _TAKEN or name in sys.stdlib_module_names:
+    if name in _MODULES or name in sys.stdlib_module_names:
         line = f"{name}.py would shadow the module {name!r}; use another name"
         raise UsageError(line)
     if not folder.is_dir():

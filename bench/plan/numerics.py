@@ -41,14 +41,14 @@ def uses_tiles(run: ResolvedRun) -> bool:
         (config.compile, "--compile", "compiles a graph per shape, and each may round differently"),
         (config.attention == "eager", "--attention eager", "does not attend in tiles"),
     )
-    for given, option, why in refusals:
-        if given:
+    for applies, option, why in refusals:
+        if applies:
             raise UsageError(f"{option} {why}: leave it out, or use --numerics fast")
     return True
 
 
 def check_tiles(cell: str, decoder: Decoder, numerics: str) -> None:
-    """Refuse a self-driven decoder in tiles (`UsageError`): the calls of its loop are not ours."""
+    """Refuse a self-driven decoder in tiles, as its calls have any length (`UsageError`)."""
     if numerics == "invariant" and isinstance(decoder, SelfDriven):
         raise UsageError(
             f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it has "
@@ -62,16 +62,16 @@ def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[
         if tile is None:
             seconds = {tile: _seconds(target.in_tiles(tile)) for tile in TILES}
             tile = min(TILES, key=lambda tile: seconds[tile])
-        made = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
-        failed = next((model for model in made if model is not None and not holds(model)), None)
+        models = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
+        failed = next((model for model in models if model is not None and not holds(model)), None)
     if failed is not None:
         raise UnavailableError(
             f"rows of {type(failed.module).__name__} in {failed.facts['dtype']} are not computed "
             f"identically in tiles of {tile} rows here; try another --tile, or --numerics fast"
         )
-    whole = made[0]
+    whole = models[0]
     assert whole is not None
-    return Models(target=whole, draft=made[1]), tile
+    return Models(target=whole, draft=models[1]), tile
 
 
 def holds(model: HFModel) -> bool:
@@ -107,9 +107,9 @@ def _seconds(model: HFModel) -> float:
         for rows in _ROWS:
             times = []
             for _ in range(_TIMED):
-                began = time.perf_counter()
+                start = time.perf_counter()
                 model.forward([session.call([1] * rows, output="logits")]).argmax().item()
-                times.append(time.perf_counter() - began)
+                times.append(time.perf_counter() - start)
             total += median(times[1:])
         return total
     finally:

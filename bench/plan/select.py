@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError, as_error
-from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, shelf_of
-from bench.plan.labels import Note, with_meaning
+from bench.plan.adapters import embedded_adapters, embedded_draft, how_to_get, model_shelf
+from bench.plan.labels import Note, with_meaning, written
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.registry import extra
-from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, spec_of
+from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, cell_spec
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -32,21 +32,18 @@ _MEASURED = ("row_cost", "k")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRun:
-    """A configuration with its decoders chosen, and the decoders by cell, the baseline first.
-
-    The decoders are built once, for opening, measuring, verifying and resuming the run.
-    """
+    """A configuration and its decoders by cell, the baseline first, built once for all uses."""
 
     config: RunConfig
     decoders: Mapping[str, Decoder]
 
-    def given(self, cell: str) -> Mapping[str, str]:
+    def options(self, cell: str) -> Mapping[str, str]:
         """Return the options of a cell as written in the configuration."""
         return (self.config.decoders or {})[cell]
 
     def numerics(self, cell: str) -> str:
         """Return the numerics of a cell: the cell's own, or the run's."""
-        return self.given(cell).get("numerics") or self.config.numerics or FAST
+        return self.options(cell).get("numerics") or self.config.numerics or FAST
 
     def with_values(self, **values: object) -> ResolvedRun:
         """Return the same decoders under a configuration with some values replaced."""
@@ -66,7 +63,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
             without a cost folder that has the number.
         InvalidRunError: the cost folder is damaged.
     """
-    shelf = shelf_of(config.model)
+    shelf = model_shelf(config.model)
     embedded = {} if shelf is None else dict.fromkeys(embedded_adapters(shelf), shelf)
     adapters = embedded | config.adapters
     draft = config.draft or (shelf and embedded_draft(shelf))
@@ -74,36 +71,35 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     cells: dict[str, Mapping[str, str]] = {**(resolve_auto(config, note) or built_in_cells())}
     if SECOND_BASELINE in cells:
         raise UsageError(f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label")
-    chosen: dict[str, dict[str, str]] = {}
+    all_values: dict[str, dict[str, str]] = {}
     decoders: dict[str, Decoder] = {}
     for cell, options in {BASELINE: cells.pop(BASELINE, {}), **cells}.items():
         options = with_meaning(cell, options, note)
         decoder = build_decoder(cell, options)
         if cell == BASELINE and ("numerics" in options or decoder != type(decoder)()):
-            given_options = ":".join(f"{key}={value}" for key, value in options.items())
             raise UsageError(
                 f"the baseline {cell!r} takes no options, as all speed-ups refer to it; "
-                f"measure them under a label as well: {cell}@LABEL:{given_options}"
+                f"measure them under a label as well: {written(f'{cell}@LABEL', options)}"
             )
         if lacks := _unmet_need(decoder, draft, adapters):
             if named:
                 raise UsageError(f"decoder {cell!r} {lacks}")
             note(f"{cell} is skipped: it {lacks}")
             continue
-        filled = options_of(decoder, options).items()
-        chosen[cell] = {key: as_text(value) for key, value in filled if value is not None}
+        values = all_options(decoder, options).items()
+        all_values[cell] = {key: as_text(value) for key, value in values if value is not None}
         decoders[cell] = decoder
-    taken = {part.adapter_name for decoder in decoders.values() for part in decoder.parts}
+    names = {part.adapter_name for decoder in decoders.values() for part in decoder.parts}
     for name in config.adapters:
-        if name not in taken:
-            line = f"none of {', '.join(chosen)} takes an adapter named {name!r}"
+        if name not in names:
+            line = f"none of {', '.join(decoders)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
-    used = {name: source for name, source in adapters.items() if name in taken}
-    rivals = [cell for cell in chosen if cell != BASELINE]
+    used = {name: source for name, source in adapters.items() if name in names}
+    rivals = [cell for cell in decoders if cell != BASELINE]
     primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
     if primary not in (*rivals, NO_PRIMARY):
         raise UsageError(f"--primary {primary}: allowed are {', '.join([*rivals, NO_PRIMARY])}")
-    config = config.with_values(draft=draft, decoders=chosen, adapters=used, primary=primary)
+    config = config.with_values(draft=draft, decoders=all_values, adapters=used, primary=primary)
     return ResolvedRun(config=config, decoders=decoders)
 
 
@@ -130,13 +126,13 @@ def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
 
 
 def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
-    """Build a cell's decoder; `numerics` is not an option of decoders (`UsageError`)."""
-    own = dict(options)
-    if (numerics := own.pop("numerics", None) or FAST) not in NUMERICS:
+    """Build a cell's decoder from its options without `numerics` (`UsageError`)."""
+    if (numerics := options.get("numerics") or FAST) not in NUMERICS:
         line = f"decoder {cell!r}: numerics is {numerics!r}; allowed: {', '.join(NUMERICS)}"
         raise UsageError(line)
     with as_error(UsageError, (ValueError, ImportError)):
-        return registry.build(spec_of(cell, own))
+        spec = cell_spec(cell, {k: v for k, v in options.items() if k != "numerics"})
+        return registry.build(spec)
 
 
 def _unmet_need(decoder: Decoder, draft: str | None, adapters: Mapping[str, str]) -> str | None:
@@ -155,12 +151,12 @@ def built_in_cells() -> dict[str, Mapping[str, str]]:
     for name in registry.built_in():
         decoder = registry.resolve(DecoderSpec(name=name))
         if decoder.by_default:
-            labelled = decoder.showcase.items()
-            cells |= {name: {}, **{f"{name}@{label}": chosen for label, chosen in labelled}}
+            showcase = decoder.showcase.items()
+            cells |= {name: {}, **{f"{name}@{label}": options for label, options in showcase}}
     return cells
 
 
-def options_of(decoder: Decoder, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return all options of a decoder with their values, and the numerics given to its cell."""
-    options = {field.name: getattr(decoder, field.name) for field in dataclasses.fields(decoder)}
-    return options | {key: value for key, value in given.items() if key == "numerics"}
+def all_options(decoder: Decoder, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return all options of a decoder with their values, and the numerics among `options`."""
+    values = {field.name: getattr(decoder, field.name) for field in dataclasses.fields(decoder)}
+    return values | {key: value for key, value in options.items() if key == "numerics"}

@@ -19,16 +19,16 @@ from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import capture
 from bench.plan.adapters import adapter_facts, adapter_folder, load_adapter
 from bench.plan.checks import check_memory, check_options
-from bench.plan.code import code_hash, repository_of
+from bench.plan.code import code_hash, repository_state
 from bench.plan.devices import device_map, open_device, prepare_process, usual_dtype
-from bench.plan.named_models import locate, resolve
+from bench.plan.named_models import checkpoint
 from bench.plan.numerics import in_tiles, uses_tiles
-from bench.plan.select import ResolvedRun, options_of
-from bench.plan.template import ChatTemplate, notes_of, template_of, today
+from bench.plan.select import ResolvedRun, all_options
+from bench.plan.template import ChatTemplate, chat_template, template_notes, today
 from bench.plan.tokenizers import read_models
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
-from bench.settings.config import FAST, RunConfig, spec_of
+from bench.settings.config import FAST, RunConfig, cell_spec
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import refusing_panics, weights_sha256
@@ -54,10 +54,11 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything open during a run; `arms` maps cells to arms, the baseline first.
+    """Everything open during a run.
 
-    `facts` describes the models (``target``, ``draft``) and, by name, their ``adapters``, including
-    hashes of the weights. `stop_ids` end an answer, though a run of a fixed length goes on.
+    `arms` maps cells to arms, the baseline first. `facts` describes the models (``target``,
+    ``draft``) and, by name, their ``adapters``, including hashes of the weights. `stop_ids` end an
+    answer, though a run of a fixed length goes on.
     `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
     """
 
@@ -73,15 +74,13 @@ class Setup:
     compiled: tuple[tuple[str, int, float], ...] = ()
 
     def arm(self, cell: str) -> Arm:
-        """Return the arm of a cell; the baseline's second arm is the baseline's."""
+        """Return the arm of a cell, for the baseline's second arm the baseline's."""
         return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
 
     def precision(self, cell: str) -> str:
         """Return a cell's precision: ``invariant``, or the dtype."""
-        own = self.arm(cell).cell.options.get("numerics")
-        if (own or self.config.numerics) == "invariant":
-            return "invariant"
-        return self.config.dtype or "float32"
+        numerics = self.arm(cell).cell.options.get("numerics") or self.config.numerics
+        return numerics if numerics == "invariant" else self.config.dtype or "float32"
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return an answer up to its end, as text without special tokens."""
@@ -96,7 +95,7 @@ class Setup:
         return len(tokens) - next(ends, len(tokens))
 
     def repeated(self, repeat: int) -> Sampling:
-        """Return the sampling of a repeat; each repeat has its own seed, equal for all cells."""
+        """Return the sampling of a repeat, whose seed is its own and equal for all cells."""
         return replace(self.sampling, seed=self.sampling.seed + repeat)
 
     @property
@@ -113,7 +112,7 @@ class Setup:
         """Return the machine's present state, with these models."""
         dtype = self.config.dtype or "float32"
         env = capture(device=self.device, dtype=dtype, models=self.facts)
-        return replace(env, repository=repository_of(arm.decoder for arm in self.arms.values()))
+        return replace(env, repository=repository_state(arm.decoder for arm in self.arms.values()))
 
 
 Opener = Callable[[ResolvedRun], Setup]
@@ -132,12 +131,13 @@ def open_setup(run: ResolvedRun) -> Setup:
 
     config = run.config
     check_options(run)
-    tiles_asked = uses_tiles(run)
+    tiled = uses_tiles(run)
     device = open_device(config.device)
-    sources = {"target": checkpoint(config.model, "target")}
+    sources = {"target": checkpoint(config.model)}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
     if any("draft" in decoder.needs for decoder in run.decoders.values()):
+        assert config.draft is not None
         sources["draft"] = checkpoint(config.draft, "draft")
     readings = read_models(sources)
     check_memory(run, sources, str(device))
@@ -152,7 +152,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         drafts = "draft" in sources
         draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
     models, tile = {"fast": Models(target=target, draft=draft)}, None
-    if tiles_asked:
+    if tiled:
         models["invariant"], tile = in_tiles(target, draft, config.tile)
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
     for role, source in sources.items():
@@ -167,7 +167,7 @@ def open_setup(run: ResolvedRun) -> Setup:
             drafting.share_vocabulary(each.target.vocab_size)
     facts["adapters"] = _attach(run, folders, models)
     stop_ids = hf.stop_ids(target, tokenizer)
-    template = template_of(tokenizer, config.template_args, config.date or today())
+    template = chat_template(tokenizer, config.template_args, config.date or today())
     facts["target"] = _with_template(facts["target"] or {}, template, tokenizer, stop_ids)
     return assemble(
         run.with_values(
@@ -196,11 +196,11 @@ def _with_template(
     """Add the template and notes on what it does (`UnavailableError`: it does not end)."""
     try:
         with refusing_panics():
-            noted = notes_of(template, tokenizer, stop_ids)
+            noted = template_notes(template, tokenizer, stop_ids)
     except ValueError as error:
         raise UnavailableError(f"target refused: {error}") from error
-    made = {**facts, "template": template.facts} if template is not None else facts
-    return {**made, "notes": [*made.get("notes", ()), *noted]} if noted else made
+    facts = {**facts, "template": template.facts} if template is not None else facts
+    return {**facts, "notes": [*facts.get("notes", ()), *noted]} if noted else facts
 
 
 def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:
@@ -217,7 +217,7 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
 
 
 def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
-    """Compare a model with transformers' own forward; return notes on what was not compared."""
+    """Compare a model with transformers' own forward, and note what was not compared."""
     from decoders.core.hf.self_check import self_check
 
     if not config.self_check:
@@ -232,7 +232,7 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
 def _attach(
     run: ResolvedRun, folders: Mapping[str, Path], models: Mapping[str, Models]
 ) -> dict[str, Any]:
-    """Load each adapter once, attach it to the models that its cells use; return the facts."""
+    """Load each adapter, attach it to the models that its cells use, and return the facts."""
     facts: dict[str, Any] = {}
     for name, folder in folders.items():
         adapter = load_adapter(name, folder)
@@ -292,18 +292,18 @@ def assemble(
 
 
 def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], sampling: Sampling) -> Arm:
-    config, decoder, options = run.config, run.decoders[cell], run.given(cell)
+    config, decoder, options = run.config, run.decoders[cell], run.options(cell)
     models = by_numerics[run.numerics(cell)]
     used = models if "draft" in decoder.needs else Models(target=models.target)
     with as_error(UsageError):
         check_models(decoder, used, cell)
-    spec = spec_of(cell, options)
+    spec = cell_spec(cell, options)
     return Arm(
         cell=Cell(
             cell=cell,
             name=spec.name,
             label=spec.label,
-            options=options_of(decoder, options),
+            options=all_options(decoder, options),
             lossless=decoder.lossless,
             comparable_to_ar=decoder.comparable_to_ar(sampling),
             code=code_hash(decoder),
@@ -313,9 +313,3 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
         models=used,
         deadline=TimeLimit(config.timeout or default_limit_s(config.max_new_tokens)),
     )
-
-
-def checkpoint(source: str | None, role: str) -> str:
-    """Return a model's folder or hub id; convert a GGUF file first (`UnavailableError`)."""
-    assert source is not None, f"no {role} was chosen"
-    return locate(source, role) or resolve(source)

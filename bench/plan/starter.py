@@ -33,19 +33,19 @@ class Starter(DraftAndVerify):
         self.demand(self.k >= 1, "k", "1 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Return the drafter of one answer; keep an answer's state in its drafter, never here."""
+        """Return the drafter of one answer, which keeps the answer's state, never the decoder."""
         return Copies(self.k)
 
 
 class Copies(Drafter):
-    """Drafts for one answer; the loop runs the prefill, verifies, keeps the cache and counts."""
+    """Drafts for one answer, beside a loop that prefills, verifies, keeps the cache and counts."""
 
     def __init__(self, k: int) -> None:
         """Keep the largest number of drafts."""
         self.k = k
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Return up to k tokens that may come next; change this rule. An empty list is allowed.
+        """Return up to k tokens that may come next, or an empty list. Change this rule.
 
         `text.tokens` are the prompt and all final tokens; at most `most` drafts are useful. To
         learn from the target's verdict, define `observe(text, verdict)` as well.

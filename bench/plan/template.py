@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Messages = Sequence[Mapping[str, str]]
 _CPU_S = 5
 """Most seconds of a processor for one prompt."""
-_LONGEST = 50_000_000
+_MAX_CHARS = 50_000_000
 """Most characters of a prompt."""
-_ASKED, _ANSWERED = "Where is Oslo?", "It lies in Norway."
+_QUESTION, _ANSWER = "Where is Oslo?", "It lies in Norway."
 """A conversation that shows what a template writes."""
 
 
-class TemplateRefused(ValueError):
+class RenderError(ValueError):
     """A template that renders no prompt of these messages."""
 
 
@@ -37,7 +37,7 @@ class TemplateEndless(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """A chat template: its text, and what it is given beside the messages.
+    """A chat template: its text, and its variables beside the messages.
 
     `tokens` are the tokenizer's special tokens by name, `arguments` the user's, and `date` (ISO) is
     the day that ``strftime_now`` tells.
@@ -50,7 +50,7 @@ class ChatTemplate:
 
     @property
     def dated(self) -> bool:
-        """Whether the template may write a date."""
+        """Return whether the template may write a date."""
         return "strftime_now" in self.text
 
     @property
@@ -66,27 +66,31 @@ class ChatTemplate:
     def render(
         self, messages: Messages, *, ask: bool = True, go_on: bool = False, seed: int = 0
     ) -> str:
-        """Return the text of a conversation: if `ask`, up to where an answer begins.
+        """Return the text of a conversation.
 
-        If `go_on`, it ends inside the last message, which an answer continues.
+        Args:
+            messages: roles and contents.
+            ask: end where an answer begins.
+            go_on: end inside the last message, which an answer continues.
+            seed: of the template's own random draws.
 
         Raises:
-            TemplateRefused: the template raises an error, or writes too much.
+            RenderError: the template raises an error, or writes too much.
             TemplateEndless: it reaches a limit.
         """
-        given = {**self.tokens, **self.arguments, "add_generation_prompt": ask}
-        given |= {"continue_final_message": True} if go_on else {}
+        variables = {**self.tokens, **self.arguments, "add_generation_prompt": ask}
+        variables |= {"continue_final_message": True} if go_on else {}
         day = self.date or today()
         try:
             error, text = child.ask(
                 "bench.plan.template",
                 _CPU_S,
-                *(self.text, list(map(dict, messages)), given, day, seed),
+                *(self.text, list(map(dict, messages)), variables, day, seed),
             )
         except child.Ended as ended:
             raise TemplateEndless(f"the chat template does not end: {ended}") from ended
         if error is not None:
-            raise TemplateRefused(error)
+            raise RenderError(error)
         return str(text)
 
 
@@ -95,51 +99,49 @@ def today() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d}"
 
 
-def template_of(
+def chat_template(
     tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], date: str | None
 ) -> ChatTemplate | None:
-    """Return a tokenizer's template; None without one, or if its class has a way of its own."""
+    """Return a tokenizer's template, or None without one or if its class has a way of its own."""
     if not tokenizer.chat_template or not hasattr(tokenizer, "get_chat_template"):
         return None
     from transformers import PreTrainedTokenizerBase
 
-    own = type(tokenizer).apply_chat_template
-    if own is not PreTrainedTokenizerBase.apply_chat_template:
+    method = type(tokenizer).apply_chat_template
+    if method is not PreTrainedTokenizerBase.apply_chat_template:
         return None
     tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     text = tokenizer.get_chat_template()
     return ChatTemplate(text=text, tokens=tokens, arguments=dict(arguments), date=date)
 
 
-def notes_of(
+def template_notes(
     template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]
 ) -> list[str]:
     """Describe what a template does that may surprise (raises `TemplateEndless`)."""
-    notes = []
-    asked = [{"role": "user", "content": _ASKED}]
     if template is None:
-        if not tokenizer.chat_template:
-            notes += _ended(tokenizer, tokenizer.encode(_ASKED, verbose=False), stop_ids)
-        return notes
+        ids = [] if tokenizer.chat_template else tokenizer.encode(_QUESTION, verbose=False)
+        return _ended(tokenizer, ids, stop_ids)
+    notes, messages = [], [{"role": "user", "content": _QUESTION}]
     try:
-        text = template.render(asked)
-        other = template.render(asked, seed=1)
-    except TemplateRefused:
+        text = template.render(messages)
+        other = template.render(messages, seed=1)
+    except RenderError:
         return []  # each prompt says why
     if template.dated:
         notes.append(f"its chat template may write a date: {template.date} (--date) in every run")
     if text != other:
         notes.append("its chat template draws at random; every run has the same draws (seed 0)")
-    if _ASKED not in text:
+    if _QUESTION not in text:
         notes.append("its chat template does not write what the user asks")
     ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
     notes += _ended(tokenizer, ids, stop_ids)
     try:
-        whole = [*asked, {"role": "assistant", "content": _ANSWERED}]
-        _, found, after = template.render(whole, ask=False).rpartition(_ANSWERED)
-    except TemplateRefused:
+        whole = [*messages, {"role": "assistant", "content": _ANSWER}]
+        _, answer, after = template.render(whole, ask=False).rpartition(_ANSWER)
+    except RenderError:
         return notes
-    return notes + (_turn_end(tokenizer, after, stop_ids) if found else [])
+    return notes + (_turn_end(tokenizer, after, stop_ids) if answer else [])
 
 
 def _ended(
@@ -176,7 +178,7 @@ def serve() -> None:
     utils: Any = chat_template_utils
 
     def rendered(
-        text: str, messages: list[dict[str, str]], given: dict[str, Any], day: str, seed: int
+        text: str, messages: list[dict[str, str]], variables: dict[str, Any], day: str, seed: int
     ) -> tuple[str | None, str | None]:
         class Day(datetime):
             @classmethod
@@ -186,12 +188,12 @@ def serve() -> None:
         utils.datetime = Day
         random.seed(seed)
         try:
-            (made,), _ = utils.render_jinja_template([messages], chat_template=text, **given)
+            (prompt,), _ = utils.render_jinja_template([messages], chat_template=text, **variables)
         except Exception as error:  # a template can raise anything
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
             return f"{kind}{' '.join(str(error).split())}"[:1000], None
-        if len(made) > _LONGEST:
-            return f"it writes {len(made):,} characters; at most {_LONGEST:,} are allowed", None
-        return None, made
+        if len(prompt) > _MAX_CHARS:
+            return f"it writes {len(prompt):,} characters; at most {_MAX_CHARS:,} are allowed", None
+        return None, prompt
 
     child.answer_questions(rendered)

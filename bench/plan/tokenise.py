@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from bench.errors import UnavailableError, UsageError, as_error
-from bench.plan.template import ChatTemplate, TemplateRefused
+from bench.plan.template import ChatTemplate, RenderError
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.settings.config import RunConfig
 from decoders.core.hf.checkpoint import refusing_panics
@@ -72,7 +72,7 @@ class PromptEncoder:
                 end, or the tokenizer fails.
         """
         assert self.max_prompt_tokens >= 1, "the answer's budget leaves no room for a prompt"
-        made: list[Prompt | SkippedTurn] = []
+        turns: list[Prompt | SkippedTurn] = []
         answers: dict[str, tuple[str, ...]] = {c.id: () for c in conversations}
         before: dict[str, Prompt] = {}
         for turn in range(1, max((len(c.turns) for c in conversations), default=0) + 1):
@@ -80,53 +80,55 @@ class PromptEncoder:
             for conversation in (c for c in conversations if len(c.turns) >= turn):
                 last = before.pop(conversation.id, None)
                 prompt = self.prompt(conversation, turn, answers[conversation.id], last)
-                made.append(prompt)
+                turns.append(prompt)
                 if isinstance(prompt, SkippedTurn):
                     continue
                 before[conversation.id] = prompt
                 if len(conversation.turns) > turn:
-                    if (given := conversation.reply(turn)) is None:
+                    if (reply := conversation.reply(turn)) is None:
                         going_on.append(prompt)
                     else:
-                        answers[conversation.id] += (given,)
+                        answers[conversation.id] += (reply,)
             texts = answer_turn1(going_on) if going_on else []
             for prompt, text in zip(going_on, texts, strict=True):
                 if text is not None:
                     answers[prompt.conversation] += (text.strip(),)
         order = {conversation.id: i for i, conversation in enumerate(conversations)}
-        made.sort(key=lambda item: (order[item.conversation], item.turn))
-        prompts = [item for item in made if isinstance(item, Prompt)]
-        return prompts, [item for item in made if isinstance(item, SkippedTurn)]
+        turns.sort(key=lambda item: (order[item.conversation], item.turn))
+        prompts = [item for item in turns if isinstance(item, Prompt)]
+        return prompts, [item for item in turns if isinstance(item, SkippedTurn)]
 
     def prompt(
-        self, asked: Conversation, turn: int, answers: Sequence[str], before: Prompt | None
+        self, conversation: Conversation, turn: int, answers: Sequence[str], before: Prompt | None
     ) -> Prompt | SkippedTurn:
-        """Return a turn as a prompt, or the reason for skipping it; `before` is the turn before."""
-        skipped = partial(SkippedTurn, conversation=asked.id, turn=turn, family=asked.family)
+        """Return a turn, after the turn `before`, as a prompt or the reason for skipping it."""
+        skipped = partial(
+            SkippedTurn, conversation=conversation.id, turn=turn, family=conversation.family
+        )
         if len(answers) < turn - 1:
             return skipped(reason="an earlier turn was skipped or not answered")
         try:
             with refusing_panics():
-                ids = self._ids(asked, answers)
-        except TemplateRefused as error:
+                ids = self._ids(conversation, answers)
+        except RenderError as error:
             return skipped(reason=f"the chat template refuses it: {error}")
         if not ids:
             return skipped(reason="empty, and the tokenizer has no BOS token to start from")
-        most = self.max_prompt_tokens
-        num_cut = max(0, len(ids) - most)
+        limit = self.max_prompt_tokens
+        num_cut = max(0, len(ids) - limit)
         if num_cut and self.overlong == "skip":
-            reason = f"{len(ids)} tokens; at most {most} leave room for the answer"
+            reason = f"{len(ids)} tokens; at most {limit} leave room for the answer"
             return skipped(reason=reason)
         if num_cut:
-            num_kept = int(ids[0] == self.tokenizer.bos_token_id and most > 1)
+            num_kept = int(ids[0] == self.tokenizer.bos_token_id and limit > 1)
             ids = [*ids[:num_kept], *ids[num_cut + num_kept :]]
         prompt = Prompt(
-            conversation=asked.id,
+            conversation=conversation.id,
             turn=turn,
-            family=asked.family,
+            family=conversation.family,
             ids=tuple(ids),
             hash=ids_hash(ids),
-            reference=asked.references[turn - 1],
+            reference=conversation.references[turn - 1],
             num_cut=num_cut,
         )
         if self.vocab_size is not None and max(ids) >= self.vocab_size:
@@ -138,16 +140,16 @@ class PromptEncoder:
         if before is None or num_cut or before.num_cut:
             return prompt
         # no call fed the answer's last token, nor an answer of the data
-        fed = answers[-1] if asked.reply(before.turn) is None else ""
+        fed = answers[-1] if conversation.reply(before.turn) is None else ""
         answer = self.tokenizer.encode(fed, add_special_tokens=False, verbose=False)
         pairs = zip(prompt.ids, (*before.ids, *answer[:-1]), strict=False)
         kept = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
         return replace(prompt, num_kept=sum(1 for _ in kept))
 
-    def _ids(self, asked: Conversation, answers: Sequence[str]) -> list[int]:
+    def _ids(self, conversation: Conversation, answers: Sequence[str]) -> list[int]:
         tokenizer, bos = self.tokenizer, self.tokenizer.bos_token_id
-        texts = [text for pair in zip(asked.turns, answers, strict=False) for text in pair]
-        texts.append(asked.turns[len(answers)])
+        texts = [text for pair in zip(conversation.turns, answers, strict=False) for text in pair]
+        texts.append(conversation.turns[len(answers)])
         if self.template is not None:
             ids = tokenizer.encode(self.template(texts), add_special_tokens=True, verbose=False)
         elif tokenizer.chat_template:
@@ -155,24 +157,26 @@ class PromptEncoder:
             messages = [
                 {"role": role, "content": text} for role, text in zip(roles, texts, strict=False)
             ]
-            if asked.system is not None:
-                messages.insert(0, {"role": "system", "content": asked.system})
-            ids = tokenizer.encode(self._said(messages), add_special_tokens=False, verbose=False)
+            if conversation.system is not None:
+                messages.insert(0, {"role": "system", "content": conversation.system})
+            ids = tokenizer.encode(
+                self._chat_text(messages), add_special_tokens=False, verbose=False
+            )
         else:
-            lines = texts if asked.system is None else [asked.system, *texts]
+            lines = texts if conversation.system is None else [conversation.system, *texts]
             ids = tokenizer.encode("\n".join(lines), add_special_tokens=True, verbose=False)
         return without_doubled_bos(ids, bos) if ids or bos is None else [bos]
 
-    def _said(self, messages: list[dict[str, str]]) -> str:
+    def _chat_text(self, messages: list[dict[str, str]]) -> str:
         if self.chat is not None:
             return self.chat.render(messages)
         try:
-            made = self.tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # a template can raise anything
-            raise TemplateRefused(str(error)) from error
-        return str(made)
+            raise RenderError(str(error)) from error
+        return str(text)
 
 
 def without_doubled_bos(ids: list[int], bos: int | None) -> list[int]:
@@ -192,7 +196,7 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
     texts = [p.ids[1:] if bos is not None and p.ids[0] == bos else p.ids for p in prompts]
     if not any(texts):
         return list(prompts)
-    made = []
+    result = []
     for index, prompt in enumerate(prompts):
         head = prompt.ids[: len(prompt.ids) - len(texts[index])]
         room = num_tokens - len(head)
@@ -202,8 +206,8 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
             ids = texts[following] + ids
         ids = (*head, *ids[len(ids) - room :])
         cut = prompt.num_cut + max(0, len(prompt.ids) - num_tokens)
-        made.append(replace(prompt, ids=ids, hash=ids_hash(ids), num_cut=cut, num_kept=0))
-    return made
+        result.append(replace(prompt, ids=ids, hash=ids_hash(ids), num_cut=cut, num_kept=0))
+    return result
 
 
 def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> list[str]:
@@ -221,24 +225,24 @@ def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> li
     return lines
 
 
-def longest_prompt(config: RunConfig, context: int) -> int:
-    """Return the most tokens of a prompt beside an answer; `UsageError` if there is no room."""
-    longest = context - config.max_new_tokens
-    if longest < 1:
+def max_prompt_tokens(config: RunConfig, context: int) -> int:
+    """Return the limit of a prompt's tokens beside an answer (`UsageError`: there is no room)."""
+    limit = context - config.max_new_tokens
+    if limit < 1:
         raise UsageError(
             f"the model's context is {context} tokens, so answers of {config.max_new_tokens} "
             f"leave none for a prompt: lower --max-new-tokens to {context - 1} or less"
         )
-    if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= longest:
+    if config.prompt_tokens is not None and not 1 < config.prompt_tokens <= limit:
         raise UsageError(
             f"--prompt-tokens {config.prompt_tokens}: with answers of {config.max_new_tokens} "
-            f"tokens the model's context of {context} has room for 2 to {longest}"
+            f"tokens the model's context of {context} has room for 2 to {limit}"
         )
-    return longest
+    return limit
 
 
-def tasks_of(config: RunConfig) -> TaskSet:
-    """Return a run's tasks (`UsageError`: unknown, unreadable; `UnavailableError`: no data)."""
+def read_tasks(config: RunConfig) -> TaskSet:
+    """Read a run's tasks (`UsageError` if unknown or unreadable, `UnavailableError` if no data)."""
     with as_error(UsageError), as_error(UnavailableError, DataUnavailable):
         return load_tasks(
             config.tasks,

@@ -1,4 +1,4 @@
-"""What models say before their weights are opened: their tokenizers and contexts.
+"""Reads tokenizers and contexts of models before their weights are opened, and compares them.
 
 A draft model must number its tokens as the target does. If it did not, every draft would be another
 token than was meant, and all would be rejected without an error.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.errors import UnavailableError, UsageError, as_error
-from bench.plan.template import template_of, today
-from bench.plan.tokenise import PromptEncoder, longest_prompt
+from bench.plan.template import chat_template, today
+from bench.plan.tokenise import PromptEncoder, max_prompt_tokens
 from bench.records.prompts import SkippedTurn
 from bench.settings.config import RunConfig
 from bench.settings.protocol import vicuna
@@ -25,53 +25,54 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ModelInfo:
     """A model's tokenizer (None: it has none of its own) and context (None: unknown)."""
 
     tokenizer: PreTrainedTokenizerBase | None
     context: int | None
 
 
-def read_models(sources: Mapping[str, str]) -> dict[str, Reading]:
+def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
     """Read tokenizers and configurations of models, by role, and compare them.
 
     Raises:
         UnavailableError: a folder has no configuration, or the target has no tokenizer.
         UsageError: the draft model has another tokenizer than the target.
     """
-    readings = {}
+    infos = {}
     with as_error(UnavailableError):
         for role, source in sources.items():
-            own = role == "target" or has_tokenizer(source)
-            tokenizer = load_tokenizer(source) if own else None
-            readings[role] = Reading(tokenizer=tokenizer, context=max_context(source))
-    target, draft = readings.get("target"), readings.get("draft")
+            expected = role == "target" or has_tokenizer(source)
+            tokenizer = load_tokenizer(source) if expected else None
+            infos[role] = ModelInfo(tokenizer=tokenizer, context=max_context(source))
+    target, draft = infos.get("target"), infos.get("draft")
     if target is not None and draft is not None and target.tokenizer and draft.tokenizer:
-        found = first_difference(target.tokenizer, draft.tokenizer)
-        if found is not None:
+        difference = first_difference(target.tokenizer, draft.tokenizer)
+        if difference is not None:
             raise UsageError(
-                f"the draft model has another tokenizer than the target: {found}; give a --draft "
-                "that was trained with the target's tokenizer"
+                f"the draft model has another tokenizer than the target: {difference}; give a "
+                "--draft that was trained with the target's tokenizer"
             )
-    return readings
+    return infos
 
 
 def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
-    """Describe the first id that means another text in each tokenizer; None if there is none.
+    """Describe the first id that means another text in each tokenizer, if there is one.
 
     Ids of only one of them are left out, and so are special tokens, which are often renamed.
     """
     marks = {*target.added_tokens_decoder, *draft.added_tokens_decoder}
-    ours, theirs = (
+    target_pieces, draft_pieces = (
         {token: piece for piece, token in each.get_vocab().items()} for each in (target, draft)
     )
-    for token in sorted((ours.keys() & theirs.keys()) - marks):
-        if (our := ours[token]) != (their := theirs[token]):
-            return f"id {token} is {our!r} in the target's, {their!r} in the draft's"
+    for token in sorted((target_pieces.keys() & draft_pieces.keys()) - marks):
+        pieces = target_pieces[token], draft_pieces[token]
+        if pieces[0] != pieces[1]:
+            return f"id {token} is {pieces[0]!r} in the target's, {pieces[1]!r} in the draft's"
     return None
 
 
-def check_prompts(config: RunConfig, target: Reading, tasks: TaskSet) -> None:
+def check_prompts(config: RunConfig, target: ModelInfo, tasks: TaskSet) -> None:
     """Refuse a run in which no first turn of the tasks fits the target.
 
     Raises:
@@ -80,12 +81,10 @@ def check_prompts(config: RunConfig, target: Reading, tasks: TaskSet) -> None:
     """
     if target.context is None or target.tokenizer is None:
         return
-    longest = longest_prompt(config, target.context)
+    limit = max_prompt_tokens(config, target.context)
     template = vicuna if config.protocol == "specbench" else None
-    chat = template_of(target.tokenizer, config.template_args, config.date or today())
-    encoder = PromptEncoder(
-        target.tokenizer, longest, config.overlong, template=template, chat=chat
-    )
+    chat = chat_template(target.tokenizer, config.template_args, config.date or today())
+    encoder = PromptEncoder(target.tokenizer, limit, config.overlong, template=template, chat=chat)
     turns = (encoder.prompt(conversation, 1, (), None) for conversation in tasks.timing)
     try:
         skipped = [*itertools.takewhile(lambda turn: isinstance(turn, SkippedTurn), turns)]

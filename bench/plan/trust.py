@@ -25,9 +25,13 @@ def code_named(configs: Iterable[RunConfig]) -> list[str]:
 def check_code(
     configs: Iterable[RunConfig], source: Path, allowed: Sequence[str], command: str | None = None
 ) -> None:
-    """Refuse code that `source` names and the command line does not, before anything is imported.
+    """Refuse code that a file names and the command line does not, before anything is imported.
 
-    `command` is the command to repeat with ``--allow``; None: the user knows it.
+    Args:
+        configs: configurations of the file.
+        source: the file.
+        allowed: paths that the command line names.
+        command: the command to repeat with ``--allow``; None: the user knows it.
 
     Raises:
         UsageError: code is not among the `allowed` paths.

@@ -22,7 +22,7 @@ ENV = "env.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownFacts:
-    """The facts that readers compute with, of a model or a GPU; others are only shown."""
+    """The facts of a model or a GPU that readers compute with, besides others to show."""
 
     name: str | None = None
     driver: str | None = None
@@ -33,13 +33,13 @@ class _KnownFacts:
     notes: tuple[str, ...] = ()
 
 
-def _facts(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _facts(facts: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        validator(_KnownFacts).validate_python(dict(given))
+        validator(_KnownFacts).validate_python(dict(facts))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"its {first['loc'][0]}: {allowed(first)}") from error
-    return given
+    return facts
 
 
 Facts = Annotated[Mapping[str, Any], AfterValidator(_facts)]
@@ -65,7 +65,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """Settings of torch; `attention` lists the SDPA kernels that are enabled on a GPU."""
+    """Settings of torch, and as `attention` the SDPA kernels that are enabled on a GPU."""
 
     threads: Num | None = None
     interop_threads: Num | None = None
@@ -78,7 +78,7 @@ class TorchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitState:
-    """The git checkout; `branch` is None if HEAD is detached."""
+    """The git checkout, with `branch` None if HEAD is detached."""
 
     commit: str | None = None
     branch: str | None = None
@@ -105,7 +105,7 @@ class AdapterFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
+class ModelFacts:
     """Facts of the models (architecture, sizes, hash of the weights), and of adapters by name."""
 
     target: Facts | None = None
@@ -120,7 +120,7 @@ class Models:
             f"{role}: {n}" for role, facts in roles.items() for n in facts.get("notes", ())
         )
 
-    def weights_of(self, role: str) -> str | None:
+    def weights_hash(self, role: str) -> str | None:
         """Return the hash of the weights of ``target`` or ``draft``."""
         facts = {"target": self.target, "draft": self.draft}.get(role) or {}
         return facts.get("weights_sha256")
@@ -153,7 +153,7 @@ class Environment:
     environment: Mapping[str, str] = field(default_factory=dict)
     git: GitState = GitState()
     repository: GitState | None = None
-    models: Models = Models()
+    models: ModelFacts = ModelFacts()
     comparability_key: str | None = None
     process: Process | None = None
 
@@ -177,12 +177,12 @@ class Environment:
 
 
 def read_environment(run_dir: Path) -> Environment:
-    """Read env.json; all fields are unknown if the file is missing (raises as `parse`)."""
+    """Read env.json, or return unknown fields if it is missing (raises as `parse`)."""
     file = run_dir / ENV
-    return environment_of(read_json(file) or {}, file)
+    return parse_environment(read_json(file) or {}, file)
 
 
-def environment_of(data: Mapping[str, Any], source: Path | str) -> Environment:
+def parse_environment(data: Mapping[str, Any], source: Path | str) -> Environment:
     """Build an environment from JSON data (raises as `parse`)."""
     stated = {key: value for key, value in data.items() if value is not None}
     return parse(Environment, stated, source)

@@ -22,9 +22,9 @@ def error_line(error: Exception) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def position_of(error: Exception, decoder: Decoder) -> str | None:
+def error_position(error: Exception, decoder: Decoder) -> str | None:
     """Return ``FILE.py:LINE`` of the innermost frame in the decoder's own files, or None."""
-    own = {
+    files = {
         function.__code__.co_filename
         for kind in type(decoder).__mro__
         if kind is not Decoder and issubclass(kind, Decoder)
@@ -32,7 +32,7 @@ def position_of(error: Exception, decoder: Decoder) -> str | None:
         if inspect.isfunction(function)
     }
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if frame.f_code.co_filename in own:
+        if frame.f_code.co_filename in files:
             return f"{Path(frame.f_code.co_filename).name}:{line}"
     return None
 

@@ -28,13 +28,13 @@ try:
 except ImportError:  # this system has no such locks
     fcntl = None  # type: ignore[assignment]
 
-SAMPLES, STORED = "samples.jsonl", "samples.parquet"
+SAMPLES, SAMPLES_TABLE = "samples.jsonl", "samples.parquet"
 _SYNC_EVERY_S = 1.0
 _SCRATCH = re.compile(r"\..+\.\d+")
 
 
-def lines_of(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the objects of a JSONL file, each with its length in bytes; none if it is missing.
+def intact_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the objects of a JSONL file, if it exists, each with its length in bytes.
 
     A damaged end is skipped: a last line without a newline, and lines that do not parse, if no
     intact line follows.
@@ -78,13 +78,13 @@ def only_writer(folder: Path) -> Iterator[None]:
         UsageError: the folder does not exist.
     """
     try:
-        held = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise UsageError(f"{folder} is not a run folder: {error.strerror}") from error
     try:
         if fcntl is not None:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 line = f"another process is writing to {folder}; wait until it ends, or stop it"
                 raise UnavailableError(line) from error
@@ -92,7 +92,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 pass
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def remove_scratch(folder: Path) -> None:
@@ -134,7 +134,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Replace files by their paths in `folder`, creating folders; return the full paths.
+    """Replace files by their paths in `folder`, creating folders, and return the full paths.
 
     Raises:
         BenchError: a folder on the way is a link, or writing fails.
@@ -156,8 +156,8 @@ def write_json(path: Path, data: Mapping[str, Any], indent: int = 1) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append text, escaping what UTF-8 cannot encode (raises as `open_own`)."""
-    descriptor = open_own(path, os.O_WRONLY | os.O_APPEND)
+    """Append text, escaping what UTF-8 cannot encode (raises as `open_in_place`)."""
+    descriptor = open_in_place(path, os.O_WRONLY | os.O_APPEND)
     try:
         with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
@@ -226,10 +226,10 @@ class SampleWriter(Sink):
     """Appends lines to samples.jsonl, undoing failed writes, and tracebacks to errors.log."""
 
     def __init__(self, run_dir: Path, name: str = SAMPLES) -> None:
-        """Open the file `name` and cut off a damaged end (raises as `open_own`)."""
+        """Open the file `name` and cut off a damaged end (raises as `open_in_place`)."""
         self.path = run_dir / name
-        whole = sum(length for _, length in lines_of(self.path))
-        self._fd = open_own(self.path, os.O_RDWR)
+        whole = sum(length for _, length in intact_lines(self.path))
+        self._fd = open_in_place(self.path, os.O_RDWR)
         try:
             self.num_cut = os.fstat(self._fd).st_size - whole
             os.ftruncate(self._fd, whole)
@@ -240,7 +240,7 @@ class SampleWriter(Sink):
         self._traces: dict[str, str] = {}
 
     def trace(self, name: str, trace: str) -> None:
-        """Append a traceback; for a repeated traceback, only refer to the first."""
+        """Append a traceback, or a reference to the first that is equal."""
         first = self._traces.setdefault(trace, name)
         text = trace if first == name else f"as in {first}\n"
         append_text(self.path.with_name(ERRORS), f"{name}\n{text}\n")
@@ -305,7 +305,7 @@ def refuse_links(folder: Path, path: Path) -> None:
             raise _is_link(link)
 
 
-def open_own(path: Path, flags: int) -> int:
+def open_in_place(path: Path, flags: int) -> int:
     """Open or create a file to change in place, and return its descriptor.
 
     Raises:
@@ -316,8 +316,8 @@ def open_own(path: Path, flags: int) -> int:
         descriptor = os.open(path, flags, 0o644)
     except OSError as error:
         raise _is_link(path) if path.is_symlink() else cannot_write(path, error) from error
-    found = os.fstat(descriptor)
-    if found.st_nlink > 1 or not stat.S_ISREG(found.st_mode):
+    state = os.fstat(descriptor)
+    if state.st_nlink > 1 or not stat.S_ISREG(state.st_mode):
         os.close(descriptor)
         raise _is_link(path)
     return descriptor

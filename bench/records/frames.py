@@ -1,4 +1,4 @@
-"""Frames and records of a run as bytes of CSV and Parquet; the same data give the same bytes.
+"""Frames and records of a run as bytes of CSV and Parquet, the same bytes for the same data.
 
 ``samples.parquet`` can replace ``samples.jsonl`` in a stored run: it holds one row per effective
 record, and the events in its metadata.
@@ -28,7 +28,7 @@ from bench.records.record import (
     Kind,
     SampleRecord,
     StepColumns,
-    fields_of,
+    field_values,
 )
 
 _GROUP = 1024
@@ -42,7 +42,7 @@ _TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), Kind: pa.strin
 
 
 def csv_bytes(frame: pd.DataFrame, float_format: str | None = "%.6g") -> bytes:
-    """Return CSV with six significant digits, or all (None); unknown values are empty.
+    """Return CSV with six significant digits, or all (None), and empty unknown values.
 
     Text that a spreadsheet would take for a formula gets a `'` in front, and its lines end with a
     newline alone; numbers stay as they are.
@@ -71,7 +71,7 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
 def write_samples(
     file: IO[bytes], records: Sequence[SampleRecord], events: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Write samples.parquet; the same records and events give the same bytes."""
+    """Write samples.parquet, with the same bytes for the same records and events."""
     scores = list(dict.fromkeys(name for record in records for name in record.scores or ()))
     schema = _schema(scores)
     names = [field.name for field in schema if field.type == pa.string()]  # few distinct values
@@ -105,7 +105,7 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def num_samples(path: Path) -> int:
-    """Return the number of records in a table; 0 if unreadable."""
+    """Return the number of records in a table, or 0 if it is unreadable."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except (pa.ArrowException, OSError):
@@ -132,17 +132,18 @@ def _schema(scores: Sequence[str]) -> Any:
 
 
 def _row(record: SampleRecord) -> dict[str, Any]:
-    row = fields_of(record)
+    row = field_values(record)
     steps, scores = row.pop("steps"), row.pop("scores")
-    row |= {f"steps_{name}": value for name, value in (fields_of(steps) if steps else {}).items()}
+    columns = field_values(steps) if steps else {}
+    row |= {f"steps_{name}": column for name, column in columns.items()}
     return row | {f"score_{name}": value for name, value in (scores or {}).items()}
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
     """Return a record in the format of samples.jsonl: the inverse of `_row`."""
     nested: dict[str, dict[str, Any]] = {"steps_": {}, "score_": {}}
-    for prefix, found in nested.items():
+    for prefix, values in nested.items():
         for name in [name for name in row if name.startswith(prefix)]:
             if (value := row.pop(name)) is not None:
-                found[name.removeprefix(prefix)] = value
+                values[name.removeprefix(prefix)] = value
     return row | {"steps": nested["steps_"] or None, "scores": nested["score_"] or None}

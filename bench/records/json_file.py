@@ -1,4 +1,4 @@
-"""JSON files of a run folder, read as frozen dataclasses; numbers and texts are never converted.
+"""JSON files of a run folder, read as frozen dataclasses without converting numbers or texts.
 
 Files of older versions may lack fields; the default None then means unknown. Unknown fields are
 ignored.
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 def check_schema(path: Path, data: dict[str, Any]) -> None:
-    """Raise `UnavailableError` for another schema; the first versions wrote no schema."""
+    """Raise `UnavailableError` for another schema, except none, as the first versions wrote."""
     if (schema := data.get("schema", SCHEMA)) != SCHEMA:
         line = f"{path} has schema {schema}; this version reads {SCHEMA}"
         raise UnavailableError(f"{line}: use the version that wrote it")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None: no file (`InvalidRunError`; `UnavailableError`: other schema)."""
+    """Read a JSON object, if it exists (`InvalidRunError`, `UnavailableError`: other schema)."""
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise InvalidRunError(f"{path} is damaged: it is no ordinary file")
     try:
@@ -47,7 +47,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def parse(kind: type[T], data: object, source: Path | str) -> T:
-    """Parse JSON data as `kind`; an `InvalidRunError` names `source` and the first bad field."""
+    """Parse JSON data as `kind`, or name `source` and the first bad field (`InvalidRunError`)."""
     try:
         parsed: T = validator(kind).validate_python(data)
     except RecursionError as error:
@@ -66,8 +66,8 @@ def _strict(schema: Any) -> Any:
         return type(schema)(map(_strict, schema))
     if not isinstance(schema, dict):
         return schema
-    made = {key: _strict(value) for key, value in schema.items()}
-    return made | {"strict": True} if made.get("type") in ("bool", "float", "int", "str") else made
+    strict = {"strict": True} if schema.get("type") in ("bool", "float", "int", "str") else {}
+    return {key: _strict(value) for key, value in schema.items()} | strict
 
 
 validator: Callable[[Any], SchemaValidator] = cache(

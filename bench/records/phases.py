@@ -47,7 +47,7 @@ def write_phases(run_dir: Path, answers: Iterable[PhasedAnswer]) -> None:
 
 
 def read_phases(run_dir: Path) -> tuple[PhasedAnswer, ...]:
-    """Read the answers of the second pass; empty if it did not run (`InvalidRunError`)."""
+    """Read the answers of the second pass, if it ran (`InvalidRunError`)."""
     path = run_dir / PHASES_FILE
     if (data := read_json(path)) is None:
         return ()

@@ -107,7 +107,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The content of manifest.json; `identity` holds hashes that must not change before a resume.
+    """The content of manifest.json, with hashes (`identity`) that a resume must find unchanged.
 
     In a part of a plan (``bench run --part 2/4``), `parts` names the part and `whole` is the digest
     of the whole plan. A merged run lists several parts, or none if it is complete.
@@ -129,19 +129,19 @@ class Plan:
         """Hash of the whole plan's prompts, cells and order: sixteen hexadecimal digits."""
         if self.whole is not None:
             return self.whole
-        asked = [(p.prompt, p.hash, p.passes) for p in self.prompts]
+        prompts = [(p.prompt, p.hash, p.passes) for p in self.prompts]
         blocks = [asdict(block) for block in self.blocks]
         cells = [(c.cell, c.name, dict(c.options)) for c in self.cells]
-        text = json.dumps([asked, blocks, cells], sort_keys=True, default=str)
+        text = json.dumps([prompts, blocks, cells], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the plan as JSON data."""
         return {"schema": SCHEMA, **asdict(self)}
 
-    def guarantees(self, found: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-        """Return the guarantee of every planned cell, or what was `found` instead."""
-        return {cell.cell: cell.guarantee for cell in self.cells} | dict(found)
+    def guarantees(self, revised: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """Return the guarantee of every planned cell, with those that are `revised` replaced."""
+        return {cell.cell: cell.guarantee for cell in self.cells} | dict(revised)
 
     @property
     def num_answers(self) -> int:
@@ -154,7 +154,7 @@ class Plan:
 
 
 def read_plan(run_dir: Path) -> Plan | None:
-    """Read manifest.json; None if the file is missing (raises as `read_json` and `parse`)."""
+    """Read manifest.json, if it exists (raises as `read_json` and `parse`)."""
     file = run_dir / MANIFEST
     data = read_json(file)
     if data is not None and "blocks" not in data:

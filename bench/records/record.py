@@ -38,9 +38,9 @@ from decoders.core.types import Generation
 
 Kind = Literal["timing", "quality"]
 
-MOST_REJECTED = 32
-"""Most ids of rejected drafts that a record keeps per step, and (below) per answer."""
-MOST_REJECTED_IN_ALL = 1024
+MAX_REJECTED = 32
+"""The limit of a record's ids of rejected drafts per step, and (below) per answer."""
+MAX_REJECTED_PER_ANSWER = 1024
 
 
 class _Holder:
@@ -49,7 +49,7 @@ class _Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns(_Holder):
-    """The steps of one answer as columns with one entry per step; step 0 is the prefill.
+    """The steps of one answer as columns with one entry per step, first the prefill (step 0).
 
     `emitted` counts each step's tokens, so it splits the answer's ids into steps. Columns with a
     default (see `StepEvent`) are empty in these cases: `passes` if no blocks are refined,
@@ -59,7 +59,7 @@ class StepColumns(_Holder):
     `SampleRecord.drafters`.
 
     The last three columns are for inspection; no metric reads them. `rejected` lists ids of
-    rejected drafts, at most `MOST_REJECTED` per step and `MOST_REJECTED_IN_ALL` per answer (their
+    rejected drafts, at most `MAX_REJECTED` per step and `MAX_REJECTED_PER_ANSWER` per answer (their
     number is drafted - accepted). `decided` is the pass that decided each token, 0 for the target's
     own token. `ended_s` is the time from the request's start to the end of each step, in seconds.
     """
@@ -91,20 +91,13 @@ class StepColumns(_Holder):
 
     @property
     def first(self) -> int:
-        """The step of the first token; steps before it are empty."""
+        """The step of the first token, after steps that are empty."""
         return next((step for step, emitted in enumerate(self.emitted) if emitted), 0)
-
-    @classmethod
-    def of_packed(cls, packed: Sequence[Sequence[Any]]) -> Self:
-        """Make columns that are unpacked on demand (see `SampleRecord.pack`)."""
-        steps = object.__new__(cls)
-        object.__setattr__(steps, "_packed", packed)
-        return steps
 
     if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
 
         def __getattr__(self, name: str) -> Any:
-            """Unpack a column; Python calls this only for a field without a value."""
+            """Unpack a column, which Python asks for only if the field has no value."""
             if name not in _INDEX:
                 raise AttributeError(f"steps have no {name}", name=name, obj=self)
             column = tuple(self._packed[_INDEX[name]])
@@ -118,7 +111,7 @@ class StepColumns(_Holder):
     def of(cls, generation: Generation, ended_s: Sequence[float] = ()) -> Self:
         """Make columns from a generation's steps, and from their end times (s) if known."""
         steps = generation.steps
-        drafters = drafters_of(generation)
+        drafters = drafter_names(generation)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
 
         def column(name: str) -> Any:
@@ -128,9 +121,9 @@ class StepColumns(_Holder):
             return column(name) if any(column(name)) else ()
 
         kept: list[tuple[int, ...]] = []
-        left = MOST_REJECTED_IN_ALL
+        left = MAX_REJECTED_PER_ANSWER
         for ids in [step.rejected for step in steps]:
-            kept.append(tuple(ids[: min(MOST_REJECTED, left)]))
+            kept.append(tuple(ids[: min(MAX_REJECTED, left)]))
             left -= len(kept[-1])
         return cls(
             emitted=tuple(len(step.tokens) for step in steps),
@@ -152,8 +145,8 @@ class StepColumns(_Holder):
         )
 
 
-def drafters_of(generation: Generation) -> tuple[str, ...]:
-    """Return the names of drafters with accepted drafts; empty if there was only one drafter."""
+def drafter_names(generation: Generation) -> tuple[str, ...]:
+    """Return the names of drafters with accepted drafts, if there were several."""
     return tuple(dict.fromkeys(name for step in generation.steps for name in step.sources))
 
 
@@ -241,16 +234,18 @@ class SampleRecord(_Holder):
     if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
 
         def __getattr__(self, name: str) -> Any:
-            """Unpack a field; Python calls this only for a field without a value."""
+            """Unpack a field, which Python asks for only if it has no value."""
             if name not in _PARTS:
                 raise AttributeError(f"a record has no {name}", name=name, obj=self)
-            return (
-                StepColumns.of_packed(self._packed) if name == "steps" else tuple(self._packed[0])
-            )
+            if name == "tokens":
+                return tuple(self._packed[0])
+            steps = object.__new__(StepColumns)
+            object.__setattr__(steps, "_packed", self._packed)
+            return steps
 
     def to_json(self) -> str:
         """Return the record as one line of JSON, without the newline."""
-        data = fields_of(self) | {"steps": self.steps and fields_of(self.steps)}
+        data = field_values(self) | {"steps": self.steps and field_values(self.steps)}
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -267,14 +262,15 @@ class SampleRecord(_Holder):
             record: Self = validator(cls).validate_python({**data, **names})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where, given = ".".join(map(str, first["loc"])), str(first["input"])[:40]
-            raise ValueError(f"a record's {where} cannot be {given!r}: {allowed(first)}") from error
+            where, value = ".".join(map(str, first["loc"])), str(first["input"])[:40]
+            raise ValueError(f"a record's {where} cannot be {value!r}: {allowed(first)}") from error
         if not record.decoder.isprintable():
             raise ValueError(f"a record's decoder cannot be {record.decoder[:40]!r}")
         if steps := record.steps:
-            if (most := max(itertools.chain(*steps.source), default=-1)) >= len(record.drafters):
-                known = f"only {len(record.drafters)} have names"
-                raise ValueError(f"a record's steps.source has drafter {most}, but {known}")
+            number = max(itertools.chain(*steps.source), default=-1)
+            if number >= (num := len(record.drafters)):
+                line = f"a record's steps.source has drafter {number}, but only {num} have names"
+                raise ValueError(line)
             for field in dataclasses.fields(steps):
                 num, num_steps = len(getattr(steps, field.name)), len(steps.emitted)
                 if num != num_steps and (num or field.default is dataclasses.MISSING):
@@ -282,8 +278,8 @@ class SampleRecord(_Holder):
         return record
 
 
-def fields_of(data: SampleRecord | StepColumns) -> dict[str, Any]:
-    """Return fields by name without copies; `dataclasses.asdict` would copy every number."""
+def field_values(data: SampleRecord | StepColumns) -> dict[str, Any]:
+    """Return fields by name, without the copies of every number that `asdict` makes."""
     return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
 
 
@@ -307,7 +303,7 @@ _INDEX = {name: index for index, name in enumerate(_PACKED)}
 
 def _packed(tokens: Sequence[int], steps: StepColumns) -> tuple[bytes | array[Any], ...]:
     """Return the columns of `_PACKED`, each in the narrowest type."""
-    columns = {"tokens": tokens, **fields_of(steps)}
+    columns = {"tokens": tokens, **field_values(steps)}
     for name in NESTED_COLUMNS:
         columns[f"ends of {name}"] = tuple(itertools.accumulate(map(len, columns[name])))
         columns[name] = tuple(itertools.chain(*columns[name]))
@@ -327,7 +323,7 @@ def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:
 def broken_invariants(
     record: SampleRecord, max_new_tokens: int, *, verified: bool = False
 ) -> Sequence[str]:
-    """Describe the invariants that a record breaks; empty for a failed answer.
+    """Describe the invariants that a record breaks, none for a failed answer.
 
     A decoder whose tokens the target verifies (`verified`) feeds each of them, and each draft.
     """
@@ -343,16 +339,16 @@ def broken_invariants(
         broken.append("the longest path of a step has more drafts than the step")
     if 0 in (n for n, d in zip(steps.emitted[1:], steps.drafted[1:], strict=True) if d):
         broken.append("a step verified drafts and emitted nothing, not even the target's token")
-    fallen = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
-    if any(len(ids) > n for ids, n in zip(steps.rejected, fallen, strict=False)):
+    num_rejected = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
+    if any(len(ids) > n for ids, n in zip(steps.rejected, num_rejected, strict=False)):
         broken.append("a step rejected more tokens than it drafted minus those accepted")
     sources = [len(p) for p in steps.source]
     if sources and sources != list(steps.accepted):
         broken.append("a step names drafters, but not one per accepted draft")
     if any(number >= len(record.drafters) for p in steps.source for number in p):
         broken.append("a step's drafter has no name")
-    told = [(len(p), n) for p, n in zip(steps.decided, steps.emitted, strict=False) if p]
-    if any(passes != num for passes, num in told):
+    decided = [(len(p), n) for p, n in zip(steps.decided, steps.emitted, strict=False) if p]
+    if any(passes != num for passes, num in decided):
         broken.append("a step names deciding passes, but not one per emitted token")
     if any(after < before for before, after in itertools.pairwise(steps.ended_s)):
         broken.append("a step ended before the previous one")

@@ -35,7 +35,7 @@ from typing import Any
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
 from bench.records.environment import Environment, read_environment
-from bench.records.files import SAMPLES, STORED, cannot_write, lines_of, write_text
+from bench.records.files import SAMPLES, SAMPLES_TABLE, cannot_write, intact_lines, write_text
 from bench.records.json_file import parse
 from bench.records.plan import MANIFEST, Plan, read_plan
 from bench.records.record import SampleRecord
@@ -46,8 +46,6 @@ from bench.settings.config import wrong_value
 CONFIG = "config.toml"
 
 _Event = Mapping[str, Any]
-
-
 _FIELDS: Mapping[str, Sequence[Any]] = {
     "supersede": (("block", Num), ("before_attempt", Num)),
     "load": (("block", Num), ("attempt", Num), ("other_cores", Real | None, None)),
@@ -74,7 +72,7 @@ class Run:
 
 
 def load_run(run_dir: Path | str) -> Run:
-    """Read a run folder; fields of missing files (env, status) are unknown.
+    """Read a run folder, whose fields of missing files (env, status) are unknown.
 
     Raises:
         UsageError: the folder is not a run folder.
@@ -108,7 +106,7 @@ def load_run(run_dir: Path | str) -> Run:
 
 def planned(path: Path) -> bool:
     """Return whether a folder has a plan, or answers of a lost plan."""
-    return any((path / name).is_file() for name in (MANIFEST, SAMPLES, STORED))
+    return any((path / name).is_file() for name in (MANIFEST, SAMPLES, SAMPLES_TABLE))
 
 
 def lost_plan(path: Path) -> bool:
@@ -118,13 +116,13 @@ def lost_plan(path: Path) -> bool:
 
 def is_stored(path: Path) -> bool:
     """Return whether a folder holds answers only as a table, which makes it read-only."""
-    return (path / STORED).is_file() and not (path / SAMPLES).is_file()
+    return (path / SAMPLES_TABLE).is_file() and not (path / SAMPLES).is_file()
 
 
-def refuse_stored(path: Path) -> None:
+def refuse_read_only(path: Path) -> None:
     """Raise `UsageError` for a folder that is only read: it keeps neither records nor prompts."""
     if is_stored(path):
-        line = f"{path} is a stored run ({STORED} without {SAMPLES}), which is only read"
+        line = f"{path} is a stored run ({SAMPLES_TABLE} without {SAMPLES}), which is only read"
         advice = f"to measure again: bench run --config {path / CONFIG}"
         raise UsageError(f"{line} and keeps no prompts; {advice}")
 
@@ -155,8 +153,13 @@ def _read_samples(
     """Read all events and all records, packed."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
+    lines: Iterator[dict[str, Any]] = (line for line, _ in intact_lines(run_dir / SAMPLES))
+    if is_stored(run_dir):
+        from bench.records.frames import read_samples  # pandas, pyarrow
+
+        lines = read_samples(run_dir / SAMPLES_TABLE)
     try:
-        for line in _lines(run_dir):
+        for line in lines:
             if "event" in line:
                 if (kind := _EVENTS.get(str(line["event"]))) is not None:
                     parse(kind, line, f"{run_dir}: a line of {line['event']!r}")
@@ -170,18 +173,10 @@ def _read_samples(
     return records, tuple(events)
 
 
-def _lines(run_dir: Path) -> Iterator[dict[str, Any]]:
-    if not is_stored(run_dir):
-        return (line for line, _ in lines_of(run_dir / SAMPLES))
-    from bench.records.frames import read_samples  # pandas, pyarrow
-
-    return read_samples(run_dir / STORED)
-
-
 def _effective_records(
     records: Iterable[SampleRecord], events: Iterable[_Event], plan: Plan
 ) -> tuple[SampleRecord, ...]:
-    """Return records of finished blocks that are not superseded; of duplicates, the first."""
+    """Return records of finished blocks that are not superseded, and of duplicates the first."""
     valid_from = {
         line["block"]: line["before_attempt"] for line in events if line["event"] == "supersede"
     }
@@ -235,22 +230,22 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
     raise BenchError(f"{parent} has a thousand runs called {stem}; remove some")
 
 
-def point_latest(run_dir: Path) -> bool:
+def link_newest(run_dir: Path) -> bool:
     """Point ``results/latest`` to this run: a symlink, or a text file if links are refused.
 
     Return False if a user's folder of that name stays in its place.
     """
-    latest = run_dir.parent / "latest"
+    link = run_dir.parent / "latest"
     scratch = run_dir.parent / f".latest-{os.getpid()}"
     try:
         scratch.unlink(missing_ok=True)  # left by a killed process
         scratch.symlink_to(run_dir.name, target_is_directory=True)
     except OSError:
         with contextlib.suppress(BenchError):  # a convenience: never a reason to fail
-            write_text(latest, run_dir.name + "\n")
-        return not latest.is_dir()
+            write_text(link, run_dir.name + "\n")
+        return not link.is_dir()
     try:
-        scratch.replace(latest)
+        scratch.replace(link)
     except OSError:  # `latest` is a folder made by a user: keep it
         scratch.unlink()
         return False
@@ -269,21 +264,21 @@ def find_run(name: str, parent: Path) -> Path:
     raise UsageError(f"no run folder {name!r} (neither as a path nor in {parent})")
 
 
-def _refuse_old_copy(latest: Path) -> None:
+def _refuse_old_copy(folder: Path) -> None:
     """Refuse a ``latest`` that is a folder, hence a copy, if there are newer runs beside it.
 
     A new run cannot replace the folder, so every command would go on reading the old one.
     """
-    begun = {path: _begun(path) for path in latest.parent.iterdir() if (path / STATUS).is_file()}
-    newest = max(begun, key=lambda path: begun[path], default=latest)
-    if _begun(newest) > _begun(latest):
+    starts = {path: _start(path) for path in folder.parent.iterdir() if (path / STATUS).is_file()}
+    newest = max(starts, key=lambda path: starts[path], default=folder)
+    if _start(newest) > _start(folder):
         raise UsageError(
-            f"{latest} is a copy of a run and not a link to the newest, {newest.name}: name that "
+            f"{folder} is a copy of a run and not a link to the newest, {newest.name}: name that "
             "run, or move the copy away"
         )
 
 
-def _begun(path: Path) -> str:
+def _start(path: Path) -> str:
     try:
         return read_status(path).started_utc or ""
     except BenchError:  # a damaged run beside it

@@ -68,7 +68,7 @@ class Floor:
 
     @classmethod
     def pool(cls, floors: Sequence[Self]) -> Self | None:
-        """Pool the floors of a run's parts, with the rows of the first; None without any."""
+        """Pool the floors of a run's parts, if there are any, with the rows of the first."""
         if not floors:
             return None
         counts = ("num_answers", "num_same", "num_tokens", "num_flips")
@@ -109,7 +109,7 @@ class RunStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole plan was measured."""
+        """Return whether the whole plan was measured."""
         return self.status == COMPLETE
 
     @property
@@ -118,8 +118,8 @@ class RunStatus:
         return [each.cell for each in self.differences or () if each.num_wrong or each.check]
 
     @property
-    def found(self) -> dict[str, str]:
-        """What is found of cells that claim the baseline's tokens and gave others, by cell."""
+    def guarantees(self) -> dict[str, str]:
+        """Guarantees by cell in place of claimed ones that the answers refute or leave open."""
         return {
             each.cell: WRONG if each.num_wrong or each.check else NOT_VERIFIED
             for each in self.differences or ()
@@ -128,37 +128,37 @@ class RunStatus:
 
     @property
     def ends_early(self) -> bool:
-        """Whether the run ends before it begins, as a clock that is set back makes it."""
+        """Return whether the run ends before it begins, as a clock that is set back makes it."""
         if self.started_utc is None or self.finished_utc is None:
             return False
-        began, ended = map(datetime.fromisoformat, (self.started_utc, self.finished_utc))
-        return ended < began
+        start, end = map(datetime.fromisoformat, (self.started_utc, self.finished_utc))
+        return end < start
 
     @property
     def ended_utc(self) -> str | None:
-        """The end of the run; its beginning if the end is unknown or cannot be."""
+        """The end of the run, or its beginning if the end is unknown or cannot be."""
         return self.started_utc if self.ends_early else self.finished_utc or self.started_utc
 
     def to_json(self) -> dict[str, Any]:
         """Return the known values as JSON data."""
         data = {"schema": SCHEMA, **asdict(self)}
         for difference in data["differences"] or ():
-            known = {key: value for key, value in difference.items() if value not in (None, ())}
+            values = {key: value for key, value in difference.items() if value not in (None, ())}
             difference.clear()
-            difference |= known
+            difference |= values
         return {key: value for key, value in data.items() if value is not None}
 
 
-def with_checks(found: Iterable[Difference], failed: Mapping[str, str]) -> list[Difference]:
+def with_checks(differences: Iterable[Difference], failed: Mapping[str, str]) -> list[Difference]:
     """Add the checks that cells failed, by cell, to the differences of a run."""
-    by_cell = {each.cell: each for each in found}
+    by_cell = {each.cell: each for each in differences}
     for cell, check in failed.items():
         by_cell[cell] = replace(by_cell.get(cell, Difference(cell=cell)), check=check)
     return list(by_cell.values())
 
 
 def read_status(run_dir: Path) -> RunStatus:
-    """Read run.json; all fields are unknown if the file is missing (raises as `parse`)."""
+    """Read run.json, or return unknown fields if it is missing (raises as `parse`)."""
     file = run_dir / STATUS
     return parse(RunStatus, read_json(file) or {}, file)
 

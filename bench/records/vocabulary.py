@@ -56,7 +56,7 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> dict[i
     return {token: str(tokenizer.decode([*anchor, token]))[start:] for token in ids}
 
 
-def pieces_of(run_dir: Path) -> Callable[[int], str]:
+def read_pieces(run_dir: Path) -> Callable[[int], str]:
     """Return a function from id to printable text, <id> if unknown (`InvalidRunError`)."""
     pieces = read_json(run_dir / VOCABULARY) or {}
     return cache(lambda token: printable(str(pieces.get(str(token), f"<{token}>"))))

@@ -20,14 +20,14 @@ from bench.records.run_folder import Run
 from bench.records.status import RunStatus
 from bench.report import references
 from bench.report.tables import conclusion, main, quality, speed, times
-from bench.report.tables.setting import model_of, setting, title_of
+from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
 from bench.settings.protocol import departures
 from bench.stats import decompose, ends, further_tables, latency, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.quality import gold_answers, with_telling_quality
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
@@ -53,18 +53,16 @@ class Findings:
     @property
     def title(self) -> str:
         """A title for readers: model, tasks, date."""
-        return title_of(self.run)
-
-    # ------------------------------------------------------------ numbers
+        return report_title(self.run)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
         gold = gold_answers(self.run.path, self.run.plan)
-        return sums.summarise(self.run.records, self.run.plan, gold, self.run.status.found)
+        return sums.summarise(self.run.records, self.run.plan, gold, self.run.status.guarantees)
 
     @cached_property
-    def judged(self) -> pd.DataFrame:
+    def report_summary(self) -> pd.DataFrame:
         """The summary that the report shows, see `bench.stats.quality.with_telling_quality`."""
         return with_telling_quality(self.summary)
 
@@ -95,7 +93,7 @@ class Findings:
 
     @cached_property
     def splits(self) -> list[Split]:
-        """Time by phase in the second pass; empty without a second pass."""
+        """Time by phase in the second pass, if there was one."""
         return decompose.splits(self._phases, self.run.records, self.decoders)
 
     @cached_property
@@ -115,7 +113,7 @@ class Findings:
     @property
     def decoders(self) -> list[str]:
         """Measured decoders in order, without the baseline's second arm."""
-        return sums.decoder_order(self.run.plan, self.run.records, self.run.status.found)
+        return sums.decoder_order(self.run.plan, self.run.records, self.run.status.guarantees)
 
     @cached_property
     def wrong(self) -> list[str]:
@@ -132,16 +130,15 @@ class Findings:
         """VALID or another verdict of `bench.stats.validity`."""
         return str(self.validity.verdict)
 
-    # ------------------------------------------------------------ tables
-
     @cached_property
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
-        return mark_wrong(main.headline(self.judged, self.verdict, model_of(self.run)), self.wrong)
+        model = describe_model(self.run)
+        return mark_wrong(main.headline(self.report_summary, self.verdict, model), self.wrong)
 
     @cached_property
     def reference_table(self) -> Table | None:
-        """The run's rows above published rows; None without a configured reference or numbers."""
+        """The run's rows above published rows, if a reference is configured and numbers exist."""
         name = self.run.config.get("reference")
         if name is None or self.summary.empty:
             return None
@@ -156,17 +153,15 @@ class Findings:
         each = [f"{f} {n}" for f, n in zip(first["family"], first[column], strict=True)]
         return f"n: {', '.join(each)}"
 
-    # ------------------------------------------------------------ sentences
-
     @property
     def conclusion(self) -> str:
         """The result of the run in a sentence or two."""
-        return conclusion.conclusion(self.judged, self.rivals)
+        return conclusion.conclusion(self.report_summary, self.rivals)
 
     @property
     def sentences(self) -> list[str]:
         """One sentence per decoder other than the baseline."""
-        rows = rows_of(self.judged, ALL)
+        rows = summary_rows(self.report_summary, ALL)
         return [conclusion.sentence(row) for row in rows if row.decoder != BASELINE]
 
     @property
@@ -176,8 +171,8 @@ class Findings:
 
     @property
     def resolution(self) -> str:
-        """The smallest differences that the run can resolve; empty without intervals."""
-        return conclusion.resolution(self.judged)
+        """The smallest differences that the run can resolve, if it has intervals."""
+        return conclusion.resolution(self.report_summary)
 
     @property
     def footnotes(self) -> list[str]:
@@ -210,8 +205,8 @@ class Findings:
         num_graphs, compile_s = self.validity.num_graphs, self.validity.compile_s
         if num_graphs is None or compile_s is None:
             return text
-        made = f"{counted(num_graphs, 'graph')} compiled"
-        return f"{text}; {made} in {compile_s:.0f} s, not part of any recorded time"
+        graphs = counted(num_graphs, "graph")
+        return f"{text}; {graphs} compiled in {compile_s:.0f} s, not part of any recorded time"
 
     @cached_property
     def _num_blocks(self) -> int:
@@ -228,7 +223,9 @@ class Findings:
         for cell in self.wrong:
             if cell in set(summary["decoder"]):
                 yield f"Left out of the figures: {cell}, which is {WRONG}."
-        if unverified := [c for c, what in run.status.found.items() if what == NOT_VERIFIED]:
+        if unverified := [
+            c for c, outcome in run.status.guarantees.items() if outcome == NOT_VERIFIED
+        ]:
             yield (
                 f"Not verified: {', '.join(unverified)}. Tokens differ from {BASELINE}'s, and the "
                 "run does not show that its own rounding explains it."

@@ -19,17 +19,17 @@ from bench.records.run_folder import Run
 from bench.report.tables.table import SESSIONS, Table, TableCell, number, speed
 from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PublishedFigures:
-    """Published rows (name, speed-up, tokens per step; NaN: unknown) and their setting.
+    """Published rows (name, speed-up, tokens per step) and their setting.
 
-    An empty `gpu`, `dtype` or `protocol` was not stated. Without `protocol` nothing is comparable,
-    without `gpu` speed-ups are not.
+    An unknown number is NaN. An empty `gpu`, `dtype` or `protocol` was not stated. Without
+    `protocol` nothing is comparable, without `gpu` speed-ups are not.
     """
 
     name: str
@@ -46,10 +46,10 @@ class _PublishedFigures:
 
 def load_reference(name: str) -> _PublishedFigures:
     """Return the reference of that name (exit 2 if unknown)."""
-    known = published()
-    if name not in known:
-        raise UsageError(f"no reference {name!r}; {did_you_mean(name, known)}")
-    data = known[name]
+    references = published()
+    if name not in references:
+        raise UsageError(f"no reference {name!r}; {did_you_mean(name, references)}")
+    data = references[name]
     rows = tuple((str(n), float(s), float(a)) for n, s, a in data["rows"])
     return _PublishedFigures(name=name, **{**data, "rows": rows})
 
@@ -86,12 +86,10 @@ def obstacles(
 
 def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Table:
     """Make the table of the run's rows above the published rows."""
-    left = []
-    if run.config.get("protocol"):
-        left = departures(run.config, len(run.plan.in_pass("timing")))
+    left = departures(run.config, len(run.plan.in_pass("timing")))
     lengths, speeds = obstacles(reference, run.config, run.env, left)
     flags = ["no" if why else "yes" for why in (speeds, lengths)]
-    ours = [
+    run_rows = [
         (
             TableCell(f"{row.decoder} (this run)"),
             speed(row, "specbench_compat"),
@@ -99,10 +97,10 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
             TableCell(number(row.acceptance_length)),
             *map(TableCell, (UNKNOWN, UNKNOWN)),
         )
-        for row in rows_of(summary, ALL)
+        for row in summary_rows(summary, ALL)
         if row.decoder != BASELINE
     ]
-    theirs = [
+    published_rows = [
         tuple(map(TableCell, (name, factor(times), UNKNOWN, number(length), *flags)))
         for name, times, length in reference.rows
     ]
@@ -122,10 +120,10 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
             "speed-up comparable",
             "tokens per step comparable",
         ),
-        rows=(*ours, *theirs),
+        rows=(*run_rows, *published_rows),
     )
 
 
-def _why(what: str, reasons: Sequence[str]) -> str:
+def _why(subject: str, reasons: Sequence[str]) -> str:
     answer = f"no ({', '.join(reasons)})" if reasons else "yes"
-    return f"Comparable in {what}: {answer}"
+    return f"Comparable in {subject}: {answer}"

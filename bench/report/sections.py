@@ -40,7 +40,7 @@ class Section:
 
 
 def _by_family(findings: Findings) -> list[Table]:
-    """Make the tables by family of speed, counters and time; n counts the timed prompts."""
+    """Make the tables by family of speed, counters and time, with n in timed prompts."""
     sizes = findings.sizes("prompts")
     timed = f"{sizes} prompts."
     return [
@@ -62,7 +62,9 @@ def _by_family(findings: Findings) -> list[Table]:
 
 
 SECTIONS = (
-    Section("estimators", lambda f: [speed.estimators(f.judged, second_arm(f.run.records))]),
+    Section(
+        "estimators", lambda f: [speed.estimators(f.report_summary, second_arm(f.run.records))]
+    ),
     Section("rivals", lambda f: [speed.pairwise_speedups(f.rivals, f.floor)]),
     Section(
         "part",
@@ -80,7 +82,7 @@ SECTIONS = (
     Section("families", _by_family, title="By family", subtitles=True),
     Section(
         "quality",
-        lambda f: [quality.by_families(f.judged, f.sizes("quality_prompts"))],
+        lambda f: [quality.by_families(f.report_summary, f.sizes("quality_prompts"))],
         title="Quality",
         empty="No quality was scored.",
         is_open=True,
@@ -94,15 +96,15 @@ SECTIONS = (
     Section(
         "parallel",
         lambda f: [
-            drafts.rounds(f.judged),
-            quality.likelihood(f.judged),
-            quality.lost_quality(f.judged),
-            quality.agreement(f.judged),
-            quality.repetition(f.judged),
-            quality.text(f.judged),
-            quality.area(f.judged),
+            drafts.rounds(f.report_summary),
+            quality.likelihood(f.report_summary),
+            quality.lost_quality(f.report_summary),
+            quality.agreement(f.report_summary),
+            quality.repetition(f.report_summary),
+            quality.text(f.report_summary),
+            quality.area(f.report_summary),
             drafts.by_drafter(f.run.records),
-            quality.ceilings(f.run, f.judged),
+            quality.ceilings(f.run, f.report_summary),
         ],
         numbered=True,
     ),
@@ -111,16 +113,19 @@ SECTIONS = (
 
 
 def sections() -> Iterator[Section]:
-    """Yield all sections; an extra registers a `Section`, or a function from findings to tables."""
+    """Yield all sections, those of extras after the reference.
+
+    An extra registers a `Section`, or a function from findings to tables.
+    """
     for section in SECTIONS:
         yield section
         if section.name == _BEFORE_EXTRAS:
-            for name, made in extras("bench.sections").items():
-                yield made if isinstance(made, Section) else Section(name, made)
+            for name, entry in extras("bench.sections").items():
+                yield entry if isinstance(entry, Section) else Section(name, entry)
 
 
 def tables_by_section(findings: Findings) -> dict[Section, list[Table]]:
-    """Return the tables of all sections; rows of WRONG decoders are marked."""
+    """Return the tables of all sections, with rows of WRONG decoders marked."""
     return {
         section: [mark_wrong(t, findings.wrong) for t in section.tables(findings) if t is not None]
         for section in sections()

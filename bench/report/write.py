@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.errors import Exit
-from bench.records.files import STORED, replacing, write_files
+from bench.records.files import SAMPLES_TABLE, replacing, write_files
 from bench.records.frames import csv_bytes, write_samples
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.records.run_folder import is_stored, load_run
@@ -31,7 +31,6 @@ from bench.stats.validity import DAMAGED, EXIT_CODES, VALID, from_here
 from bench.text import latex, markdown
 
 SUMMARY, REPORT = "summary.csv", "report.md"
-_NUMBERS = (STORED, SUMMARY)
 
 
 def write_report(run_dir: Path, reference: str | None = None) -> Findings:
@@ -50,29 +49,33 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
         run = dataclasses.replace(run, config={**run.config, "reference": reference})
     findings = Findings(run)
     # files written earlier may be all that is left of a damaged run
-    kept = [name for name in _NUMBERS if findings.verdict == DAMAGED and (run_dir / name).exists()]
-    if STORED not in kept and not is_stored(run_dir):
-        with replacing(run_dir / STORED) as file:
+    kept = [
+        name
+        for name in (SAMPLES_TABLE, SUMMARY)
+        if findings.verdict == DAMAGED and (run_dir / name).exists()
+    ]
+    if SAMPLES_TABLE not in kept and not is_stored(run_dir):
+        with replacing(run_dir / SAMPLES_TABLE) as file:
             write_samples(file, findings.run.records, findings.run.events)
     summary = {} if SUMMARY in kept else {SUMMARY: csv_bytes(findings.summary)}
-    write_files(run_dir, summary | tables_of(findings))
-    made = gallery.draw_all(findings)
+    write_files(run_dir, summary | table_files(findings))
+    drawings = gallery.draw_all(findings)
     files: dict[str, bytes] = {}
-    for name, drawn in made.drawn.items():
-        files |= canvas.figure_files(name, drawn)
+    for name, plot in drawings.plots.items():
+        files |= canvas.figure_files(name, plot)
     figures = [
         (name, caption, files[f"figures/{name}.svg"].decode())
-        for name, caption in made.captions.items()
+        for name, caption in drawings.captions.items()
     ]
     context = {"r": findings, "sections": tables_by_section(findings)}
-    context |= {"figures": figures, "left_out": made.left_out}
+    context |= {"figures": figures, "left_out": drawings.left_out}
     files[REPORT] = render("report.md.j2", **context)
     files["report.html"] = render("page.html.jinja", viewer=viewer(findings.run), **context)
     write_files(run_dir, files)
     return findings
 
 
-def tables_of(findings: Findings) -> dict[str, bytes]:
+def table_files(findings: Findings) -> dict[str, bytes]:
     """Return the files of ``tables/`` by their path in the run's folder."""
     table, summary = findings.headline, findings.summary
     lines = (table.note, findings.floor_sentence)
@@ -87,7 +90,7 @@ def tables_of(findings: Findings) -> dict[str, bytes]:
 
 
 def print_findings(findings: Findings, console: Console, *, wide: bool = False) -> Exit:
-    """Print verdict, conclusion, main table and caveats; return the verdict's exit code.
+    """Print verdict, conclusion, main table and caveats, and return the verdict's exit code.
 
     `wide` adds the folded columns, in further blocks where they do not fit, and all footnotes.
     """
@@ -141,7 +144,7 @@ def _print_caveats(findings: Findings, console: Console, *, reasons: bool) -> No
 
 
 def _blocks(findings: Findings, console: Console, wide: bool) -> list[RichTable]:
-    """Return the main table's columns that fit the console; with `wide`, all in several blocks."""
+    """Return the main table's columns that fit the console, or all in blocks if `wide`."""
     columns = main.COLUMNS.items()
     shown = {name: c.terminal for name, c in columns if wide or c.heading.first}
     table = findings.headline.bare([name for name in shown if main.COLUMNS[name].heading.bare])

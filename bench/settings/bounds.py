@@ -19,14 +19,14 @@ from pydantic_core import ErrorDetails
 from bench.errors import UsageError
 from decoders.core.types import MAX_TEMPERATURE, MIN_TEMPERATURE
 
-MOST = 1_000_000_000
-"""Largest count."""
+MAX_COUNT = 1_000_000_000
+"""The limit of counts."""
 _NAME = re.compile(r"[A-Za-z0-9._+@-]+")
 _FINITE = Field(allow_inf_nan=False)
 PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Layer-to-device maps that accelerate computes."""
-MOST_NAME = 100
-"""Most characters of a run's name: the folder's name is longer, and file systems allow 255."""
+MAX_NAME = 100
+"""The limit of characters of a run's name: its folder's is longer, and file systems allow 255."""
 _ALLOWED = {
     "greater_than_equal": "it must be {ge:,} or more",
     "greater_than": "it must be above {gt:,}",
@@ -41,7 +41,7 @@ _ALLOWED = {
 }
 
 
-def _given(text: str) -> str:
+def _not_empty(text: str) -> str:
     if not text.strip():
         raise ValueError("it is empty; give a value, or leave it out")
     return text
@@ -66,55 +66,55 @@ def _cores(threads: int) -> int:
     return threads
 
 
-def _placement(given: str) -> str:
-    if given not in PLACEMENTS and not given.endswith(".json"):
-        known = ", ".join(PLACEMENTS)
-        raise ValueError(f"{given!r} is neither one of {known} nor a .json file")
-    return given
+def _placement(text: str) -> str:
+    if text not in PLACEMENTS and not text.endswith(".json"):
+        names = ", ".join(PLACEMENTS)
+        raise ValueError(f"{text!r} is neither one of {names} nor a .json file")
+    return text
 
 
 def _file_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.60} may hold only letters, digits and . _ + @ -")
-    if len(name) > MOST_NAME:
-        raise ValueError(f"it has {len(name)} characters; at most {MOST_NAME} are allowed")
+    if len(name) > MAX_NAME:
+        raise ValueError(f"it has {len(name)} characters; at most {MAX_NAME} are allowed")
     return name
 
 
-def _moment(given: str) -> str:
+def _moment(text: str) -> str:
     try:
-        moment = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise ValueError(f"{given[:40]!r} is no time with its zone, e.g. 2026-01-31T12:00:00+00:00")
-    return given
+        raise ValueError(f"{text[:40]!r} is no time with its zone, e.g. 2026-01-31T12:00:00+00:00")
+    return text
 
 
-Text = Annotated[str, AfterValidator(_given)]
-RunName = Annotated[str, AfterValidator(_given), AfterValidator(_file_name)]
+Text = Annotated[str, AfterValidator(_not_empty)]
+RunName = Annotated[str, AfterValidator(_not_empty), AfterValidator(_file_name)]
 Day = Annotated[str, AfterValidator(_day)]
 """A date as in ISO 8601."""
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 """Repeat r uses seed + r, which a record stores in 64 bits."""
-Count = Annotated[int, Field(ge=1, le=MOST)]
-CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
 """The plan has a block for every repeat of every prompt."""
 BatchSize = Annotated[int, Field(ge=1, le=65_536)]
 MaxNewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Threads = Annotated[int, Field(ge=1), AfterValidator(_cores)]
-DeviceMap = Annotated[str, AfterValidator(_given), AfterValidator(_placement)]
+DeviceMap = Annotated[str, AfterValidator(_not_empty), AfterValidator(_placement)]
 Temperature = Annotated[float, _FINITE, Field(ge=0, le=MAX_TEMPERATURE), AfterValidator(_warm)]
 TopP = Annotated[float, _FINITE, Field(gt=0, le=1)]
 Seconds = Annotated[float, _FINITE, Field(gt=0, le=10_000_000)]
 Minutes = Annotated[float, _FINITE, Field(ge=0, le=1_000_000)]
 Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
 """Relative difference to detect: 0.03 is 3 %."""
-Num = Annotated[int, Field(ge=0, le=MOST)]
+Num = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """Number or index in a record."""
 TokenId = Annotated[int, Field(ge=0, le=2**53)]
-BlockNumber = Annotated[int, Field(ge=-1, le=MOST)]
+BlockNumber = Annotated[int, Field(ge=-1, le=MAX_COUNT)]
 """Number of a timing block; -1 in the quality pass."""
 RecordSeed = Annotated[int, Field(ge=0, le=2 * 10**18)]
 Bytes = Annotated[int, Field(ge=0, le=10**18)]
@@ -141,18 +141,18 @@ def format_error(error: ValidationError, names: Mapping[str, str] = MappingProxy
     first = error.errors()[0]
     key, *inside = map(str, first["loc"] or ("",))
     path = ".".join([names.get(key, key), *inside])
-    got = "" if first["type"] == "value_error" else f" (got {first['input']!r:.60})"
-    return f"{path}: {allowed(first)}{got}" if path else f"{allowed(first)}{got}"
+    value = "" if first["type"] == "value_error" else f" (got {first['input']!r:.60})"
+    return f"{path}: {allowed(first)}{value}" if path else f"{allowed(first)}{value}"
 
 
 def allowed(error: ErrorDetails) -> str:
-    """Describe the allowed values in our words, or else in the validator's."""
-    given = error.get("ctx", {})
+    """Describe the allowed values in the words of `_ALLOWED`, or else in the validator's."""
+    context = error.get("ctx", {})
     if error["type"] == "value_error":
-        return str(given["error"])
+        return str(context["error"])
     if error["type"] in _ALLOWED:
-        bounds = {k: int(v) if v == int(v) else v for k, v in given.items() if k != "expected"}
-        return _ALLOWED[error["type"]].format(**(given | bounds))
+        bounds = {k: int(v) if v == int(v) else v for k, v in context.items() if k != "expected"}
+        return _ALLOWED[error["type"]].format(**(context | bounds))
     return error["msg"][:1].lower() + error["msg"][1:]
 
 

@@ -38,15 +38,15 @@ NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
 FAST: Numerics = "fast"
 INVARIANT: Numerics = "invariant"
 
-
 _compared, _amount, _sampling, _devices, _results = (partial(setting, panel=p) for p in PANELS)
 
 
 class RunConfig(BaseModel):
-    """All settings that determine what a run measures; None: chosen once the models are open.
+    """All settings that determine what a run measures.
 
-    A field declares all there is to it: type and bounds, default, help and heading of its option,
-    and below it what only the documentation of files says.
+    None means chosen once the models are open. A field declares all there is to it: type and
+    bounds, default, help and heading of its option, and below it what only the documentation of
+    files says.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -160,14 +160,14 @@ class RunConfig(BaseModel):
     @field_validator("reference")
     @classmethod
     def _published(cls, value: str | None) -> str | None:
-        if value is not None and value not in (known := published()):
-            raise ValueError(f"no reference {value!r}; {did_you_mean(value, known)}")
+        if value is not None and value not in (names := published()):
+            raise ValueError(f"no reference {value!r}; {did_you_mean(value, names)}")
         return value
 
     @field_validator("decoders", mode="before")
     @classmethod
     def _cells(cls, value: object) -> object:
-        """Accept a list of specs or a table of options; convert options to text."""
+        """Return a table of options as text, from a list of specs or from such a table."""
         if value is None:
             return None
         if isinstance(value, Mapping) and value:
@@ -189,7 +189,7 @@ class RunConfig(BaseModel):
     @property
     def specs(self) -> tuple[DecoderSpec, ...]:
         """Named decoders, in order (empty if none is named)."""
-        return tuple(spec_of(cell, options) for cell, options in (self.decoders or {}).items())
+        return tuple(cell_spec(cell, options) for cell, options in (self.decoders or {}).items())
 
     @property
     def hash(self) -> str:
@@ -205,28 +205,31 @@ class RunConfig(BaseModel):
         return _validated({**self.model_dump(exclude_unset=True), **values})
 
 
-def spec_of(cell: str, options: Mapping[str, str]) -> DecoderSpec:
+def cell_spec(cell: str, options: Mapping[str, str]) -> DecoderSpec:
     """Return the decoder spec of a cell (`ValueError` if it is not NAME[@LABEL])."""
-    named = registry.parse_spec(cell)
-    return DecoderSpec(name=named.name, label=named.label, options={**named.options, **options})
+    spec = registry.parse_spec(cell)
+    return DecoderSpec(name=spec.name, label=spec.label, options={**spec.options, **options})
 
 
 def load_config(
     file: Path | None, overrides: Mapping[str, object], names: Mapping[str, str] = _AS_KEYS
 ) -> RunConfig:
-    """Return the configuration of `file`, replaced by the `overrides` that are not None.
+    """Return the configuration of a file, with values replaced by the command line's.
 
-    `names` maps overrides to the user's names for errors, e.g. ``--top-p``.
+    Args:
+        file: TOML file, or None.
+        overrides: the command line's values; those that are None replace nothing.
+        names: the user's names of overrides for errors, e.g. ``--top-p``.
 
     Raises:
         UsageError: a missing or malformed file, an unknown key, a value out of range.
     """
     values = read_toml(file) if file is not None else {}
-    given = {key: value for key, value in overrides.items() if value is not None}
-    return config_of(values | given, {key: names[key] for key in given if key in names})
+    changes = {key: value for key, value in overrides.items() if value is not None}
+    return build_config(values | changes, {key: names[key] for key in changes if key in names})
 
 
-def config_of(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
+def build_config(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
     """Return the configuration of a file's values and the defaults (raises as `load_config`)."""
     values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
     config = _validated(values, names)
@@ -249,7 +252,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def wrong_value(values: Mapping[str, Any]) -> str | None:
-    """Describe the first value of a stored configuration that none can have; None: all can.
+    """Describe the first value of a stored configuration that no configuration can have, or None.
 
     Only types and bounds count: options, references and machines may have changed since.
     """
@@ -267,12 +270,11 @@ def wrong_value(values: Mapping[str, Any]) -> str | None:
 def _stored_kinds() -> dict[str, TypeAdapter[Any]]:
     changed: dict[str, Any] = {"threads": bounds.Count, "decoders": dict[str, dict[str, Any]]}
     changed |= dict.fromkeys(("run_name", "device_map", "reference"), str)
-    fields = RunConfig.model_fields.items()
-    own: dict[str, Any] = {
+    kinds: dict[str, Any] = {
         key: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-        for key, field in fields
+        for key, field in RunConfig.model_fields.items()
     }
-    return {key: TypeAdapter(kind) for key, kind in (own | changed).items()}
+    return {key: TypeAdapter(kind) for key, kind in (kinds | changed).items()}
 
 
 def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
@@ -289,8 +291,8 @@ def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -
 def _as_text(cell: str, options: object) -> Options:
     if not isinstance(options, Mapping):
         raise ValueError(f"decoder {cell!r} needs a table of options, e.g. {{k = 4}}")
-    spec = spec_of(cell, {key: as_text(value) for key, value in options.items()})
-    return dict(spec.options)
+    texts = {key: as_text(value) for key, value in options.items()}
+    return dict(cell_spec(cell, texts).options)
 
 
 def as_text(value: object) -> str:

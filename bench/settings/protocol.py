@@ -4,8 +4,8 @@ The protocol follows github.com/hemingkx/Spec-Bench (arXiv 2401.07851), main at 
 questions, greedy, batch 1, at most 1,024 tokens, float16 on a GPU, three runs, and prompts in
 FastChat's Vicuna v1.1 template for every model. Tokens are counted as in evaluation/speed.py: a
 method's tokens as emitted, the baseline's by tokenising its text again, minus one. Explicit options
-override the protocol and are reported as departures. Order and warm-up remain ours. Turn 2 follows
-the baseline's answer to turn 1 for every method (in Spec-Bench, each method's own answer).
+override the protocol and are reported as departures. Order and warm-up differ from Spec-Bench's.
+Turn 2 follows the baseline's answer to turn 1 for every method, not each method's own.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def recount(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 def departures(config: Mapping[str, Any], num_turns: int) -> list[str]:
     """Return how a run that timed `num_turns` departs from the protocol, one line each."""
     lines = [
-        f"{key} is {config[key]}, not {wanted}"
-        for key, wanted in SPECBENCH.items()
-        if key not in _FREE and key in config and config[key] != wanted
+        f"{key} is {config[key]}, not {value}"
+        for key, value in SPECBENCH.items()
+        if key not in _FREE and key in config and config[key] != value
     ]
     if config.get("dtype") not in (None, DTYPE):
         lines.append(f"dtype is {config['dtype']}, not {DTYPE}")

@@ -1,4 +1,4 @@
-"""What a field of the configuration means, and the option of the command line that sets it."""
+"""Declares a field of the configuration, and the option of the command line that sets it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def setting(default: Any, help: str, short: str = "", **more: Any) -> Any:
     return Field(default, json_schema_extra=about)
 
 
-def settings_of(config: type[BaseModel]) -> dict[str, Setting]:
+def field_settings(config: type[BaseModel]) -> dict[str, Setting]:
     """Return the settings of a configuration's fields."""
     fields: dict[str, Any] = dict(config.model_fields)
     return {name: field.json_schema_extra["setting"] for name, field in fields.items()}
@@ -58,7 +58,7 @@ def flag(name: str, setting: Setting) -> str:
     return f"--{setting.name or name.replace('_', '-')}"
 
 
-def kind_of(annotation: Any) -> type:
+def option_type(annotation: Any) -> type:
     """Return the type of an option's text: bool, int or float, else str."""
     if annotation in (bool, int, float):
         return annotation  # type: ignore[no-any-return]
@@ -66,7 +66,7 @@ def kind_of(annotation: Any) -> type:
     if get_origin(annotation) is Literal:
         return type(inner[0])
     if get_origin(annotation) in (Annotated, Union, UnionType):
-        return kind_of(inner[0])
+        return option_type(inner[0])
     return str
 
 
@@ -85,15 +85,15 @@ def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
 
 def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:
     """Parse ``NAME=VALUE`` texts (TOML values, or else text) into a table (`UsageError`)."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"--template-args {text!r} is not NAME=VALUE")
-        if name in found:
+        if name in arguments:
             raise UsageError(f"--template-args gives {name!r} twice")
         try:
-            found[name] = tomllib.loads(f"x = {value}")["x"]
+            arguments[name] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
-            found[name] = value
-    return found or None
+            arguments[name] = value
+    return arguments or None

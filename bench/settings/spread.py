@@ -30,15 +30,15 @@ class WorkerConfig:
 
     @property
     def alone(self) -> bool:
-        """Whether the run's own process does all measurements."""
+        """Return whether the run's own process does all measurements."""
         return self.kind == "local" and self.workers == 1
 
 
 ALONE = WorkerConfig()
 
 
-def spread_of(kind: Kind, workers: int, options: Sequence[str] | None) -> WorkerConfig:
-    """Parse the command line's values; `options` are ``KEY=VALUE`` texts (`UsageError`)."""
+def parse_workers(kind: Kind, workers: int, options: Sequence[str] | None) -> WorkerConfig:
+    """Parse the command line's values, with ``KEY=VALUE`` texts as `options` (`UsageError`)."""
     if workers < 1:
         raise UsageError(f"--workers {workers} is not allowed; use 1 or more")
     table = {}

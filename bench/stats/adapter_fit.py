@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bench.records.environment import AdapterFacts, Models
+from bench.records.environment import AdapterFacts, ModelFacts
 from bench.records.plan import Cell
 from bench.records.record import SampleRecord
 from bench.stats.counters import Tally, group_by, timed
@@ -19,12 +19,12 @@ _MAX_TOP_P_GAP = 0.05
 """Largest difference of top-p from a trained value that counts as trained."""
 
 
-def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, ...]:
+def training_warnings(config: Mapping[str, Any], models: ModelFacts) -> tuple[str, ...]:
     """Return one line for every adapter that a run uses outside its training."""
     lines = []
     for name, facts in (models.adapters or {}).items():
         base = facts.base_weights_sha256
-        hashes = {role: models.weights_of(role) for role in facts.models}
+        hashes = {role: models.weights_hash(role) for role in facts.models}
         reasons = [
             *_other_distribution(config, facts),
             *[
@@ -42,16 +42,16 @@ def training_warnings(config: Mapping[str, Any], models: Models) -> tuple[str, .
 
 
 def context_warnings(
-    config: Mapping[str, Any], models: Models, prompt_lengths: Iterable[int]
+    config: Mapping[str, Any], models: ModelFacts, prompt_lengths: Iterable[int]
 ) -> tuple[str, ...]:
     """Return a line if texts of the run go beyond the draft model's context."""
     contexts = [(facts or {}).get("max_length") for facts in (models.target, models.draft)]
-    longest = max(prompt_lengths, default=0) + config.get("max_new_tokens", 0)
-    if None in contexts or longest <= contexts[1]:
+    max_length = max(prompt_lengths, default=0) + config.get("max_new_tokens", 0)
+    if None in contexts or max_length <= contexts[1]:
         return ()
     return (
         f"the draft model's context is {contexts[1]:,} tokens, the target's {contexts[0]:,}: texts "
-        f"of this run have up to {longest:,}, and drafts beyond the draft's context are poor",
+        f"of this run have up to {max_length:,}, and drafts beyond the draft's context are poor",
     )
 
 
@@ -77,8 +77,8 @@ def draft_warnings(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> li
     """Return a line for each lossless drafting cell without a draft, or without an accepted one."""
     drafting = {cell.cell for cell in cells if cell.drafts and cell.lossless}
     warnings = []
-    for cell, chosen in group_by(r for r in timed(records) if r.decoder in drafting).items():
-        tally = Tally.pool(chosen)
+    for cell, answers in group_by(r for r in timed(records) if r.decoder in drafting).items():
+        tally = Tally.pool(answers)
         if tally.later_steps == 0:
             continue
         if tally.drafted == 0 and tally.emitted - tally.first_emitted <= tally.later_steps:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE, SECOND_BASELINE
@@ -30,16 +29,6 @@ _COUNTERS = (
 _ADVICE = "state survives an answer (a module global, or a mutable attribute of the class?)"
 
 
-@dataclass
-class _Repeated:
-    """Pairs of answers of one decoder to one prompt: how many differ, and the first that does."""
-
-    pairs: int = 0
-    unequal: int = 0
-    example: str = ""
-    first: dict[object, tuple[object, ...]] = field(default_factory=dict)
-
-
 def carried(
     records: Sequence[SampleRecord],
     phased: Iterable[PhasedAnswer],
@@ -49,27 +38,25 @@ def carried(
 ) -> tuple[str, ...]:
     """Return a line for each decoder that provably carries state between answers.
 
-    `exact` tells by cell whether rounding cannot change its tokens; missing cells are not exact.
+    `phased` has the second pass. `exact` tells by cell whether rounding cannot change its tokens;
+    missing cells are not exact.
     """
     timed = counters.timed(records)
-    if any(len(given) > 1 for given in baseline_answers(timed, by_repeat=not greedy)):
+    if any(len(answers) > 1 for answers in baseline_answers(timed, by_repeat=not greedy)):
         return ()
-    found: defaultdict[str, _Repeated] = defaultdict(_Repeated)
+    differences: defaultdict[str, list[str]] = defaultdict(list)  # "" for a pair without any
     if greedy and len({record.repeat for record in timed}) > 1:
-        _compare_repeats(timed, exact, found)
+        _compare_repeats(timed, exact, differences)
     for again, steps in timed_again([a for a in phased if exact.get(a.decoder)], timed):
-        mine = found[again.decoder]
-        mine.pairs += 1
         before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
-        if before != (again.emitted, again.later_steps):
-            mine.unequal += 1
-            what = f"{before[1]} steps timed, then {again.later_steps}"
-            mine.example = mine.example or f"{again.prompts[0]}: {what}"
+        is_equal = before == (again.emitted, again.later_steps)
+        text = f"{again.prompts[0]}: {before[1]} steps timed, then {again.later_steps}"
+        differences[again.decoder].append("" if is_equal else text)
     return tuple(
         f"{cell}: {_ADVICE}: asked again with the same seed, it took another course for "
-        f"{each.unequal} of {counted(each.pairs, 'repeated answer')}, e.g. {each.example}"
-        for cell, each in found.items()
-        if each.unequal
+        f"{len(unequal)} of {counted(len(texts), 'repeated answer')}, e.g. {unequal[0]}"
+        for cell, texts in differences.items()
+        if (unequal := [text for text in texts if text])
     )
 
 
@@ -86,19 +73,17 @@ def baseline_answers(
 
 
 def _compare_repeats(
-    timed: Iterable[SampleRecord], exact: Mapping[str, bool], found: dict[str, _Repeated]
+    timed: Iterable[SampleRecord], exact: Mapping[str, bool], differences: dict[str, list[str]]
 ) -> None:
+    first: dict[object, tuple[object, ...]] = {}
     for record in timed:
-        mine, steps = found[record.decoder], record.steps
+        texts, steps = differences[record.decoder], record.steps
         where = (record.prompt, record.batch_size, record.attempt, record.worker, record.machine)
         counters = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
         now = (record.tokens, hash(counters), sum(counters[3]))
-        before = mine.first.setdefault(where, now)
+        before = first.setdefault((record.decoder, where), now)
         if before is now or (before[0] != now[0] and not exact.get(record.decoder)):
             continue
-        mine.pairs += 1
-        if before[:2] != now[:2]:
-            mine.unequal += 1
-            calls = f"{before[2]} target calls, then {now[2]}"
-            what = calls if before[0] == now[0] else "other tokens"
-            mine.example = mine.example or f"{record.prompt}: {what}"
+        calls = f"{before[2]} target calls, then {now[2]}"
+        text = f"{record.prompt}: {calls if before[0] == now[0] else 'other tokens'}"
+        texts.append("" if before[:2] == now[:2] else text)

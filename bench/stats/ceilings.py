@@ -38,16 +38,17 @@ def on_lists(records: Iterable[SampleRecord]) -> list[SampleRecord]:
 
 
 def mean_ceiling(records: Sequence[SampleRecord], piece: Piece) -> float | None:
-    """Return the mean ceiling of one decoder's answers in one family; None: no complete list."""
+    """Return the mean ceiling of one decoder's answers in a family, or None without a full list."""
     grouped = [(record.family, groups(record, piece)) for record in records]
     values = [ceiling(family, sizes) for family, sizes in grouped if sizes]
     return fmean(values) if values else None
 
 
 def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
-    """Count the items that each pass decided, in order; empty without exactly `NUM_ITEMS` items.
+    """Count the items that each pass decided, in the order of the passes.
 
-    An item is a capital letter. It belongs to the token that contains it.
+    An item is a capital letter. It belongs to the token that contains it. The result is empty
+    without exactly `NUM_ITEMS` items.
     """
     steps, tokens = record.steps, record.tokens
     assert steps is not None
@@ -66,14 +67,14 @@ def groups(record: SampleRecord, piece: Piece) -> tuple[int, ...]:
 
 
 def _passes(decided: Sequence[Sequence[int]], finished: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (block, pass) of every token; a block ends with the step that reports its passes."""
-    made: list[tuple[int, int]] = []
-    block = latest = 0
+    """Return the block, which ends where a step reports passes, and the pass of each token."""
+    places: list[tuple[int, int]] = []
+    block = last = 0
     for numbers, passes in zip(decided, finished, strict=True):
         for number in numbers:
             # the target's own token (0) belongs to the pass after the preceding tokens' passes
-            made.append((block, number or latest + 1))
-            latest = max(latest, number)
+            places.append((block, number or last + 1))
+            last = max(last, number)
         if passes:
-            block, latest = block + 1, 0
-    return made
+            block, last = block + 1, 0
+    return places

@@ -75,14 +75,14 @@ class CellData:
         return paired_speedup(self.baseline_units, self.units, DECODE_TIME)
 
     def over_ar(self, pairs: Estimate) -> Estimate:
-        """Return a speed-up; the baseline's is 1 exactly."""
+        """Return a speed-up, which is exactly 1 for the baseline."""
         if self.decoder != BASELINE:
             return pairs
         return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _UNKNOWN
 
     @cached_property
     def estimators(self) -> Speedups:
-        """All estimators of the speed-up; the baseline's are 1."""
+        """All estimators of the speed-up, each 1 for the baseline."""
         if self.decoder != BASELINE:
             return speedups(self.baseline_units, self.units)
         one = Estimate(value=1.0 if self.units else None)
@@ -91,7 +91,7 @@ class CellData:
     @cached_property
     def rounds(self) -> Mapping[str, float | None]:
         """Shares of cold, accepted and rejected rounds."""
-        return parallel_counters.rounds_of(counters.timed_steps(self.records))
+        return parallel_counters.round_shares(counters.timed_steps(self.records))
 
     @cached_property
     def passes(self) -> Mapping[str, float | None]:
@@ -104,8 +104,8 @@ class CellData:
         return parallel_counters.repeated_trigrams(self.records)
 
     def compared(self, part: str, whole: str) -> float | None:
-        """Return the sum of a column of steps / the sum of another, see `of_compared`."""
-        return parallel_counters.of_compared(counters.timed_steps(self.records), part, whole)
+        """Return the sum of a column of steps / the sum of another, see `compared_ratio`."""
+        return parallel_counters.compared_ratio(counters.timed_steps(self.records), part, whole)
 
 
 def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
@@ -114,9 +114,9 @@ def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
     The steps of an answer depend on each other, so the number of steps is not the sample size.
     """
     parts: dict[str, list[tuple[float, float]]] = {}
-    chosen = counters.timed(records)
-    clusters = cluster_names(chosen)
-    for record in chosen:
+    answers = counters.timed(records)
+    clusters = cluster_names(answers)
+    for record in answers:
         tally = Tally.of(record)
         steps = (tally.emitted - tally.first_emitted, tally.later_steps)
         parts.setdefault(clusters[record.conversation], []).append(steps)

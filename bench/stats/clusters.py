@@ -45,6 +45,6 @@ def joined(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
     owner: dict[str, str] = {}
     for name, digest in set(named):
-        mine, other = root(name), root(owner.setdefault(digest, name) if digest else name)
-        parent[max(mine, other)] = min(mine, other)
+        first, second = root(name), root(owner.setdefault(digest, name) if digest else name)
+        parent[max(first, second)] = min(first, second)
     return {name: root(name) for name in parent}

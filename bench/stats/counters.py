@@ -42,10 +42,10 @@ def timed_again(
     """
     counted = {(r.decoder, r.prompt, r.repeat): r.steps for r in timed(records)}
     for answer in answers:
-        asked = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
-        steps = [each for each in asked if each is not None]
-        if len(steps) == len(asked):
-            yield answer, steps
+        steps = [counted.get((answer.decoder, prompt, answer.repeat)) for prompt in answer.prompts]
+        present = [each for each in steps if each is not None]
+        if len(present) == len(steps):
+            yield answer, present
 
 
 def group_by(
@@ -79,7 +79,7 @@ class Tally:
 
     @classmethod
     def of(cls, record: SampleRecord) -> Self:
-        """Count one answer; an answer without steps (a failed one) counts as all zeros."""
+        """Count one answer, with all zeros for an answer without steps (a failed one)."""
         steps = record.steps
         if steps is None or not steps.emitted:
             return cls()
@@ -126,7 +126,7 @@ class Tally:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / verified drafts, counting all branches; None if nothing is drafted."""
+        """Accepted / verified drafts on all branches, None if nothing is drafted."""
         return ratio(self.accepted, self.drafted)
 
     @property
@@ -186,8 +186,8 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
     for j in range(1, 1 + max(deepest, max(lengths, default=1) - 1) if deepest else 1):
         reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
         accepted = sum(n for (_, a), n in pairs.items() if a >= j)
-        stood = ratio(accepted, reached)
-        joint = None if joint is None or stood is None else joint * stood
+        conditional = ratio(accepted, reached)
+        joint = None if joint is None or conditional is None else joint * conditional
         added = sum(n for tokens, n in lengths.items() if tokens > j)
         counts = {"reached": reached, "accepted": accepted, "added": added}
         counts["steps"] = sum(n for (d, _), n in pairs.items() if d >= j)
@@ -200,7 +200,7 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
 
 
 def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
-    """Count accepted drafts by drafter; empty if there was only one drafter."""
+    """Count accepted drafts by drafter, if there were several drafters."""
     counts: Counter[str] = Counter()
     for record in timed(records):
         for indices in record.steps.source if record.steps is not None else ():
@@ -225,9 +225,9 @@ def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
 
 
 def energy_per_token_j(records: Iterable[SampleRecord]) -> float | None:
-    """Return joules of timed answers / their tokens; None if no energy is known."""
-    known = [(r.energy_j, len(r.tokens or ())) for r in timed(records) if r.energy_j is not None]
-    return ratio(sum(joules for joules, _ in known), sum(tokens for _, tokens in known))
+    """Return joules of timed answers / their tokens, or None if no energy is known."""
+    energies = [(r.energy_j, len(r.tokens or ())) for r in timed(records) if r.energy_j is not None]
+    return ratio(sum(joules for joules, _ in energies), sum(tokens for _, tokens in energies))
 
 
 def _beside_ar(
@@ -244,7 +244,7 @@ def identical_to_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
     """Return the share of answers equal to the baseline's, of those error-free on both sides."""
-    same = [mine == expected for mine, expected in _beside_ar(records, baseline)]
+    same = [answer == expected for answer, expected in _beside_ar(records, baseline)]
     return ratio(sum(same), len(same))
 
 
@@ -253,17 +253,17 @@ def shared_with_ar(
 ) -> float | None:
     """Return the share of the baseline's tokens before the first difference, pooled."""
     shared = total = 0
-    for mine, expected in _beside_ar(records, baseline):
-        parted = first_difference(mine, expected)
+    for answer, expected in _beside_ar(records, baseline):
+        parted = first_difference(answer, expected)
         shared += len(expected) if parted is None else parted
         total += len(expected)
     return ratio(shared, total)
 
 
 def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
-    """Return the number of tokens before two answers first differ; None if they are equal."""
+    """Return the number of tokens before two answers first differ, or None if they are equal."""
     if tuple(answer) == tuple(expected):
         return None
     pairs = zip(answer, expected, strict=False)
     shared = min(len(answer), len(expected))
-    return next((i for i, (got, want) in enumerate(pairs) if got != want), shared)
+    return next((i for i, (token, other) in enumerate(pairs) if token != other), shared)

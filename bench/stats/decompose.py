@@ -17,7 +17,7 @@ from bench.records.record import SampleRecord
 from bench.stats import counters, times
 from bench.stats.counters import ratio
 
-MOST_RESIDUAL = 0.05
+MAX_RESIDUAL = 0.05
 """Largest residual that is not flagged as a disturbance of one of the two passes."""
 OVERHEAD = ("sampling", "scheduler", "other")
 """Phases other than calls and the prefill."""
@@ -25,9 +25,10 @@ OVERHEAD = ("sampling", "scheduler", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One decoder's time in the second pass, by phase; `shares` add up to 1.
+    """One decoder's time in the second pass, by phase.
 
-    `against_timed` is the second pass's time per token / the timed pass's, for the same answers.
+    The `shares` add up to 1. `against_timed` is the second pass's time per token / the timed
+    pass's, for the same answers.
     `padding` is the share of computed rows that only pad merged calls to one width.
     """
 
@@ -41,9 +42,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decomposition:
-    """The parts of one decoder's speed-up after the first token; costs in ar's seconds per token.
+    """The parts of one decoder's speed-up after the first token.
 
-    `measured` is the ratio of totals of the same answers in the timed pass.
+    Costs are in ar's seconds per token. `measured` is the ratio of totals of the same answers in
+    the timed pass.
     """
 
     decoder: str
@@ -78,7 +80,7 @@ class DraftLength:
 
     @property
     def best(self) -> int:
-        """Return the number of drafts with the highest speed-up; in a tie, the smallest."""
+        """Return the number of drafts with the highest speed-up, the smallest of equals."""
         return 1 + self.speedups.index(max(self.speedups))
 
 
@@ -86,7 +88,7 @@ def draft_length(
     parts: Decomposition,
     joint: Sequence[float],
     drafted: float,
-    most: int = 0,
+    max_drafts: int = 0,
     relative: Callable[[float], float] | None = None,
 ) -> DraftLength | None:
     """Extrapolate the speed-up of a run to other numbers of drafts per step.
@@ -100,13 +102,13 @@ def draft_length(
         parts: decomposition of the run.
         joint: measured P(drafts 1..j all accepted), for j = 1, 2, ...
         drafted: mean number of drafts per step.
-        most: extrapolate to this k with the last conditional acceptance (0: only measured k).
+        max_drafts: extrapolate to this k with the last conditional acceptance (0: only measured k).
         relative: cost of a call by rows; only its shape matters (`bench.extras.cost.curve`).
     """
     if not joint or not drafted:
         return None
     last = joint[-1] / joint[-2] if len(joint) > 1 and joint[-2] else joint[-1]
-    beyond = [joint[-1] * last**more for more in range(1, most - len(joint) + 1)]
+    beyond = [joint[-1] * last**more for more in range(1, max_drafts - len(joint) + 1)]
     certain = parts.acceptance_length - sum(joint)
     accepted = 0.0
     speedups = []
@@ -125,60 +127,60 @@ def splits(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Split]:
     """Split every decoder's time by phase, in the order of `decoders`."""
-    units, phased = times.units_of(records), counters.group_by(answers)
-    made = []
+    units, phased = times.units_by_decoder(records), counters.group_by(answers)
+    rows = []
     for decoder in decoders:
-        mine = phased.get(decoder, [])
-        emitted, total_s = sum(a.emitted for a in mine), sum(a.total_s for a in mine)
+        repeats = phased.get(decoder, [])
+        emitted, total_s = sum(a.emitted for a in repeats), sum(a.total_s for a in repeats)
         if not emitted or not total_s:
             continue
-        timed = times.time_per_token_s(_asked(units[decoder], mine))
+        timed = times.time_per_token_s(_repeated(units[decoder], repeats))
         each = total_s / emitted
-        grouped = [answer for answer in mine if len(answer.prompts) > 1]
+        grouped = [answer for answer in repeats if len(answer.prompts) > 1]
         padded = sum(answer.padded_rows for answer in grouped)
-        made.append(
+        rows.append(
             Split(
                 decoder=decoder,
-                prompts=sum(len(answer.prompts) for answer in mine),
+                prompts=sum(len(answer.prompts) for answer in repeats),
                 time_per_token_s=each,
-                shares={phase: spent_s(mine, phase) / total_s for phase in PHASES},
+                shares={phase: spent_s(repeats, phase) / total_s for phase in PHASES},
                 against_timed=each / timed if timed else None,
                 padding=ratio(padded, sum(answer.rows for answer in grouped) + padded),
             )
         )
-    return made
+    return rows
 
 
 def decompositions(
     answers: Sequence[PhasedAnswer], records: Iterable[SampleRecord], decoders: Iterable[str]
 ) -> list[Decomposition]:
     """Decompose every decoder's speed-up, on unbatched prompts with later steps on both sides."""
-    units = times.units_of(records)
+    units = times.units_by_decoder(records)
     alone = [a for a in answers if len(a.prompts) == 1 and a.later_steps]
-    theirs = {a.prompts: a for a in alone if a.decoder == BASELINE}
-    made = []
+    reference = {a.prompts: a for a in alone if a.decoder == BASELINE}
+    rows = []
     for decoder in decoders:
-        mine = [a for a in alone if a.decoder == decoder and a.prompts in theirs]
-        base = [theirs[answer.prompts] for answer in mine]
+        repeats = [a for a in alone if a.decoder == decoder and a.prompts in reference]
+        base = [reference[answer.prompts] for answer in repeats]
         unit_s = ratio(spent_s(base, *PHASES[1:]), sum(a.later_emitted for a in base))
         if decoder == BASELINE or not unit_s:
             continue
-        num_steps = sum(answer.later_steps for answer in mine)
+        num_steps = sum(answer.later_steps for answer in repeats)
         step_s = num_steps * unit_s
-        sides = (_asked(units[name], mine) for name in (BASELINE, decoder))
+        sides = (_repeated(units[name], repeats) for name in (BASELINE, decoder))
         before, after = map(times.decode_time_per_token_s, sides)
-        made.append(
+        rows.append(
             Decomposition(
                 decoder=decoder,
-                prompts=len(mine),
-                acceptance_length=sum(a.later_emitted for a in mine) / num_steps,
-                verify=spent_s(mine, "verify") / step_s,
-                draft=spent_s(mine, "draft") / step_s,
-                overhead=spent_s(mine, *OVERHEAD) / step_s,
+                prompts=len(repeats),
+                acceptance_length=sum(a.later_emitted for a in repeats) / num_steps,
+                verify=spent_s(repeats, "verify") / step_s,
+                draft=spent_s(repeats, "draft") / step_s,
+                overhead=spent_s(repeats, *OVERHEAD) / step_s,
                 measured=before / after if before and after else None,
             )
         )
-    return made
+    return rows
 
 
 def spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
@@ -186,7 +188,7 @@ def spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
     return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in phases)
 
 
-def _asked(units: Iterable[times.Unit], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
+def _repeated(units: Iterable[times.Unit], answers: Iterable[PhasedAnswer]) -> list[times.Unit]:
     """Return the timed units that the second pass repeated."""
-    asked = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
-    return [u for u in units if (u.key, u.repeat) in asked]
+    repeats = {("|".join(sorted(answer.prompts)), answer.repeat) for answer in answers}
+    return [u for u in units if (u.key, u.repeat) in repeats]

@@ -9,7 +9,7 @@ from bench.stats.counters import group_by
 
 
 def cut_share(records: Sequence[SampleRecord]) -> float | None:
-    """Return the share of answers that the limit of new tokens cut; None without answers."""
+    """Return the share of answers that the limit of new tokens cut, or None without answers."""
     stops = [record.stop for record in records if record.error is None and record.stop is not None]
     return sum(stop == "length" for stop in stops) / len(stops) if stops else None
 
@@ -30,10 +30,10 @@ def lines(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Iterator[
             "they are timed and counted, and not scored."
         )
         return
-    cut = {name: cut_share(cells[name]) for name in decoders if name in cells}
-    known = {name: share for name, share in cut.items() if share is not None}
-    if any(known.values()):
-        yield f"Cut by --max-new-tokens: {_each(known)} of the answers."
+    shares = {name: cut_share(cells[name]) for name in decoders if name in cells}
+    cut = {name: share for name, share in shares.items() if share is not None}
+    if any(cut.values()):
+        yield f"Cut by --max-new-tokens: {_each(cut)} of the answers."
 
 
 def _each(shares: dict[str, float]) -> str:

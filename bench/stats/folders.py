@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.records.files import SAMPLES, STORED
+from bench.records.files import SAMPLES, SAMPLES_TABLE
 from bench.records.frames import num_samples
 from bench.records.plan import WRONG
 from bench.records.run_folder import lost_plan
@@ -17,9 +17,7 @@ def run_verdict(folder: Path, status: RunStatus | None) -> str:
 
     `status` is None if it cannot be read.
     """
-    if status is None or lost_plan(folder):
-        return DAMAGED
-    if num_records_of(folder) < (status.num_records or 0):
+    if status is None or lost_plan(folder) or count_records(folder) < (status.num_records or 0):
         return DAMAGED
     if status.verdict not in (None, VALID):
         return str(status.verdict)
@@ -42,10 +40,10 @@ def run_folders(parent: Path) -> list[Path]:
     )
 
 
-def num_records_of(folder: Path) -> int:
+def count_records(folder: Path) -> int:
     """Count the records of a run folder, without events and a truncated last line."""
     try:
         with (folder / SAMPLES).open("rb") as file:
             return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
     except OSError:
-        return num_samples(folder / STORED)
+        return num_samples(folder / SAMPLES_TABLE)

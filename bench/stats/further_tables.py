@@ -14,7 +14,7 @@ from bench.records.record import SampleRecord
 from bench.stats import counters, times
 from bench.stats.intervals import Estimate, paired_speedup
 from bench.stats.speedups import Speedups, speedups
-from bench.stats.summary import ALL, decoder_order, family_order, of_family
+from bench.stats.summary import ALL, decoder_order, family_order, select_family
 from bench.stats.times import Unit
 
 Rivals = Mapping[tuple[str, str], Estimate]
@@ -32,13 +32,13 @@ _PROMPT_COLUMNS = (
 
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     """Return all estimators of the noise floor, over all families."""
-    units = times.units_of(records)
+    units = times.units_by_decoder(records)
     return speedups(units[BASELINE], units[SECOND_BASELINE])
 
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Rivals:
     """Estimate the speed-up of each decoder over every other decoder, over all families."""
-    units = times.units_of(records)
+    units = times.units_by_decoder(records)
     return {
         (name, other): paired_speedup(units[other], units[name])
         for name, other in itertools.permutations(decoders, 2)
@@ -55,8 +55,8 @@ def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFram
             "conditional": count.conditional,
             "unconditional": count.unconditional,
         }
-        for decoder, family, chosen in _cells(records, plan)
-        for count in counters.acceptance_by_position(chosen)
+        for decoder, family, answers in _cells(records, plan)
+        for count in counters.acceptance_by_position(answers)
     ]
     return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
 
@@ -65,9 +65,9 @@ def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFra
     """Tabulate later steps by emitted tokens, per decoder over all families."""
     rows = [
         {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / sum(num.values())}
-        for decoder, family, chosen in _cells(records, plan)
+        for decoder, family, answers in _cells(records, plan)
         if family == ALL
-        for num in [counters.step_lengths(chosen)]
+        for num in [counters.step_lengths(answers)]
         for tokens, steps in num.items()
     ]
     return pd.DataFrame(rows, columns=["decoder", "tokens", "steps", "share"])
@@ -79,7 +79,7 @@ def _cells(
     cells = counters.group_by(records)
     for decoder in decoder_order(plan, records):
         for family in [*family_order(r.family for r in cells[decoder]), ALL]:
-            yield decoder, family, of_family(cells[decoder], family)
+            yield decoder, family, select_family(cells[decoder], family)
 
 
 def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
@@ -87,7 +87,7 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
 
     Times are medians over the repeats that both finished; ``ar@aa`` comes after the `decoders`.
     """
-    units = times.units_of(records)
+    units = times.units_by_decoder(records)
     rows: list[Mapping[str, object]] = []
     for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}

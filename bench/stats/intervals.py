@@ -25,7 +25,8 @@ from bench.stats.times import Unit, matched
 
 CONFIDENCE = 0.95
 LEVEL = f"{CONFIDENCE:.0%}".replace("%", " %")
-"""`CONFIDENCE` as printed in tables and figures."""
+TEX_LEVEL = LEVEL.replace(" %", r"\,\%")
+"""`CONFIDENCE` as printed in tables and figures, and in LaTeX."""
 _RESAMPLES = 4999
 MIN_BOOTSTRAP = 8
 """Fewest clusters for a bootstrap: resamples of fewer cannot reach the tails."""
@@ -54,7 +55,7 @@ class Estimate:
 
     @property
     def differs_from_one(self) -> bool:
-        """Whether the interval is known and does not cover 1."""
+        """Tell whether the interval is known and does not cover 1."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     def exceeds(self, floor: Estimate) -> bool:
@@ -127,16 +128,16 @@ def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimat
 
 def mean_of_estimates(estimates: Sequence[Estimate]) -> Estimate:
     """Return the unweighted mean of independent estimates, with a Welch-Satterthwaite interval."""
-    known = [e for e in estimates if e.value is not None]
-    if not known:
+    estimates = [e for e in estimates if e.value is not None]
+    if not estimates:
         return Estimate()
-    count = len(known)
+    count = len(estimates)
     total = Estimate(
-        value=fmean(e.value for e in known if e.value is not None),
-        num=sum(e.num for e in known),
-        clusters=sum(e.clusters for e in known),
+        value=fmean(e.value for e in estimates if e.value is not None),
+        num=sum(e.num for e in estimates),
+        clusters=sum(e.clusters for e in estimates),
     )
-    parts = [((e.error / count) ** 2, e.df) for e in known if e.error is not None and e.df]
+    parts = [((e.error / count) ** 2, e.df) for e in estimates if e.error is not None and e.df]
     return total if len(parts) < count else satterthwaite(total, parts)
 
 
@@ -175,10 +176,10 @@ def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple
         return []
 
     def resampled(indices: Floats, axis: int = -1) -> Floats:
-        drawn = indices.astype(np.intp).reshape(-1, count)
-        rows = np.arange(len(drawn))[:, None]
-        times = np.bincount((drawn + count * rows).ravel(), minlength=count * len(drawn))
-        values = statistic(times.reshape(len(drawn), count) @ sums)
+        resamples = indices.astype(np.intp).reshape(-1, count)
+        rows = np.arange(len(resamples))[:, None]
+        times = np.bincount((resamples + count * rows).ravel(), minlength=count * len(resamples))
+        values = statistic(times.reshape(len(resamples), count) @ sums)
         return values.reshape(-1, *indices.shape[:-1])
 
     quantile = t_ppf((1 + CONFIDENCE) / 2, count - 1)
@@ -227,10 +228,10 @@ def paired_speedup(
     baseline: Iterable[Unit],
     arm: Iterable[Unit],
     time: Callable[[Unit], float | None] = TIME,
-    of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
+    log_ratio: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Estimate:
-    """Return the geometric mean over prompts of baseline time / arm time, with its interval."""
-    return geometric_mean(pair_up(baseline, arm, time, of_prompt))
+    """Return the geometric mean over prompts of baseline time / arm time, see `pair_up`."""
+    return geometric_mean(pair_up(baseline, arm, time, log_ratio))
 
 
 def geometric_mean(pairs: Pairs) -> Estimate:
@@ -242,9 +243,16 @@ def pair_up(
     baseline: Iterable[Unit],
     arm: Iterable[Unit],
     time: Callable[[Unit], float | None] = TIME,
-    of_prompt: Callable[[Repeats], float] = log_ratio_of_medians,
+    log_ratio: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Pairs:
-    """Return the log ratio baseline time / arm time of every prompt (or group) both finished."""
+    """Return the log ratio baseline time / arm time of every prompt (or group) both finished.
+
+    Args:
+        baseline: timed units of the baseline.
+        arm: timed units of the decoder.
+        time: seconds of a unit; a pair without them is left out.
+        log_ratio: one log ratio from the repeats of a prompt.
+    """
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}
     dropped = 0
@@ -256,7 +264,7 @@ def pair_up(
         if base_s and arm_s and base_s > 0 and arm_s > 0:
             pairs.setdefault(unit.key, []).append((base_s, arm_s))
             clusters[unit.key] = unit.cluster
-    logs = tuple(map(of_prompt, pairs.values()))
+    logs = tuple(map(log_ratio, pairs.values()))
     return Pairs(logs=logs, clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
 
 

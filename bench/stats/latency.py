@@ -40,14 +40,14 @@ def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> p
     waits: dict[tuple[str, str], array[float]] = {}
     for record in within_a_machine(timed(records)):
         first = [] if record.ttft_s is None else [record.ttft_s]
-        for what, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
-            waits.setdefault((what, record.decoder), array("d")).extend(more)
+        for wait, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
+            waits.setdefault((wait, record.decoder), array("d")).extend(more)
     shares = np.array(PERCENTILES) / 100
     rows = [
-        {"decoder": decoder, "wait": what, "n": len(some), "percentile": p, "seconds": value}
+        {"decoder": decoder, "wait": wait, "n": len(some), "percentile": p, "seconds": value}
         for decoder in decoders
-        for what in (FIRST, BETWEEN)
-        if (some := waits.get((what, decoder)))
+        for wait in (FIRST, BETWEEN)
+        if (some := waits.get((wait, decoder)))
         for p, value in zip(
             PERCENTILES, np.quantile(some, shares, method="inverted_cdf").tolist(), strict=True
         )

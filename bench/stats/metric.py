@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from bench.stats.cell_data import CellData
-from bench.stats.units import NUMBER, SHARE, Unit
+from bench.stats.units import NUMBER, SHARE, MetricUnit
 from bench.text import UNKNOWN, csv_value, percent
 
 _KEY = "metric"
@@ -83,7 +83,7 @@ class Metric:
     compute: Callable[[CellData], object] | None = None
     end_of: str | None = None
     end: Literal["value", "low", "high"] = "value"
-    unit: Unit = NUMBER
+    unit: MetricUnit = NUMBER
     better: Literal["more", "less", "none"] = "none"
     spec: str = ""
     heading: Heading | None = None
@@ -91,7 +91,7 @@ class Metric:
     gate: Gated | None = None
 
     def text(self, value: float | None, spec: str = "") -> str:
-        """Print a value, a share without its unit; `spec` replaces the metric's format."""
+        """Print a value in the format `spec`, by default the metric's, a share without its unit."""
         if self.unit is SHARE:
             return percent(value, "")
         if value is None or math.isnan(value):
@@ -102,22 +102,21 @@ class Metric:
 def metric(
     formula: str, compute: Callable[[CellData], object] | None, *, section: str = "", **facts: Any
 ) -> Any:
-    """Declare a field of `SummaryRow`; `facts` are further fields of `Metric`."""
-    made = Metric(name="", formula=formula, section=section, compute=compute, **facts)
-    return field(default=None, metadata={_KEY: made})
+    """Declare a field of `SummaryRow`, with further fields of its `Metric` in `facts`."""
+    entry = Metric(name="", formula=formula, section=section, compute=compute, **facts)
+    return field(default=None, metadata={_KEY: entry})
 
 
 def end(of: str, end: Literal["low", "high"]) -> Any:
     """Declare the field with one end of a metric's interval."""
-    words = {"low": "lower", "high": "upper"}
-    formula = f"{words[end]} end of the interval of `{of}`"
-    return metric(formula, None, end_of=of, end=end)
+    word = {"low": "lower", "high": "upper"}[end]
+    return metric(f"{word} end of the interval of `{of}`", None, end_of=of, end=end)
 
 
-def metrics_of(row: type[Any]) -> dict[str, Metric]:
+def declared_metrics(row: type[Any]) -> dict[str, Metric]:
     """Return the metrics that a class like `SummaryRow` declares, by column."""
-    found = {each.name: replace(each.metadata[_KEY], name=each.name) for each in fields(row)}
+    metrics = {each.name: replace(each.metadata[_KEY], name=each.name) for each in fields(row)}
     return {
-        name: replace(each, section=found[each.end_of].section) if each.end_of else each
-        for name, each in found.items()
+        name: replace(each, section=metrics[each.end_of].section) if each.end_of else each
+        for name, each in metrics.items()
     }

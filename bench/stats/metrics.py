@@ -17,8 +17,8 @@ import pandas as pd
 
 from bench.stats import counters, parallel_counters, times
 from bench.stats.cell_data import CellData, acceptance_length
-from bench.stats.intervals import Estimate, paired_speedup
-from bench.stats.metric import Gated, Heading, Metric, Paper, end, metric, metrics_of
+from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
+from bench.stats.metric import Gated, Heading, Metric, Paper, declared_metrics, end, metric
 from bench.stats.quality import scored
 from bench.stats.units import FACTOR, JOULES, MEGABYTES, MILLISECONDS, NATS, PER_SECOND, SHARE
 
@@ -126,7 +126,7 @@ class SummaryRow:
         paper=Paper(
             "Speed-up",
             "speed-up over autoregressive decoding (geometric mean over prompts of paired "
-            "end-to-end time per token, 95\\,\\% t-interval over prompts, this session)",
+            f"end-to-end time per token, {TEX_LEVEL} t-interval over prompts, this session)",
         ),
     )
     speedup_low: float | None = end("speedup", "low")
@@ -192,7 +192,7 @@ class SummaryRow:
     prompts_needed: int | None = metric(
         "number of further prompts that would narrow the interval of `speedup` to ±5 %, if they "
         "varied like the present ones; 0: it is that narrow",
-        lambda data: data.estimators.needed,
+        lambda data: data.estimators.more_prompts,
         section="Intervals",
     )
     speedup_total: float | None = _estimator(
@@ -372,12 +372,12 @@ class SummaryRow:
         return Estimate(value=value, low=low, high=high)
 
     def value(self, column: str) -> float | None:
-        """Return the number in the column of this name; None if it has no number."""
+        """Return the number in the column of this name, or None if it has no number."""
         entry = getattr(self, column, None)
         return entry if isinstance(entry, int | float) else None
 
 
-METRICS: Mapping[str, Metric] = metrics_of(SummaryRow)
+METRICS: Mapping[str, Metric] = declared_metrics(SummaryRow)
 """All metrics by column, in the order of summary.csv."""
 INTERVALS = frozenset(each.end_of for each in METRICS.values() if each.end_of)
 """Metrics that have an interval."""
@@ -397,18 +397,18 @@ _READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRo
 
 def compute(data: CellData, metrics: Mapping[str, Metric] = METRICS) -> dict[str, object]:
     """Compute all metrics of a cell, an estimate's ends as columns of their own."""
-    found = {name: each.compute(data) for name, each in metrics.items() if each.compute}
-    entries = {name: found[each.end_of or name] for name, each in metrics.items()}
+    values = {name: each.compute(data) for name, each in metrics.items() if each.compute}
+    entries = {name: values[each.end_of or name] for name, each in metrics.items()}
     return {
         name: getattr(entry, metrics[name].end) if isinstance(entry, Estimate) else entry
         for name, entry in entries.items()
     }
 
 
-def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
+def summary_rows(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
     """Read the rows of one family, or all rows (None)."""
-    chosen = summary if family is None else summary[summary["family"] == family]
-    columns = [name for name in chosen.columns if name in _READERS]
+    rows = summary if family is None else summary[summary["family"] == family]
+    columns = [name for name in rows.columns if name in _READERS]
     return [
         SummaryRow(
             **{
@@ -417,5 +417,5 @@ def rows_of(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:
                 if not pd.isna(value)
             }
         )
-        for values in chosen[columns].itertuples(index=False, name=None)
+        for values in rows[columns].itertuples(index=False, name=None)
     ]

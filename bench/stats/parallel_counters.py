@@ -25,11 +25,11 @@ LOOP_EXCESS = 0.1
 """Excess over the baseline's share above which answers count as loops."""
 AUP_STEEPNESS = 3.0
 AUP_LARGEST_DROP = 5.0
-AUP_FEWEST = 2
+AUP_MIN_POINTS = 2
 
 
-def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:
-    """Return cold, accepted and rejected rounds / later steps; None if there are no drafts at all.
+def round_shares(steps: Iterable[StepColumns]) -> dict[str, float | None]:
+    """Return cold, accepted and rejected rounds / later steps, None without any drafts.
 
     A cold round verified no drafts. An accepted round accepted as many as the depth, a rejected one
     fewer; drafts cut off by EOS or the budget are not accepted, as in `Tally.acceptance_rate`.
@@ -47,7 +47,7 @@ def rounds_of(steps: Iterable[StepColumns]) -> dict[str, float | None]:
     }
 
 
-def of_compared(steps: Iterable[StepColumns], part: str, whole: str) -> float | None:
+def compared_ratio(steps: Iterable[StepColumns], part: str, whole: str) -> float | None:
     """Return the sum of column `part` / the sum of column `whole`, over answers with comparisons.
 
     ``overlap`` / ``tested`` is the mean over tested drafts of min(target, draft), summed over the
@@ -107,11 +107,11 @@ def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:
     return ratio(repeated, seen)
 
 
-def loops(mine: float | None, baseline: float | None) -> bool | None:
+def loops(share: float | None, baseline: float | None) -> bool | None:
     """Tell whether a share is a loop: above `LOOP_SHARE`, or `LOOP_EXCESS` above the baseline."""
-    if mine is None:
+    if share is None:
         return None
-    return mine > LOOP_SHARE or (baseline is not None and mine > baseline + LOOP_EXCESS)
+    return share > LOOP_SHARE or (baseline is not None and share > baseline + LOOP_EXCESS)
 
 
 def per_token(
@@ -137,17 +137,17 @@ def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) 
     """
     reference = {r.prompt: r for r in _answers(baseline)}
     sums: dict[str, list[Sequence[float]]] = {}
-    answers = list(_answers(records))
+    answers = _answers(records)
     clusters = cluster_names(answers)
-    for mine in answers:
-        sides = [(r.nll, len(r.tokens or ())) for r in (mine, reference.get(mine.prompt)) if r]
+    for answer in answers:
+        sides = [(r.nll, len(r.tokens or ())) for r in (answer, reference.get(answer.prompt)) if r]
         row = [x for nll, num in sides if nll is not None for x in (nll * num, num)]
         if len(row) == 4:
-            sums.setdefault(clusters[mine.conversation], []).append(row)
+            sums.setdefault(clusters[answer.conversation], []).append(row)
 
     def difference(rows: Sequence[Sequence[float]]) -> float:
-        ours, num, theirs, other_num = map(sum, zip(*rows, strict=True))
-        return ours / num - theirs / other_num
+        nll, num, other_nll, other_num = map(sum, zip(*rows, strict=True))
+        return nll / num - other_nll / other_num
 
     return jackknife(sums, difference)
 
@@ -163,7 +163,7 @@ class Area:
 def accuracy_under_parallelism(
     points: Iterable[tuple[float, float]], best: float, baseline: float
 ) -> Area | None:
-    """Return AUP of a method's curve of accuracy over tokens per forward; None below two points.
+    """Return AUP of a method's curve of accuracy over tokens per forward, None below two points.
 
     d3LLM, arXiv 2601.07568: with points (rho, y) sorted by rho and
     W(y) = min(exp(-3 (1 - y / best)), 1),
@@ -180,7 +180,7 @@ def accuracy_under_parallelism(
     """
     ordered = sorted(points)
     curve = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
-    if len(curve) < AUP_FEWEST or best <= 0:
+    if len(curve) < AUP_MIN_POINTS or best <= 0:
         return None
 
     def weighed(y: float) -> float:
@@ -202,4 +202,4 @@ def curves(cells: Iterable[str]) -> dict[str, list[str]]:
     for cell in cells:
         numbered = re.fullmatch(r"(.*\D)\d+", cell)
         stems.setdefault(f"{numbered[1]}…" if numbered else cell, []).append(cell)
-    return {stem if len(own) > 1 else own[0]: own for stem, own in stems.items()}
+    return {stem if len(names) > 1 else names[0]: names for stem, names in stems.items()}

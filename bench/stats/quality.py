@@ -42,7 +42,7 @@ class Quality:
 
     @property
     def tells(self) -> bool:
-        """Whether the (baseline's) quality is above its floor, so that a loss would be visible."""
+        """Tell whether the (baseline's) quality is so far above 0 that a loss would be visible."""
         value = self.estimate.value
         return value is not None and value >= max(FLOOR, 2 * (self.estimate.error or 0.0))
 
@@ -78,8 +78,8 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
     from specbench_tasks.scorers import PRIMARY, corpus_bleu
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
-        asked = [*answers, *(r for r in failed if r.prompt in gold)]
-        groups = group_by(asked, lambda record: clusters[record.conversation]).items()
+        scorable = [*answers, *(r for r in failed if r.prompt in gold)]
+        groups = group_by(scorable, lambda record: clusters[record.conversation]).items()
         items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
         return Quality(_clipped(_at_an_end(jackknife(items, corpus_bleu))), "corpus BLEU")
     primary = PRIMARY.get(family)
@@ -87,20 +87,21 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
     rows = [(r.scores[metric], r) for r in answers if r.scores and metric in r.scores]
     rows += [(0.0, r) for r in failed]
     name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
-    found = cluster_mean([value for value, _ in rows], [clusters[r.conversation] for _, r in rows])
-    return Quality(_clipped(_at_an_end(found)), name)
+    names = [clusters[r.conversation] for _, r in rows]
+    estimate = cluster_mean([value for value, _ in rows], names)
+    return Quality(_clipped(_at_an_end(estimate)), name)
 
 
-def _at_an_end(found: Estimate) -> Estimate:
+def _at_an_end(estimate: Estimate) -> Estimate:
     """Return an interval of scores that are all 0 or all 1, whose spread tells nothing.
 
     It ends where Clopper and Pearson's does for as many right or wrong conversations.
     """
-    if found.error != 0.0 or found.df is None or found.value not in (0.0, 1.0):
-        return found
-    reach = 1 - ((1 - CONFIDENCE) / 2) ** (1 / found.clusters)
-    error = reach / t_ppf((1 + CONFIDENCE) / 2, found.df)
-    return replace(found, low=found.value - reach, high=found.value + reach, error=error)
+    if estimate.error != 0.0 or estimate.df is None or estimate.value not in (0.0, 1.0):
+        return estimate
+    reach = 1 - ((1 - CONFIDENCE) / 2) ** (1 / estimate.clusters)
+    error = reach / t_ppf((1 + CONFIDENCE) / 2, estimate.df)
+    return replace(estimate, low=estimate.value - reach, high=estimate.value + reach, error=error)
 
 
 def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quality:
@@ -109,11 +110,11 @@ def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quali
     The mean is unknown if fewer than `num_families` were scored. `num_families` counts families in
     which any decoder was scored: otherwise a decoder would gain by failing in a hard family.
     """
-    known = [q.estimate for q in families if q.estimate.value is not None]
-    if len(known) < num_families:
+    estimates = [q.estimate for q in families if q.estimate.value is not None]
+    if len(estimates) < num_families:
         return Quality(Estimate(), None)
-    name = f"mean of {len(known)} families" if len(known) != 1 else "1 family"
-    return Quality(_clipped(mean_of_estimates(known)), name if known else None)
+    name = f"mean of {len(estimates)} families" if len(estimates) != 1 else "1 family"
+    return Quality(_clipped(mean_of_estimates(estimates)), name if estimates else None)
 
 
 def _clipped(estimate: Estimate) -> Estimate:

@@ -57,7 +57,7 @@ class RunSnapshot(Run):
 
     @property
     def code(self) -> str | None:
-        """Return the commit of the decoders' repository, else of the benchmark; None: unknown."""
+        """Return the commit of the decoders' repository, else of the benchmark."""
         return _named(self.env.repository or self.env.git, self.status.revision)
 
     @property
@@ -65,10 +65,10 @@ class RunSnapshot(Run):
         """Return the benchmark's commit, if the decoders come from another repository."""
         return None if self.env.repository is None else _named(self.env.git)
 
-    def code_of(self, cell: str) -> str | None:
+    def cell_code(self, cell: str) -> str | None:
         """Return the shortened hash of a decoder's own source files."""
-        found = next((planned.code for planned in self.planned if planned.cell == cell), None)
-        return found and found[:_SHORT]
+        code = next((planned.code for planned in self.planned if planned.cell == cell), None)
+        return code and code[:_SHORT]
 
     @property
     def dtype(self) -> str:
@@ -115,6 +115,6 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
         BenchError: the run does not exist (exit 2), or a file is damaged (exit 4).
     """
     run = load_run(find_run(name, parent))
-    judged = judge(run)
+    status = judge(run)
     gold = gold_answers(run.path, run.plan)
-    return RunSnapshot(**vars(run), verdict=str(judged.verdict), reasons=judged.reasons, gold=gold)
+    return RunSnapshot(**vars(run), verdict=str(status.verdict), reasons=status.reasons, gold=gold)

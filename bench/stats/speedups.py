@@ -45,40 +45,46 @@ _COLUMNS = 4
 class Speedups:
     """All estimators of one decoder's speed-up in one family.
 
-    `geometric` has a t-interval, the others have a bootstrap interval. `needed` is the number of
-    additional prompts that would narrow the headline's interval to +-5 %
-    if they scattered like the measured ones; 0 if it is narrow enough.
+    `geometric` has a t-interval, the others have a bootstrap interval. `more_prompts` is the number
+    of additional prompts that would narrow the headline's interval to +-5 % if they scattered like
+    the measured ones; 0 if it is narrow enough.
     """
 
     geometric: Estimate
     totals: Estimate = _UNKNOWN
     specbench: Estimate = _UNKNOWN
-    needed: int | None = None
+    more_prompts: int | None = None
 
 
 def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
     """Compute all estimators, end to end, from the answers that both sides finished."""
-    base, mine = list(baseline), list(arm)
-    geometric = geometric_mean(pairs := pair_up(base, mine))
+    baseline, arm = list(baseline), list(arm)
+    geometric = geometric_mean(pairs := pair_up(baseline, arm))
     clusters = sorted(set(pairs.clusters))
     if not clusters:
         return Speedups(geometric=geometric)
-    answers = [pair for pair in matched(base, mine) if all(map(_timed, pair))]
+    answers = [
+        pair for pair in matched(baseline, arm) if all(u.ok and u.time_per_token for u in pair)
+    ]
     row_of = {name: row for row, name in enumerate(clusters)}
     sums = np.zeros((len(clusters), _COLUMNS))
     for other, unit in answers:
         times = (other.seconds or 0, other.tokens, unit.seconds or 0, unit.tokens)
         sums[row_of[unit.cluster]] += times
-    sums = np.concatenate([sums, _question_rates(base, mine, answers, clusters)], axis=1)
-    bare = replace(geometric, low=None, high=None, error=None, df=None)
-    values = _statistics(sums.sum(0, keepdims=True))[:, 0]
-    made = [replace(bare, value=_known(float(value))) for value in values]
-    spread = geometric.low is not None
-    for i, (low, high) in enumerate(bootstrap(sums, _statistics) if spread else ()):
-        made[i] = replace(made[i], low=_known(low), high=_known(high))
-    return Speedups(
-        geometric=geometric, totals=made[0], specbench=made[1], needed=more_prompts(geometric)
+    sums = np.concatenate([sums, _question_rates(baseline, arm, answers, clusters)], axis=1)
+    values = _statistics(sums.sum(0, keepdims=True))[:, 0].tolist()
+    ends = bootstrap(sums, _statistics) if geometric.low is not None else []
+
+    def estimate(*numbers: float) -> Estimate:
+        value, low, high = (None if math.isnan(number) else number for number in numbers)
+        return replace(geometric, value=value, low=low, high=high, error=None, df=None)
+
+    totals, specbench = (
+        estimate(value, *interval)
+        for value, interval in zip(values, ends or [(math.nan, math.nan)] * 2, strict=True)
     )
+    more = more_prompts(geometric)
+    return Speedups(geometric=geometric, totals=totals, specbench=specbench, more_prompts=more)
 
 
 def more_prompts(estimate: Estimate) -> int | None:
@@ -98,13 +104,9 @@ def more_prompts(estimate: Estimate) -> int | None:
     return math.ceil(more * estimate.num / estimate.clusters)
 
 
-def _timed(unit: Unit) -> bool:
-    return unit.ok and bool(unit.time_per_token)
-
-
 def _question_rates(
-    base: Sequence[Unit],
-    mine: Sequence[Unit],
+    baseline: Sequence[Unit],
+    arm: Sequence[Unit],
     answers: Sequence[tuple[Unit, Unit]],
     clusters: Sequence[str],
 ) -> Floats:
@@ -114,16 +116,16 @@ def _question_rates(
     either side, both rates are 0, which excludes the question from that repeat.
     """
     turns: defaultdict[str, set[str]] = defaultdict(set)
-    for unit in (*base, *mine):
+    for unit in (*baseline, *arm):
         turns[unit.cluster].add(unit.key)
-    asked: defaultdict[tuple[str, int], list[tuple[Unit, Unit]]] = defaultdict(list)
+    questions: defaultdict[tuple[str, int], list[tuple[Unit, Unit]]] = defaultdict(list)
     for other, unit in answers:
-        asked[unit.cluster, unit.repeat].append((other, unit))
-    repeats = sorted({repeat for _, repeat in asked})
+        questions[unit.cluster, unit.repeat].append((other, unit))
+    repeats = sorted({repeat for _, repeat in questions})
     rates = np.zeros((len(clusters), 2 * len(repeats)))
     for row, cluster in enumerate(clusters):
         for column, repeat in enumerate(repeats):
-            pairs = asked[cluster, repeat]
+            pairs = questions[cluster, repeat]
             if len(pairs) < len(turns[cluster]):
                 continue
             counted = sum(o.tokens if o.recounted is None else o.recounted for o, _ in pairs)
@@ -139,13 +141,9 @@ def _seconds(units: Iterable[Unit]) -> float:
 def _statistics(sums: Floats) -> Floats:
     """Return ratio of totals and specbench_compat ``[2, B]`` from sums ``[B, K]``."""
     totals = sums[:, 0] / sums[:, 1] / (sums[:, 2] / sums[:, 3])
-    mine, base = sums[:, _COLUMNS::2], sums[:, _COLUMNS + 1 :: 2]
+    arm, base = sums[:, _COLUMNS::2], sums[:, _COLUMNS + 1 :: 2]
     there = base > 0
-    ratios = np.where(there, mine / np.where(there, base, 1), 0).sum(1)
+    ratios = np.where(there, arm / np.where(there, base, 1), 0).sum(1)
     repeats = there.sum(1)
     compat = np.where(repeats > 0, ratios / np.maximum(repeats, 1), np.nan)
     return np.stack([totals, compat])
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -24,13 +24,14 @@ ALL = "all"
 
 
 def decoder_order(
-    plan: Plan, records: Iterable[SampleRecord], found: Mapping[str, str] = MappingProxyType({})
+    plan: Plan, records: Iterable[SampleRecord], outcomes: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Order the measured decoders by guarantee, or by what was `found`; the baseline is first.
+    """Order the measured decoders by guarantee, with the baseline first.
 
-    Decoders with the same guarantee keep the plan's order. The baseline's second arm is left out.
+    `outcomes` replaces guarantees, as in `RunStatus.found`. Decoders with the same guarantee keep
+    the plan's order. The baseline's second arm is left out.
     """
-    claims = plan.guarantees(found)
+    claims = plan.guarantees(outcomes)
     measured = dict.fromkeys(record.decoder for record in records)
     names = dict.fromkeys([*claims, *measured])
     cells = [name for name in names if name in measured and name != SECOND_BASELINE]
@@ -47,34 +48,39 @@ def summarise(
     records: Sequence[SampleRecord],
     plan: Plan,
     gold: Gold | None = None,
-    found: Mapping[str, str] = MappingProxyType({}),
+    outcomes: Mapping[str, str] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """Make a frame of `SummaryRow`s: one per decoder and family, then the decoder's row `all`.
 
     Counters and times are pooled over prompts and repeats (sum / sum); speed-ups are geometric
-    means of paired ratios. An unfinished run gives the rows of its finished blocks. `gold` is used
-    for corpus BLEU. Quality in `all` covers the same families for every decoder, or is unknown.
-    `found` replaces guarantees, see `RunStatus.found`.
+    means of paired ratios. An unfinished run gives the rows of its finished blocks. Quality in
+    `all` covers the same families for every decoder, or is unknown.
+
+    Args:
+        records: answers of all passes.
+        plan: the run's plan.
+        gold: gold answers, for corpus BLEU.
+        outcomes: replacements of guarantees, see `RunStatus.found`.
     """
     cells = counters.group_by(records)
     comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}
-    decoders = decoder_order(plan, records, found)
-    promises = plan.guarantees(found)
+    decoders = decoder_order(plan, records, outcomes)
+    promises = plan.guarantees(outcomes)
     checked = {cell.cell: cell.checked for cell in plan.cells}
     qualities = {
         decoder: {
-            family: family_quality(family, of_family(cells[decoder], family), gold or {})
+            family: family_quality(family, select_family(cells[decoder], family), gold or {})
             for family in family_order(r.family for r in cells[decoder])
         }
         for decoder in decoders
     }
-    known = [(f, q.estimate.value) for of in qualities.values() for f, q in of.items()]
-    num_families = len({family for family, value in known if value is not None})
+    scores = [(f, q.estimate.value) for of in qualities.values() for f, q in of.items()]
+    num_families = len({family for family, value in scores if value is not None})
     of_ar = qualities.get(BASELINE, {})
     tells = {family: q.tells for family, q in of_ar.items() if q.metric is not None}
     num_telling = sum(tells.values())
     tells |= {ALL: num_telling > 0} if tells else {}
-    units = times.units_of(records)
+    units = times.units_by_decoder(records)
     baseline = cells.get(BASELINE, [])
     rows: list[dict[str, object]] = []
     for decoder in decoders:
@@ -82,16 +88,16 @@ def summarise(
         telling = [q for f, q in qualities[decoder].items() if tells.get(f)]
         of_telling = overall_quality(telling, num_telling).estimate
         for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
-            base, mine, again = (
+            base, arm, again = (
                 [unit for unit in units[cell] if family in (ALL, unit.family)]
                 for cell in (BASELINE, decoder, SECOND_BASELINE)
             )
             data = CellData(
                 decoder=decoder,
                 family=family,
-                records=of_family(cells[decoder], family),
-                baseline=of_family(baseline, family),
-                units=mine,
+                records=select_family(cells[decoder], family),
+                baseline=select_family(baseline, family),
+                units=arm,
                 baseline_units=base,
                 second_units=again,
                 quality=quality,
@@ -105,6 +111,6 @@ def summarise(
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def of_family(records: Sequence[SampleRecord], family: str) -> list[SampleRecord]:
+def select_family(records: Sequence[SampleRecord], family: str) -> list[SampleRecord]:
     """Return the records of a family, or all."""
     return [r for r in records if family in (ALL, r.family)]

@@ -66,24 +66,24 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
             units.append(answer_unit(record))
             named.append((record.conversation, record.prompt_hash))
     for group in groups.values():
-        asked = "|".join(sorted(record.prompt_hash for record in group))
-        named.append((_group_key(group), asked.strip("|")))
-    units.extend(_group_unit(group) for group in groups.values())
+        units.append(_group_unit(group))
+        hashes = "|".join(sorted(record.prompt_hash for record in group))
+        named.append((units[-1].key, hashes.strip("|")))
     clusters = joined(named)
     units = [replace(unit, cluster=clusters[unit.cluster]) for unit in units]
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
 
 
-def units_of(records: Iterable[SampleRecord]) -> Mapping[str, list[Unit]]:
-    """Return the timed units of every decoder; empty for a decoder without records."""
-    units = {decoder: timed_units(mine) for decoder, mine in group_by(records).items()}
+def units_by_decoder(records: Iterable[SampleRecord]) -> Mapping[str, list[Unit]]:
+    """Return the timed units of every decoder, none for a decoder without records."""
+    units = {decoder: timed_units(answers) for decoder, answers in group_by(records).items()}
     return defaultdict(list, units)
 
 
 def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     """Return the records, or none if they come from several machines."""
-    chosen = list(records)
-    return [] if len({record.machine for record in chosen}) > 1 else chosen
+    records = list(records)
+    return [] if len({record.machine for record in records}) > 1 else records
 
 
 def answer_unit(record: SampleRecord) -> Unit:
@@ -104,12 +104,8 @@ def answer_unit(record: SampleRecord) -> Unit:
     )
 
 
-def _group_key(group: Sequence[SampleRecord]) -> str:
-    return "|".join(sorted(record.prompt for record in group))
-
-
 def _group_unit(group: Sequence[SampleRecord]) -> Unit:
-    key = _group_key(group)
+    key = "|".join(sorted(record.prompt for record in group))
     families = {record.family for record in group}
     tokens = Tally.pool(group).emitted
     return Unit(
@@ -125,12 +121,12 @@ def _group_unit(group: Sequence[SampleRecord]) -> Unit:
 
 def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
     """Pair (baseline, arm) units by key and repeat, failed units included."""
-    theirs = {(unit.key, unit.repeat): unit for unit in baseline}
-    pairs = [(theirs.get((unit.key, unit.repeat)), unit) for unit in arm]
+    reference = {(unit.key, unit.repeat): unit for unit in baseline}
+    pairs = [(reference.get((unit.key, unit.repeat)), unit) for unit in arm]
     return [(other, unit) for other, unit in pairs if other is not None]
 
 
-def in_units_of(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
+def relative_units(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
     """Return the arm's units with times in units of the baseline's time per token of that answer.
 
     Units whose baseline failed or is missing are left out.

@@ -65,16 +65,21 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
 def pooled(
     cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
 ) -> tuple[Difference, ...] | None:
-    """Pool the differences of several runs; None if a run was not checked.
+    """Pool the differences of several runs, or return None if a run was not checked.
 
-    A run stores the number of its wrong answers, but not which they are. If `parts` (the records
-    used of each run) cover only some unequal answers, up to that many of them count as wrong.
+    A run stores the number of its wrong answers, but not which they are. If `parts` cover only some
+    unequal answers, up to that many of them count as wrong.
+
+    Args:
+        cells: the cells of all runs.
+        statuses: the status of each run.
+        parts: the records used of each run.
     """
     if any(status.differences is None for status in statuses):
         return None
     compared = [{each.cell: each for each in compare_with_baseline(cells, part)} for part in parts]
-    stored = [{d.cell: d for d in status.differences or ()} for status in statuses]
-    found = []
+    by_run = [{d.cell: d for d in status.differences or ()} for status in statuses]
+    totals = []
     for cell in compared[0]:
         of_runs = [by_cell[cell] for by_cell in compared]
         whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
@@ -83,7 +88,7 @@ def pooled(
         gaps: tuple[int | float, ...] = ()
         farthest: list[int | float] = []
         num: int | None = 0
-        for of_run, each in zip(stored, of_runs, strict=True):
+        for of_run, each in zip(by_run, of_runs, strict=True):
             difference = of_run.get(cell)
             if not each.unequal or difference is None:
                 continue
@@ -93,7 +98,7 @@ def pooled(
                 num = None
             else:
                 num += min(difference.num_wrong, len(each.unequal))
-        of_all = whole.difference(num, gaps)
-        found.append(replace(of_all, places_off=max(farthest, default=None)))
+        total = whole.difference(num, gaps)
+        totals.append(replace(total, places_off=max(farthest, default=None)))
     failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
-    return tuple(with_checks(found, failed))
+    return tuple(with_checks(totals, failed))

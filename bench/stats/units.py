@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit, with the format of printed numbers and the factor before it."""
+class MetricUnit:
+    """A metric's unit, with the format of printed numbers and the factor before it."""
 
     name: str = ""
     spec: str = ".2f"
@@ -15,15 +15,15 @@ class Unit:
     is_time: bool = False
 
 
-NUMBER = Unit()
-SHARE = Unit("share", ".1f", 100)
+NUMBER = MetricUnit()
+SHARE = MetricUnit("share", ".1f", 100)
 """A fraction from 0 to 1, printed in per cent."""
-FACTOR = Unit("x", is_time=True)
+FACTOR = MetricUnit("x", is_time=True)
 """A ratio of times, printed with its interval."""
-MILLISECONDS = Unit("s", ".2f", 1e3, is_time=True)
+MILLISECONDS = MetricUnit("s", ".2f", 1e3, is_time=True)
 """Seconds, printed in milliseconds."""
-PER_SECOND = Unit("1/s", ",.0f", is_time=True)
-MEGABYTES = Unit("bytes", ",.1f", 1e-6)
+PER_SECOND = MetricUnit("1/s", ",.0f", is_time=True)
+MEGABYTES = MetricUnit("bytes", ",.1f", 1e-6)
 """Bytes, printed in megabytes."""
-NATS = Unit("nats")
-JOULES = Unit("J")
+NATS = MetricUnit("nats")
+JOULES = MetricUnit("J")

@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 from bench.errors import Exit
-from bench.records.files import SAMPLES, STORED
+from bench.records.files import SAMPLES, SAMPLES_TABLE
 from bench.records.phases import read_phases
 from bench.records.plan import (
     BASELINE,
@@ -53,7 +53,7 @@ from bench.text import counted, factor, percent
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
 _MIN_DRIFT_PROMPTS = 3
-_MOST_FAILING = 3
+_MAX_FAILING = 3
 """Most failed decoders with one warning each; more share one warning."""
 _UNVERIFIED = {
     False: "not verified, as it leaves ar's tokens more often than rounding does",
@@ -137,7 +137,7 @@ def judge(run: Run) -> RunStatus:
         ),
         num_errors=len(errors),
         num_blocks=len(attempts),
-        num_loaded_blocks=_num_loaded(cores),
+        num_loaded_blocks=sum(used > MAX_OTHER_CORES for used in cores),
         max_other_cores=max(cores, default=None),
         drift=drift,
         num_graphs=sum(line["graphs"] for line in compiled) if compiled else None,
@@ -236,7 +236,7 @@ def _floor_line(difference: Difference, floor: Floor) -> str:
 def _damage(run: Run) -> tuple[str, ...]:
     """Report missing records: run.json counts more, or calls the run complete."""
     planned, have, missing = run.status.num_records, len(run.records), _missing(run)
-    file = STORED if is_stored(run.path) else SAMPLES
+    file = SAMPLES_TABLE if is_stored(run.path) else SAMPLES
     if planned is not None and have < planned:
         lost = f"{file} holds {have:,} of the {planned:,} records that run.json counts"
     elif run.status.complete and missing:
@@ -256,7 +256,7 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 
 def _advice(run: Run) -> str:
-    """Say how to resume; empty for a side of `bench ab` or a stored run (not resumable)."""
+    """Say how to resume, unless it is a side of `bench ab` or a stored run (not resumable)."""
     if run.status.ab or is_stored(run.path):
         return ""
     return f"; {_RESUME.format(run.path.resolve().name)}"
@@ -267,12 +267,12 @@ def from_here(line: str, run_dir: Path) -> str:
 
     In files, which may be read anywhere, the command has only the run's name.
     """
-    found = f"`bench resume {shlex.quote(str(run_dir))}` measures the rest"
-    return line.replace(_RESUME.format(run_dir.resolve().name), found)
+    command = f"`bench resume {shlex.quote(str(run_dir))}` measures the rest"
+    return line.replace(_RESUME.format(run_dir.resolve().name), command)
 
 
 def _missing(run: Run) -> str:
-    """Name the planned measurements without records; empty if none is missing."""
+    """Name the planned measurements without records."""
     blocks = run.plan.blocks
     done = len({record.block for record in run.records if record.kind == "timing"})
     cells = [planned for planned in run.plan.cells if planned.cell != SECOND_BASELINE]
@@ -294,8 +294,8 @@ def _broken(run: Run) -> tuple[str, ...]:
     lossy = {cell.cell for cell in run.plan.cells if not cell.lossless}
     for record in run.records:
         verified = record.decoder not in lossy
-        for what in broken_invariants(record, max_new_tokens, verified=verified):
-            broken.setdefault(record.decoder, []).append(f"{what} (prompt {record.prompt})")
+        for fault in broken_invariants(record, max_new_tokens, verified=verified):
+            broken.setdefault(record.decoder, []).append(f"{fault} (prompt {record.prompt})")
     if broken or run.status.verdict != INVALID:
         return tuple(
             f"{cell}: {counted(len(each), 'broken invariant')}, e.g. {each[0]}"
@@ -306,22 +306,22 @@ def _broken(run: Run) -> tuple[str, ...]:
 
 def _unanswered(run: Run, cells: Iterable[str]) -> tuple[str, ...]:
     """Report the cells that failed on all prompts of a complete run."""
-    asked: defaultdict[str, list[SampleRecord]] = defaultdict(list)
+    answers: defaultdict[str, list[SampleRecord]] = defaultdict(list)
     for record in run.records if run.status.complete else ():
         if record.kind == "timing":
-            asked[record.decoder].append(record)
+            answers[record.decoder].append(record)
     return tuple(
-        f"{cell} answered none of its prompts, e.g. {asked[cell][0].prompt}: "
-        f"{asked[cell][0].failure}"
+        f"{cell} answered none of its prompts, e.g. {answers[cell][0].prompt}: "
+        f"{answers[cell][0].failure}"
         for cell in cells
-        if asked[cell] and all(record.error is not None for record in asked[cell])
+        if answers[cell] and all(record.error is not None for record in answers[cell])
     )
 
 
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
-    if len(cells) > _MOST_FAILING:
+    if len(cells) > _MAX_FAILING:
         each = ", ".join(f"{cell} on {num}" for cell, num in cells.most_common())
         example = errors[0]
         return [
@@ -335,15 +335,11 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _num_loaded(cores: Iterable[float]) -> int:
-    return sum(used > MAX_OTHER_CORES for used in cores)
-
-
 def _noise_warnings(
     loads: Sequence[Mapping[str, Any]], cores: Sequence[float], drift: float | None
 ) -> list[str]:
     warnings = []
-    if num_loaded := _num_loaded(cores):
+    if num_loaded := sum(used > MAX_OTHER_CORES for used in cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
             f"{len(loads)} blocks (up to {max(cores):.1f}): times are noisy"
@@ -372,12 +368,12 @@ def _slower(drift: float | None) -> str:
     return f"the baseline took {percent(abs(drift))} {how_much} time per token at the end"
 
 
-def _unsteady(what: str, floor: Estimate) -> list[str]:
+def _unsteady(subject: str, floor: Estimate) -> list[str]:
     """Warn if the baseline's second arm was clearly faster or slower than its first."""
     if floor.value is None or not floor.differs_from_one or abs(floor.value - 1) <= _MAX_DRIFT:
         return []
     ends = f"[{factor(floor.low, '')}, {factor(floor.high, '')}]"
-    return [f"{what} is not steady: ar against itself gave {factor(floor.value)} {ends}"]
+    return [f"{subject} is not steady: ar against itself gave {factor(floor.value)} {ends}"]
 
 
 def _claim_warnings(cells: Iterable[Cell]) -> list[str]:
@@ -397,7 +393,7 @@ def _claim_warnings(cells: Iterable[Cell]) -> list[str]:
 def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
     """Warn about a nondeterministic device: the baseline's two arms gave different tokens."""
     answers = baseline_answers(records, by_repeat=True)
-    unequal = sum(len(given) > 1 for given in answers)
+    unequal = sum(len(each) > 1 for each in answers)
     if not unequal:
         return []
     return [f"ar and ar@aa gave different tokens for {unequal} of {len(answers)} answers"]

@@ -23,7 +23,7 @@ from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats.counters import group_by
 from bench.stats.intervals import Estimate, paired_speedup
-from bench.stats.times import Unit, timed_units, units_of
+from bench.stats.times import Unit, timed_units, units_by_decoder
 
 _MIN_BLOCKS = 9
 """Fewest blocks for a worker's drift: three in each third."""
@@ -52,12 +52,12 @@ class Part:
 
 
 def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each worker; empty if the run's own process measured everything."""
+    """Return a part for each worker, none if the run's own process measured everything."""
     return _parts(records, decoders, "worker")
 
 
 def machines(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each machine of a merged run; empty if there is only one."""
+    """Return a part for each machine of a merged run, none if there is only one."""
     parts = _parts(records, decoders, "machine")
     return parts if len(parts) > 1 else []
 
@@ -67,17 +67,17 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
     grouped = group_by((r for r in records if r.kind == "timing" and of(r)), of)
     drifting = drifts(grouped)
     parts = []
-    for name, mine in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
-        units = units_of(mine)
-        found = {cell: paired_speedup(units[BASELINE], units[cell]) for cell in decoders}
+    for name, group in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
+        units = units_by_decoder(group)
+        ratios = {cell: paired_speedup(units[BASELINE], units[cell]) for cell in decoders}
         parts.append(
             Part(
                 name=name,
-                node=mine[0].node,
-                num_blocks=len({record.block for record in mine}),
+                node=group[0].node,
+                num_blocks=len({record.block for record in group}),
                 floor=paired_speedup(units[BASELINE], units[SECOND_BASELINE]),
-                speedups={cell: each for cell, each in found.items() if cell != BASELINE},
-                drift=drifting.get(name, trend(mine)),
+                speedups={cell: each for cell, each in ratios.items() if cell != BASELINE},
+                drift=drifting.get(name, trend(group)),
             )
         )
     return parts
@@ -85,7 +85,7 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
 
 def noise_floor(records: Iterable[SampleRecord]) -> Estimate:
     """Estimate the A/A noise floor: the "speed-up" of the baseline's second arm over the first."""
-    units = units_of(r for r in records if r.decoder in (BASELINE, SECOND_BASELINE))
+    units = units_by_decoder(r for r in records if r.decoder in (BASELINE, SECOND_BASELINE))
     return paired_speedup(units[BASELINE], units[SECOND_BASELINE])
 
 

@@ -44,11 +44,11 @@ class DistributionTest:
 
 
 def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
-    """Return one finding per test; all tests share one significance level."""
+    """Judge each test, all at one joint significance level."""
     fits = [test.draws.fits for test in tests]
     flat = [fit.p_value for each in fits for fit in each]
     adjusted = iter(holm(flat))
-    made = []
+    results = []
     for test, each in zip(tests, fits, strict=True):
         whole = each[-1]
         distance = detectable_distance(whole.dof, whole.num_draws, FALSE_ALARM / len(flat))
@@ -71,8 +71,8 @@ def findings(tests: Sequence[DistributionTest]) -> list[Finding]:
             "power": POWER,
         }
         check, power = f"distribution {test.where}", f"a distance of {distance:.3f}"
-        made.append(Finding(check, outcome, words, data, power))
-    return made
+        results.append(Finding(check, outcome, words, data, power))
+    return results
 
 
 def unsure_contexts(
@@ -83,8 +83,8 @@ def unsure_contexts(
 ) -> list[Context]:
     """Find the `NUM_CONTEXTS` contexts, of different prompts, where the target is least certain.
 
-    Every context is a position in one of the baseline's `answers` (by prompt). Return its name and
-    its ids: the prompt, and the answer up to the position.
+    Every context is a position in one of the baseline's `answers` (by prompt). It has a name and
+    ids: the prompt, and the answer up to the position.
     """
     unsure: list[tuple[float, Context]] = []
     for prompt in prompts:

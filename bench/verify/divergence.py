@@ -43,13 +43,11 @@ from decoders.core.sampling import Uniforms, warp
 from decoders.core.types import Sampling
 
 MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
-"""Largest gap of two tied logits, by the model's dtype; row-invariant numerics have no ties."""
+"""Limit of the gap of two tied logits, by the model's dtype; row-invariant numerics have none."""
 BLUNDER = 4
 """Margins from a tie beyond which no rounding explains a difference of sampled float32 answers."""
 _FULL_MARGIN = 2.0
 """Largest logit from which on a margin holds in full."""
-
-
 Answered = tuple[str, tuple[int, ...]]
 """(prompt name, answer's tokens)."""
 
@@ -84,10 +82,14 @@ def differences(
 ) -> list[Difference]:
     """Return the lossless cells whose timed answers differ from the baseline's, with evidence.
 
-    `floor` judges the cells that rounding may excuse; without one, these are not verified. Planned
-    `cells` that failed the contract's checks are among them.
+    Args:
+        setup: the run's models and cells.
+        records: the run's answers.
+        prompts: the run's prompts by name.
+        floor: judges the cells that rounding may excuse; without it, these are not verified.
+        cells: planned cells, of which those that failed the contract's checks are added.
     """
-    found = []
+    result = []
     whole: dict[Answered, Likeliest] = {}
     for each in compare_with_baseline([arm.cell for arm in setup.arms.values()], records):
         if not each.unequal:
@@ -95,8 +97,8 @@ def differences(
         precision = setup.precision(each.cell)
         invariant, greedy = precision == "invariant", setup.sampling.greedy
         parted = [] if invariant else _examined(setup, precision, each.unequal, prompts)
-        judged = {id(divergence): divergence for divergence in parted}.values()
-        within = [d for d in judged if d.by != "length"]
+        distinct = {id(divergence): divergence for divergence in parted}.values()
+        within = [d for d in distinct if d.by != "length"]
         places = [d.places for d in within]
         num_wrong: int | None = None
         if invariant:
@@ -108,26 +110,24 @@ def differences(
         elif floor is not None:
             for pair in each.pairs if greedy else ():
                 if pair[:2] not in whole:
-                    ids = prompts[pair[0]].ids
-                    read = Likeliest.of(setup.models.target, ids, pair[1], precision)
-                    whole[pair[:2]] = read
+                    target, ids = setup.models.target, prompts[pair[0]].ids
+                    whole[pair[:2]] = Likeliest.of(target, ids, pair[1], precision)
             places += [whole[pair[:2]].places for pair in each.unequal if pair[:2] in whole]
             num_wrong = _beyond_rounding(each, parted, whole, floor)
         difference = each.difference(num_wrong, tuple(d.distance for d in within))
-        farthest = max(places, default=None)
-        found.append(dataclasses.replace(difference, places_off=farthest))
+        result.append(dataclasses.replace(difference, places_off=max(places, default=None)))
     failed = {each.cell: str(each.check_note) for each in cells if each.checked == REFUTED}
-    return with_checks(found, failed)
+    return with_checks(result, failed)
 
 
 def _beyond_rounding(
     each: Compared, parted: Sequence[Divergence], whole: Mapping[Answered, Likeliest], floor: Floor
 ) -> int | None:
-    """Count the answers beyond the run's rounding; None if 0 of them cannot be verified."""
-    most = bound(floor)
+    """Count the answers beyond the run's rounding, or return None if 0 cannot be verified."""
+    limit = bound(floor)
     nowhere = Likeliest(0, 0, 0.0)
     num_wrong = sum(
-        max(divergence.places, whole.get(pair[:2], nowhere).places) > most
+        max(divergence.places, whole.get(pair[:2], nowhere).places) > limit
         for divergence, pair in zip(parted, each.unequal, strict=True)
     )
     if num_wrong:
@@ -144,18 +144,17 @@ def _beyond_rounding(
 def _examined(
     setup: Setup, precision: str, unequal: Sequence[Pair], prompts: Mapping[str, Prompt]
 ) -> list[Divergence]:
-    """Examine each answer at its first difference; examine equal greedy repeats once."""
-    found: dict[Pair, Divergence] = {}
+    """Examine each answer at its first difference, equal greedy repeats once."""
+    divergences: dict[Pair, Divergence] = {}
     parted = []
     for name, answer, expected, repeat in unequal:
         key = (name, answer, expected, 0 if setup.sampling.greedy else repeat)
-        if key not in found:
+        if key not in divergences:
             target, sampling = setup.models.target, setup.repeated(repeat)
-            ids = prompts[name].ids
-            divergence = examine(target, ids, answer, expected, sampling, precision)
+            divergence = examine(target, prompts[name].ids, answer, expected, sampling, precision)
             assert divergence is not None, "these answers differ"
-            found[key] = divergence
-        parted.append(found[key])
+            divergences[key] = divergence
+        parted.append(divergences[key])
     return parted
 
 
@@ -172,7 +171,7 @@ def examine(
     sampling: Sampling,
     precision: str,
 ) -> Divergence | None:
-    """Find where `answer` first differs from the baseline's `expected`; None if they are equal.
+    """Return the first difference of an answer from the baseline's, or None if they are equal.
 
     Both continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`. The target runs
     one forward pass on the prompt and the common beginning, with an empty KV cache.
@@ -184,8 +183,8 @@ def examine(
     if index == min(len(answer), len(expected)):  # they stopped by different rules
         return Divergence(index, "length", math.inf, margin)
     logits = cold_logits(target, (*prompt, *expected[:index]))[0]
-    largest = float(torch.where(logits.isfinite(), logits, 0.0).abs().max())
-    margin *= min(1.0, largest / _FULL_MARGIN)
+    magnitude = float(torch.where(logits.isfinite(), logits, 0.0).abs().max())
+    margin *= min(1.0, magnitude / _FULL_MARGIN)
     unit = float(last_place(logits[None], precision))
     if sampling.greedy:
         gap = float((logits[expected[index]] - logits[answer[index]]).abs())

@@ -34,7 +34,7 @@ ABOVE_FLOOR = 0.001
 
 @dataclass(slots=True, kw_only=True)
 class EqualityCheck:
-    """One decoder's answers compared with the baseline's under one sampling; grows by `add`.
+    """One decoder's answers compared with the baseline's under one sampling.
 
     `equal_tokens` has, for every compared answer, the number of tokens before the first difference.
     `parted` has the first differences, each with its prompt's name. `errors` has the errors of the
@@ -56,7 +56,7 @@ class EqualityCheck:
         outcome: Outcome,
         expected: Sequence[int],
     ) -> None:
-        """Compare one answer; run the target once more at the first difference."""
+        """Compare one answer, running the target once more at the first difference."""
         if not isinstance(outcome, Generation):
             self.errors.append(f"{name}: {error_line(outcome)}")
             return
@@ -101,7 +101,7 @@ class EqualityCheck:
         return [share if num <= seen or not share else None for num, share in pairs]
 
     def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
-        """Judge the comparison; `lossless` is the decoder's claim."""
+        """Judge the comparison by the decoder's claim, `lossless`, and the noise floor."""
         num_parted, num = len(self.parted), self.num_answers
         words = f"{num - num_parted} of {num} answers identical, {self.num_tokens:,} tokens"
         outcome: CheckOutcome = "passed"
@@ -128,7 +128,7 @@ class EqualityCheck:
         return Finding(check, outcome, words, self.as_data(), power)
 
     def shapes(self) -> Finding:
-        """Judge the noise floor: do calls of one row and of several rows differ only by rounding?
+        """Judge the noise floor: calls of one row and of several may differ only by rounding.
 
         If they differ by more, the model's cache, masks or positions depend on a call's shape, and
         no decoder that verifies several tokens at once can be judged on the model.
@@ -152,11 +152,11 @@ class EqualityCheck:
 
     def _above(self, floor: EqualityCheck) -> bool:
         """Test whether the decoder differs from AR more often per token than the noise floor."""
-        ours, theirs = len(self.parted), len(floor.parted)
-        if not ours:
+        num, num_floor = len(self.parted), len(floor.parted)
+        if not num:
             return False
         share = self.num_tokens / max(1, self.num_tokens + floor.num_tokens)
-        test = stats.binomtest(ours, ours + theirs, min(1.0, share), alternative="greater")
+        test = stats.binomtest(num, num + num_floor, min(1.0, share), alternative="greater")
         return bool(test.pvalue < ABOVE_FLOOR)
 
     def as_data(self) -> dict[str, Any]:
@@ -198,8 +198,8 @@ def failed(errors: Sequence[str]) -> str:
 def _parted(name: str, divergence: Divergence) -> str:
     if divergence.by == "length":
         return f"{name} ends after {divergence.num_equal} tokens, or goes on where ar ends"
-    what = "the logits are" if divergence.by == "logits" else "u and the token's share are"
+    sides = "the logits are" if divergence.by == "logits" else "u and the token's share are"
     return (
-        f"token {divergence.num_equal} of {name}, where {what} {divergence.distance:.2g} apart "
+        f"token {divergence.num_equal} of {name}, where {sides} {divergence.distance:.2g} apart "
         f"(margin {divergence.margin:.2g})"
     )

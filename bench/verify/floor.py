@@ -48,24 +48,24 @@ from decoders.core.types import Sampling
 SLACK = 2.0
 RATIO = 2.0
 LEVEL = 1e-4
-MOST_TOKENS = 4096
-"""Most tokens of AR's answers that are read: this bounds the time that a floor takes."""
-_MOST_ROWS = 64
+MAX_TOKENS = 4096
+"""Tokens of AR's answers that are read, or a little more: they bound a floor's time."""
+_MANY_ROWS = 64
 _BITS = {"bfloat16": 7, "float16": 10, "float32": 23}
 """Bits of the mantissa after the binary point."""
 
 
 def last_place(logits: Tensor, precision: str) -> Tensor:
     """Return the unit of the last place at the largest logit of each row: ``[R, V]`` -> ``[R]``."""
-    largest = torch.where(logits.isfinite(), logits, 0.0).abs().amax(-1)
-    exponent = largest.clamp_min(torch.finfo(torch.float32).tiny).log2().floor()
+    magnitude = torch.where(logits.isfinite(), logits, 0.0).abs().amax(-1)
+    exponent = magnitude.clamp_min(torch.finfo(torch.float32).tiny).log2().floor()
     return torch.exp2(exponent - _BITS.get(precision, _BITS["float32"]))
 
 
 def measure_floor(
     setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> Floor | None:
-    """Measure a run's rounding; None if no cell that rounding may excuse left AR's tokens."""
+    """Measure a run's rounding, if a cell that rounding may excuse left AR's tokens."""
     compared = compare_with_baseline([arm.cell for arm in setup.arms.values()], records)
     parted = [
         each.cell
@@ -76,17 +76,17 @@ def measure_floor(
         return None
     target, rows = setup.arm(parted[0]).models.target, _rows(setup, parted, records)
     readings = _Readings(target, setup.precision(parted[0]), rows)
-    found = [
+    results = [
         (len(answer), *readings.of(prompt, answer, setup.repeated(0)))
         for prompt, answer in _answers(records, prompts)
     ]
     return Floor(
         rows=rows,
-        num_answers=len(found),
-        num_same=sum(not flips for _, (flips, _), _ in found),
-        num_tokens=sum(length for length, _, _ in found),
-        num_flips=max(sum(flips[shape] for _, flips, _ in found) for shape in range(2)),
-        moved=max((moved for _, _, moved in found), default=0.0),
+        num_answers=len(results),
+        num_same=sum(not flips for _, (flips, _), _ in results),
+        num_tokens=sum(length for length, _, _ in results),
+        num_flips=max(sum(flips[shape] for _, flips, _ in results) for shape in range(2)),
+        moved=max((moved for _, _, moved in results), default=0.0),
     )
 
 
@@ -96,10 +96,8 @@ def bound(floor: Floor) -> float:
 
 
 def is_frequent(floor: Floor, num: int, num_tokens: int) -> bool:
-    """Tell whether `num` differences in `num_tokens` tokens are more than rounding makes.
-
-    Given the sum of both, a cell's differences are binomial.
-    """
+    """Tell whether `num` differences in `num_tokens` tokens are more than rounding makes."""
+    # given the sum of both, a cell's differences are binomial
     seen = RATIO * num_tokens
     share = seen / max(1.0, seen + floor.num_tokens)
     return num > 0 and float(stats.binom.sf(num - 1, num + floor.num_flips, share)) < LEVEL
@@ -126,7 +124,7 @@ class Likeliest:
         models = Models(target=target)
         models.ensure(1, len(prompt) + len(answer))
         with models.uncompiled():
-            for logits in read(target, prompt, answer, _MOST_ROWS):
+            for logits in read(target, prompt, answer, _MANY_ROWS):
                 tokens = torch.tensor(answer[at : at + len(logits)], device=logits.device)
                 gaps = logits.amax(-1) - logits.gather(-1, tokens[:, None])[:, 0]
                 num_other += int((logits.argmax(-1) != tokens).sum())
@@ -136,26 +134,23 @@ class Likeliest:
 
 
 def _rows(setup: Setup, parted: Sequence[str], records: Sequence[SampleRecord]) -> int:
-    """Return the rows of the calls that read: an arm of AR's, or the usual ones of a later call.
-
-    Usual is the median over the cells that left AR's tokens.
-    """
+    """Return the rows of an arm of AR's, or of the median later call of the `parted` cells."""
     arms = [arm.cell for arm in setup.arms.values() if arm.cell.name == BASELINE]
-    if (own := max(int(cell.options.get("rows", 1)) for cell in arms)) > 1:
-        return own
+    if (rows := max(int(cell.options.get("rows", 1)) for cell in arms)) > 1:
+        return rows
     usual = []
     for cell in parted:
         steps = [r.steps for r in records if r.decoder == cell and r.kind == "timing" and r.steps]
         calls = sum(sum(each.target_calls[1:]) for each in steps)
         usual.append(sum(sum(each.target_rows[1:]) for each in steps) / max(1, calls))
-    return min(_MOST_ROWS, max(2, round(median(usual))))
+    return min(_MANY_ROWS, max(2, round(median(usual))))
 
 
 def _answers(
     records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> Iterator[tuple[Prompt, tuple[int, ...]]]:
-    """Yield AR's answers of the first repeat, until they have `MOST_TOKENS` tokens."""
-    left = MOST_TOKENS
+    """Yield AR's answers of the first repeat, until they have `MAX_TOKENS` tokens."""
+    left = MAX_TOKENS
     for record in records:
         timed = record.kind == "timing" and record.decoder == BASELINE and record.repeat == 0
         if timed and record.tokens and left > 0:
@@ -182,9 +177,9 @@ class _Readings:
         models = Models(target=self.target)
         models.ensure(1, len(prompt.ids) + len(answer))
         pairs, units, gaps, flips = list[Tensor](), list[Tensor](), list[Tensor](), [0, 0, 0]
-        for shape, rows in enumerate((1, self.rows, _MOST_ROWS)):
+        for shape, rows in enumerate((1, self.rows, _MANY_ROWS)):
             at, parts = 0, []
-            with models.uncompiled() if rows == _MOST_ROWS else nullcontext():
+            with models.uncompiled() if rows == _MANY_ROWS else nullcontext():
                 for logits in read(self.target, prompt.ids, answer, rows):
                     here = slice(at, at := at + len(logits))
                     if shape == 0:
@@ -192,8 +187,8 @@ class _Readings:
                         units.append(last_place(logits, self.precision))
                     picks = _picks(logits, sampling, prompt.ids, here.start)
                     flips[shape] += sum(map(int.__ne__, picks, answer[here]))
-                    chosen = logits.gather(-1, torch.stack(pairs[here]))
-                    parts.append(chosen[:, 0] - chosen[:, 1])
+                    top = logits.gather(-1, torch.stack(pairs[here]))
+                    parts.append(top[:, 0] - top[:, 1])
             gaps.append(torch.cat(parts))
         of_all = torch.stack(gaps)
         moved = (of_all.amax(0) - of_all.amin(0)) / torch.cat(units)

@@ -15,13 +15,7 @@ from bench.records.prompts import Prompt
 from bench.verify.distribution import DistributionTest, findings
 from bench.verify.equality import EqualityCheck, failed, mode
 from bench.verify.verdict import CheckOutcome, Examination, Finding
-from decoders.core.checks import (
-    Check,
-    StepsDifferError,
-    check_real_tensors,
-    equality_checks,
-    is_verdict,
-)
+from decoders.core.checks import Check, StepsDifferError, is_verdict
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.goodness import POWER
@@ -31,7 +25,7 @@ PROMPTS = 4
 """Number of prompts that the control answers."""
 TOKENS = 64
 """Maximum number of tokens in an answer of the control."""
-MOST_REJECTED = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1, "invariant": 0.0}
+MAX_REJECTED_SHARE = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1, "invariant": 0.0}
 """Share of drafts that rounding between calls of different shapes may reject, by precision."""
 
 
@@ -70,8 +64,8 @@ class SelfDraft:
         sampling = replace(self.sampling, max_new_tokens=min(TOKENS, self.sampling.max_new_tokens))
         num_tokens = len(prompt.ids) + sampling.max_new_tokens
         Models(target=target).reserve(2, num_tokens)  # a row as target, a row as draft
-        own = replace(arm, models=Models(target=target, draft=target))
-        self.add(prompt.name, answer(own, sampling, prompt))
+        self_drafting = replace(arm, models=Models(target=target, draft=target))
+        self.add(prompt.name, answer(self_drafting, sampling, prompt))
 
     def add(self, name: str, outcome: Outcome) -> None:
         """Count an answer's tested drafts, except in the last step, which the end cuts short."""
@@ -84,7 +78,7 @@ class SelfDraft:
 
     def finding(self) -> Finding:
         """Judge the control: `open` for rejected drafts, since the output may still be right."""
-        tested, share = self.accepted + self.rejected, MOST_REJECTED[self.precision]
+        tested, share = self.accepted + self.rejected, MAX_REJECTED_SHARE[self.precision]
         words = f"{self.accepted} of {tested} drafts accepted with the target as own draft model"
         outcome: CheckOutcome = "passed"
         power = ""
@@ -102,7 +96,7 @@ class SelfDraft:
 
 @dataclass(slots=True)
 class Subject:
-    """One decoder; its findings are stored at once, so that an interruption loses nothing."""
+    """One decoder and its findings, stored at once so that an interruption loses nothing."""
 
     arm: Arm
     tables: list[Finding] = field(default_factory=list)
@@ -126,21 +120,16 @@ class Subject:
         """Return whether the distribution is tested: of AR and of uncoupled lossless decoders."""
         return self.lossless and (self.name == BASELINE or not self.arm.decoder.coupled)
 
-    def look_at_tables(self) -> None:
-        """Run the contract's equality checks on tables, then on a tiny random Llama.
-
-        A decoder that cannot run there (its own weights fit one model only) is left to the model.
-        """
-        self._run("equality on a table", equality_checks(self.arm.decoder))
-        self._run("equality on a tiny Llama", [check_real_tensors])
-
     @property
     def fits_tables(self) -> bool:
         """Return whether the decoder runs on tables."""
         return not any(finding.outcome == "elsewhere" for finding in self.tables[:1])
 
-    def _run(self, title: str, checks: Sequence[Check]) -> None:
-        """Run checks up to the first that fails; remark steps that differ."""
+    def run(self, title: str, checks: Sequence[Check]) -> None:
+        """Run checks of the contract up to the first that fails, and remark steps that differ.
+
+        A decoder that cannot run them (its own weights fit one model only) is left to the model.
+        """
         names = [check.__name__.removeprefix("check_").replace("_", " ") for check in checks]
         words = ", ".join(names)
         outcome: CheckOutcome = "passed"
@@ -157,15 +146,15 @@ class Subject:
         self.tables.append(Finding(title, outcome, words, {"checks": names}))
 
     def begin(self, sampling: Sampling, precision: str) -> EqualityCheck | None:
-        """Begin a comparison with AR; None for sampled answers of uncoupled or lossy decoders."""
+        """Begin a comparison with AR, unless it is of an uncoupled or lossy decoder's samples."""
         if not (sampling.greedy or (self.lossless and self.arm.decoder.coupled)):
             return None
-        made = EqualityCheck(decoder=self.name, sampling=sampling, precision=precision)
-        self.compared.append(made)
-        return made
+        comparison = EqualityCheck(decoder=self.name, sampling=sampling, precision=precision)
+        self.compared.append(comparison)
+        return comparison
 
     def draw(self, test: DistributionTest, first_seed: int, num_rows: int) -> None:
-        """Draw the answers of a test; an interrupted test counts, a failed one does not."""
+        """Draw the answers of a test, which counts if it is interrupted but not if it fails."""
         self.distributions.append(test)
         try:
             test.draws.draw(first_seed, num_rows)
@@ -175,9 +164,9 @@ class Subject:
             self.failed.append(Finding(check, "open", error_line(error)))
 
     def examined(self, floors: Mapping[float, EqualityCheck], *, complete: bool) -> Examination:
-        """Return all findings; `floors` are the noise floors by temperature."""
+        """Return all findings, judged by the noise `floors` by temperature."""
         compared = [
-            made.finding(self.lossless, floors[made.sampling.temperature]) for made in self.compared
+            each.finding(self.lossless, floors[each.sampling.temperature]) for each in self.compared
         ]
         if self.name == BASELINE:
             failures = [floor.failures() for floor in floors.values()]

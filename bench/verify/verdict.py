@@ -1,4 +1,4 @@
-"""The outcome of `bench verify`: findings, a verdict per decoder, exit code; as table and JSON.
+"""The outcome of `bench verify`, as table and JSON: findings, a verdict per decoder, exit code.
 
 =============  ====================================================================================
 lossless       the decoder passed every check
@@ -34,7 +34,7 @@ _STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconcl
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check of one decoder; `power` says what fault the check would have caught."""
+    """One check of one decoder, with the fault that it would have caught (`power`)."""
 
     check: str
     outcome: CheckOutcome
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All findings about one decoder; `complete` if no planned check is missing."""
+    """All findings about one decoder, `complete` if no planned check is missing."""
 
     decoder: str
     lossless: bool
@@ -58,8 +58,8 @@ class Examination:
         outcomes = {finding.outcome for finding in self.findings}
         if "wrong" in outcomes:
             return "wrong"
-        judged = {"passed"} if self.lossless else {"measured"}
-        if not judged <= outcomes <= judged | {"noted", "elsewhere"} or not self.complete:
+        expected = {"passed"} if self.lossless else {"measured"}
+        if not expected <= outcomes <= expected | {"noted", "elsewhere"} or not self.complete:
             return "inconclusive"
         return "lossless" if self.lossless else "lossy"
 
@@ -136,9 +136,9 @@ class VerifyReport:
 
 
 def _columns(*, headed: bool) -> Table:
-    """Make an empty table of checks; all tables are equally wide, and long names are folded."""
-    made = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
-    made.add_column("check", width=23, overflow="fold")
-    made.add_column("found", ratio=1, overflow="fold")
-    made.add_column("would catch", width=20)
-    return made
+    """Make an empty table of checks, as wide as all others, with long names folded."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
+    table.add_column("check", width=23, overflow="fold")
+    table.add_column("found", ratio=1, overflow="fold")
+    table.add_column("would catch", width=20)
+    return table

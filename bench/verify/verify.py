@@ -21,9 +21,10 @@ from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.devices import computed_in, open_device, usual_dtype
 from bench.plan.make import batch_size, tokenise
+from bench.plan.named_models import checkpoint
 from bench.plan.select import ResolvedRun
-from bench.plan.setup import Opener, Setup, checkpoint, open_setup
-from bench.plan.tokenise import count_lines, tasks_of
+from bench.plan.setup import Opener, Setup, open_setup
+from bench.plan.tokenise import count_lines, read_tasks
 from bench.progress import Progress
 from bench.records.failures import error_line
 from bench.records.plan import BASELINE
@@ -42,6 +43,7 @@ from bench.verify.divergence import MARGINS, edge_margin
 from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
 from bench.verify.subject import PROMPTS, SelfDraft, Subject, answer, applies_to
 from bench.verify.verdict import VerifyReport
+from decoders.core.checks import check_real_tensors, equality_checks
 from decoders.core.decoder import SelfDriven
 from decoders.core.testing.check_models import table_draws
 from decoders.core.testing.goodness import POWER, Draws
@@ -63,17 +65,21 @@ def verify(
     num_draws: int = NUM_DRAWS,
     opener: Opener = open_setup,
 ) -> VerifyReport:
-    """Examine the decoders of a configuration.
+    """Examine the decoders of a configuration (raises as `bench.runs.run`).
 
-    `repeats`, `batch_size` and `quality_limit` are ignored. With `distribution`, answers on the
-    model itself are tested too, with `num_draws` draws per test. Errors are raised as in a run.
+    Args:
+        config: its `repeats`, `batch_size` and `quality_limit` are ignored.
+        progress: shows the course.
+        distribution: test answers on the model itself, too.
+        num_draws: answers per test of a distribution.
+        opener: opens the models.
     """
     check(num_draws, NumDraws, "--draws")
     brings = opener is not open_setup
     run = check_first(config, progress.note, brings_models=brings)
     setup = open_with_graphs(exact_by_default(run, brings_models=brings), opener, progress)
     progress.note(computed_in(config, setup.config))
-    tasks = tasks_of(config)
+    tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
         progress.note(line)
@@ -102,13 +108,13 @@ def exact_by_default(run: ResolvedRun, *, brings_models: bool = False) -> Resolv
     if config.numerics is not None or any(isinstance(each, SelfDriven) for each in decoders):
         return run
     device = open_device(config.device).type
-    source = config.model if brings_models else checkpoint(config.model, "target")
+    source = config.model if brings_models else checkpoint(config.model)
     dtype = config.dtype or usual_dtype(config, device, source)
     return run if dtype == "float32" else run.with_values(numerics="invariant")
 
 
 class _Work:
-    """The course of one examination; its subjects keep the findings."""
+    """The course of one examination, whose subjects keep the findings."""
 
     def __init__(
         self, setup: Setup, prompts: Sequence[Prompt], progress: Progress, num_draws: int
@@ -129,25 +135,27 @@ class _Work:
         self._progress.start("tables", sum(s.lossless for s in self._subjects))
         for subject in self._subjects:
             if subject.lossless:
-                subject.look_at_tables()
+                decoder = subject.arm.decoder
+                subject.run("equality on a table", equality_checks(decoder))
+                subject.run("equality on a tiny Llama", [check_real_tensors])
                 if subject.keeps_distribution_only and subject.fits_tables:
-                    decoder = subject.arm.decoder  # draws of a self-driven one are never merged
+                    # draws of a self-driven one are never merged
                     share = 1 if isinstance(decoder, SelfDriven) else _TABLE_SHARE
                     draws = table_draws(decoder, self._num_draws * share)
                     subject.draw(DistributionTest("on a table", draws), self._seed, _TABLE_BATCH)
                 self._progress.step(subject.name)
 
     def answers(self, sampling: Sampling) -> None:
-        baseline, *others = self._subjects
+        baseline, *rest = self._subjects
         floor = EqualityCheck(
             decoder="ar in another shape", sampling=sampling, precision=self._precision
         )
         self._floors.append(floor)
-        begun = [
-            (subject.arm, subject.begin(sampling, self._setup.precision(subject.name)))
-            for subject in others
+        due = [
+            (subject.arm, comparison)
+            for subject in rest
+            if (comparison := subject.begin(sampling, self._setup.precision(subject.name)))
         ]
-        due = [(arm, comparison) for arm, comparison in begun if comparison is not None]
         reshaped = dataclasses.replace(baseline.arm, decoder=RESHAPED)
         mode = "greedy" if sampling.greedy else "sampled"
         self._progress.start(f"{mode} answers", len(self._prompts))
@@ -155,8 +163,8 @@ class _Work:
             expected = answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
                 line = f"{prompt.name}: ar failed: {error_line(expected)}"
-                for made in (floor, *(comparison for _, comparison in due)):
-                    made.errors.append(line)
+                for comparison in (floor, *(comparison for _, comparison in due)):
+                    comparison.errors.append(line)
                 self._progress.step(prompt.name)
                 continue
             self._expected[prompt.name] = expected.tokens
@@ -199,7 +207,7 @@ class _Work:
 
     def report(self, interrupted: bool) -> VerifyReport:
         floors = {floor.sampling.temperature: floor for floor in self._floors}
-        compared = [*self._floors, *(made for s in self._subjects for made in s.compared)]
+        compared = [*self._floors, *(each for s in self._subjects for each in s.compared)]
         margin = MARGINS[self._precision]
         edge = edge_margin(margin, self.sampled.temperature)
         ties = "Row-invariant numerics: any difference from ar is wrong, even a near-tie."
@@ -220,9 +228,9 @@ class _Work:
             ],
             lengths=CURVE,
             curves=[
-                (f"{made.decoder}, T = {made.sampling.temperature:g}", made.survival())
-                for made in compared
-                if made.num_answers
+                (f"{each.decoder}, T = {each.sampling.temperature:g}", each.survival())
+                for each in compared
+                if each.num_answers
             ],
             facts={
                 "config": self._setup.config.model_dump(),

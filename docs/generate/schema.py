@@ -19,7 +19,7 @@ from bench.records.environment import (
     Environment,
     GitState,
     Machine,
-    Models,
+    ModelFacts,
     Process,
     TorchSettings,
 )
@@ -30,7 +30,7 @@ from bench.records.prompts import Prompt, SkippedTurn
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.status import Difference, RunStatus
 from bench.settings.config import RunConfig
-from bench.settings.setting import settings_of
+from bench.settings.setting import field_settings
 from bench.stats.metrics import METRICS, SummaryRow
 from docs.generate.command_line import parameters
 from docs.generate.places import DOCS
@@ -40,7 +40,7 @@ FILES: dict[str, tuple[type, ...]] = {
     "manifest.json": (Plan, Cell, PlannedPrompt, Block, SkippedTurn),
     "prompts.jsonl": (Prompt,),
     "run.json": (RunStatus, Difference),
-    "env.json": (Environment, Machine, TorchSettings, GitState, Models, AdapterFacts, Process),
+    "env.json": (Environment, Machine, TorchSettings, GitState, ModelFacts, AdapterFacts, Process),
     "phases.json": (PhasedAnswer,),
     "external.jsonl": (ExternalAnswer,),
 }
@@ -119,7 +119,7 @@ def configuration() -> str:
     """Return a table of the keys of config.toml and the options that set them."""
     options = {option.name: option.opts for option in parameters("run")}
     rows = []
-    for name, setting in settings_of(RunConfig).items():
+    for name, setting in field_settings(RunConfig).items():
         words = ", ".join(map(code, options.get(name, ()))) or "-"
         field = RunConfig.model_fields[name]
         meaning = " ".join(f"{setting.help} {field.description or ''}".split())

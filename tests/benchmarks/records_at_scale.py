@@ -22,7 +22,7 @@ STAGES = ("write", "open", "resume", "judge", "parquet", "report")
 
 def stage(name: str, folder: Path) -> None:
     """One stage, in this process."""
-    from bench.records.files import SAMPLES, SampleWriter, lines_of
+    from bench.records.files import SAMPLES, SampleWriter, intact_lines
     from bench.records.plan import read_plan
     from bench.records.record import SampleRecord
     from bench.records.run_folder import load_run, outlines
@@ -32,7 +32,7 @@ def stage(name: str, folder: Path) -> None:
         copy.mkdir(exist_ok=True)
         (copy / SAMPLES).unlink(missing_ok=True)
         with SampleWriter(copy) as writer:
-            for line, _ in lines_of(folder / SAMPLES):
+            for line, _ in intact_lines(folder / SAMPLES):
                 writer.record(SampleRecord.from_dict(line))
     elif name == "open":
         SampleWriter(folder).close()
@@ -75,10 +75,10 @@ def main(folder: Path, repeats: int) -> None:
     big_report.REPEATS = repeats
     if not (folder / "samples.jsonl").is_file():
         big_report.write(folder)
-    from bench.records.files import lines_of
+    from bench.records.files import intact_lines
 
     num = rows = 0
-    for line, _ in lines_of(folder / "samples.jsonl"):
+    for line, _ in intact_lines(folder / "samples.jsonl"):
         num, rows = num + 1, rows + len(line["steps"]["emitted"])
     size = (folder / "samples.jsonl").stat().st_size
     print(

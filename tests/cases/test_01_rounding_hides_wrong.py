@@ -40,7 +40,7 @@ def test_a_decoder_that_takes_the_runner_up_is_wrong(case: Case, stories, varian
     done = case.run(model, *HALF, decoders=f"{file}:Runner@runner,jacobi")
     status = load_run(case.latest()).status
     assert (status.verdict, done.code) == ("WRONG", 3), done.err
-    assert [(c.rpartition("@")[2], what) for c, what in status.found.items()] == [
+    assert [(c.rpartition("@")[2], what) for c, what in status.guarantees.items()] == [
         ("runner", "WRONG")
     ]
 
@@ -50,4 +50,4 @@ def test_right_decoders_are_valid_and_verified(case: Case, stories):
     done = case.run(stories, *HALF, decoders="jacobi,ar@rows5:rows=5")
     status = load_run(case.latest()).status
     assert (status.verdict, done.code) == ("VALID", 0), done.err
-    assert status.found == {}
+    assert status.guarantees == {}

@@ -192,7 +192,7 @@ def test_a_class_without_options_needs_no_decorator(tmp_path: Path) -> None:
 def test_a_broken_package_is_named_and_harms_only_its_own_decoder(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.cli.listing import facts_of
+    from bench.cli.listing import list_facts
 
     (tmp_path / "broken_package.py").write_text(broken)
     monkeypatch.syspath_prepend(tmp_path)
@@ -200,6 +200,6 @@ def test_a_broken_package_is_named_and_harms_only_its_own_decoder(
     monkeypatch.setattr(registry, "_plugins", lambda: (point,))
     with pytest.raises(ValueError, match=r"'borked' of the installed package 'broken_package'"):
         build(parse_spec("borked"))
-    listed = {str(facts["decoder"]): facts for facts in facts_of("decoders", tmp_path)}
+    listed = {str(facts["decoder"]): facts for facts in list_facts("decoders", tmp_path)}
     assert "cannot be imported" in listed["borked"]["error"]
     assert "error" not in listed["ar"]

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from bench.plan.select import build_decoder, built_in_cells, choose_decoders
-from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafters_of
+from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafter_names
 from bench.report.page.answers import answer_data
 from bench.report.tables.drafts import by_drafter
 from bench.settings.config import RunConfig
@@ -126,7 +126,7 @@ def test_every_accepted_draft_has_a_drafter_and_records_keep_it(how: str) -> Non
     answer = answer_of(decoder)
     assert answer.tokens == answer_of(Autoregressive()).tokens
     assert [len(step.sources) for step in answer.steps] == [step.accepted for step in answer.steps]
-    names = drafters_of(answer)
+    names = drafter_names(answer)
     assert set(names) == {"lookup", "eagle"}
     steps = StepColumns.of(answer)
     told = [tuple(names[place] for place in places) for places in steps.source]
@@ -217,7 +217,7 @@ def test_what_cannot_be_combined_is_refused_in_one_line(spec: str, message: str)
 
 def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
     answer = answer_of(build(parse_spec("hybrid")))
-    record = record_of("hybrid", answer, drafters=drafters_of(answer))
+    record = record_of("hybrid", answer, drafters=drafter_names(answer))
     again = SampleRecord.from_dict(json.loads(record.to_json()))
     assert again == record
     assert not broken_invariants(again, WARM.max_new_tokens)
@@ -258,6 +258,6 @@ def test_a_record_whose_trees_do_not_add_up_breaks_an_invariant(changes: Any, li
         "hybrid",
         answer,
         steps=dataclasses.replace(steps, **{name: tuple(column)}),
-        drafters=drafters_of(answer),
+        drafters=drafter_names(answer),
     )
     assert line in broken_invariants(record, WARM.max_new_tokens)

@@ -14,7 +14,7 @@ import cli
 from bench.cli.options import configuration
 from bench.plan.select import build_decoder
 from bench.settings.config import RunConfig
-from bench.settings.setting import settings_of
+from bench.settings.setting import field_settings
 from docs.generate.places import pages, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def accept(arguments: list[str]) -> None:
         context = command.make_context(name, list(rest), parent=context)
         name, command, rest = command.resolve_command(context, rest)
     given = command.make_context(name, list(rest), parent=context).params
-    values = {key: given[key] for key in (*settings_of(RunConfig), "allow") if key in given}
+    values = {key: given[key] for key in (*field_settings(RunConfig), "allow") if key in given}
     if "decoders" in given and name != "show":  # there they are cells of a run
         for spec in configuration({"config": None, **values}).specs:
             if ".py:" not in spec.name:

@@ -29,7 +29,7 @@ from specbench_tasks import scorers  # noqa: F401
 def _one_figure(findings: Any) -> gallery.Gallery:
     figure = dots.speedup_figure(findings.summary, findings.floor)
     drawn = {} if figure is None else {"speedup": figure}
-    return gallery.Gallery(drawn=drawn, captions={"speedup": "Speed-up."}, left_out=())
+    return gallery.Gallery(plots=drawn, captions={"speedup": "Speed-up."}, left_out=())
 
 
 def _one_format(figure: Any, kinds: Sequence[str] = ()) -> dict[str, bytes]:

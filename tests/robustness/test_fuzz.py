@@ -24,7 +24,7 @@ from bench.extras.external.table import other_engines
 from bench.records.phases import read_phases
 from bench.records.prompts import read_prompts
 from bench.records.run_folder import load_run, read_config
-from bench.records.vocabulary import pieces_of
+from bench.records.vocabulary import read_pieces
 from bench.settings.config import load_config
 from decoders.core.adapter.heads import DraftHeads, read_adapter
 from decoders.core.adapter.module import SlotAdapter
@@ -140,7 +140,7 @@ def read_whole_run(folder: Path) -> None:
     other_engines(read_external(folder), run.records)
     if (folder / "prompts.jsonl").is_file():
         read_prompts(folder)
-    pieces_of(folder)(3)
+    read_pieces(folder)(3)
     assert run.plan.num_answers >= 0
 
 

@@ -16,16 +16,16 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from bench import runs as bench_run
-from bench.cli.listing import table_of
+from bench.cli.listing import facts_table
 from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
-from bench.extras.paper.layout import Layout
+from bench.extras.paper.layout import PaperLayout
 from bench.extras.paper.write import write_paper
 from bench.extras.show.show import show_run
 from bench.extras.together.page import write_joint
-from bench.extras.together.runs import load_members, members_of
+from bench.extras.together.runs import load_members, name_runs
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.write import print_findings, write_report
@@ -143,7 +143,7 @@ def test_markdown_holds_no_tag_link_or_cell_of_a_record(hostile_run: Path) -> No
 
 def test_latex_holds_no_command_of_a_record(hostile_run: Path, tmp_path: Path) -> None:
     side = load_side(str(hostile_run), hostile_run.parent)
-    write_paper(members_of([side]), tmp_path / "paper", Layout(venue="neurips"))
+    write_paper(name_runs([side]), tmp_path / "paper", PaperLayout(venue="neurips"))
     names = ("main.tex", "references.bib")
     written = [*(tmp_path / "paper" / name for name in names)]
     for file in (*written, hostile_run / "tables" / "headline.tex"):
@@ -181,7 +181,7 @@ def test_the_terminal_obeys_no_record(hostile_run: Path, colours: Any) -> None:
         print_findings(Findings(load_run(hostile_run)), console)
         show_run(hostile_run, console)
         show_run(hostile_run, console, prompt=None, decoders=[HOSTILE[0]])
-        console.print(table_of("runs", hostile_run.parent))
+        console.print(facts_table("runs", hostile_run.parent))
     shown = capture.get()
     assert "\x1b]0;" not in shown
     assert "\x1b[2J" not in shown
@@ -234,8 +234,8 @@ def test_a_plugin_is_run_only_by_who_names_it(
     console = Console(file=None, quiet=True)
     print_findings(Findings(load_run(run)), console)
     show_run(run, console)
-    console.print(table_of("runs", tmp_path))
-    console.print(table_of("decoders", tmp_path))
+    console.print(facts_table("runs", tmp_path))
+    console.print(facts_table("decoders", tmp_path))
     compare(load_side(str(run), tmp_path), load_side(str(run), tmp_path), load_gate(None))
     assert Findings(load_run(run)).headline.rows
     ended = bench_run.run(small(decoders=None, limit=2, repeats=1, quality_limit=0), tmp_path / "r",

@@ -133,7 +133,7 @@ def read_with(verb: Sequence[str], parent: Path) -> int:
 @pytest.fixture
 def undrawn() -> Iterator[None]:
     """No figures: they take most of a report's time."""
-    nothing = Gallery(drawn={}, captions={}, left_out=())
+    nothing = Gallery(plots={}, captions={}, left_out=())
     with mock.patch("bench.report.figures.gallery.draw_all", return_value=nothing):
         yield
 

@@ -67,7 +67,7 @@ def test_the_same_prompts_get_the_same_answers(
             expected[record.decoder][record.prompt_hash] = record.tokens
     drawn = {"temperature": temperature, "do_sample": True} if temperature else {}
     for decoder, wanted in expected.items():
-        asked = EvalRequest(tasks=["zoo_answers"], folder=rows.parent, drawn=drawn)
+        asked = EvalRequest(tasks=["zoo_answers"], folder=rows.parent, sampling=drawn)
         config = load_config(None, {**values, "decoders": decoder})
         ended = evaluate(config, asked, tmp_path / "evals", progress())
         text = (ended.folder / "answers.jsonl").read_text(encoding="utf-8")

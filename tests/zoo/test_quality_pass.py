@@ -15,7 +15,7 @@ from bench.progress import choose
 from bench.records.files import LineCollector
 from bench.records.record import SampleRecord
 from bench.settings.config import load_config
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import summarise
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.types import Generation
@@ -55,7 +55,7 @@ def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     score_quality(setup, asked, taken, progress, attempt=0)
     records = [SampleRecord.from_dict(json.loads(line)) for line in taken.lines]
-    rows = {row.decoder: row for row in rows_of(summarise(records, plan), "all")}
+    rows = {row.decoder: row for row in summary_rows(summarise(records, plan), "all")}
     lost = {name: row.estimate("nll_over_ar") for name, row in rows.items()}
     assert (lost["lookup"].value, lost["lookup"].low) == (0, None)
     assert (lost["nar"].low or 0) > 5

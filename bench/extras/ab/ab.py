@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError
-from bench.extras.ab.checkout import Process, Tree, check_setup, checkout
-from bench.extras.ab.request import check_asked, of_side
+from bench.extras.ab.checkout import SideProcess, Tree, check_setup, checkout
+from bench.extras.ab.request import check_defaults, side_request
 from bench.machine.env import ROOT
 from bench.progress import Progress
-from bench.records.environment import ENV, environment_of
+from bench.records.environment import ENV, parse_environment
 from bench.records.files import SampleWriter, write_json, write_text
 from bench.records.json_file import parse
 from bench.records.plan import MANIFEST, Cell, Plan, write_plan
@@ -46,16 +46,16 @@ Lines = list[dict[str, Any]]
 
 @dataclass
 class _AbSide:
-    """One side: its run folder, its current process, and what the process reported on opening."""
+    """One side: its run folder, its current process, and the process's `report` of its setup."""
 
     name: str
     folder: Path
-    process: Process
-    opened: dict[str, Any]
+    process: SideProcess
+    report: dict[str, Any]
 
     @property
     def cells(self) -> list[str]:
-        return [cell["cell"] for cell in self.opened["cells"]]
+        return [cell["cell"] for cell in self.report["cells"]]
 
 
 def run_ab(
@@ -66,10 +66,16 @@ def run_ab(
     progress: Progress,
     repository: Path = ROOT,
 ) -> tuple[Path, Path]:
-    """Measure two sides, each a folder or a git revision; return base's and head's run folders.
+    """Measure two sides interleaved, and return the run folders of base and head.
 
-    `config` holds the values of `RunConfig` that were set (`bench.extras.ab.request`). Each side
-    resolves the other values by itself.
+    Args:
+        base: A folder, or a git revision of `repository`.
+        head: Likewise.
+        config: The values of `RunConfig` that were set (`bench.extras.ab.request`). Each side
+            resolves the other values by itself.
+        parent: Where the folder of the two run folders is made.
+        progress: Reports the course.
+        repository: The root of a clone.
 
     Raises:
         BenchError: a revision does not exist (exit 2), the sides differ in more than their code
@@ -84,7 +90,7 @@ def run_ab(
         folders = [pair / name for name in _SIDES]
         for folder in folders:
             folder.mkdir()
-        revisions = [None if Path(given).is_dir() else given for given in (base, head)]
+        revisions = [None if Path(side).is_dir() else side for side in (base, head)]
         by_folder = dict(zip(folders, revisions, strict=True))
         _AbRun(trees, by_folder, config, token, progress).run()
     return folders[0], folders[1]
@@ -92,7 +98,7 @@ def run_ab(
 
 @dataclass
 class _AbRun:
-    """The course of one `bench ab`; `revisions` has each run folder's git revision, if any."""
+    """The course of one `bench ab`, with each run folder's git revision, if any."""
 
     trees: Sequence[Tree]
     revisions: Mapping[Path, str | None]
@@ -102,10 +108,12 @@ class _AbRun:
     plan: Plan = field(init=False)
     order: random.Random = field(default_factory=random.Random)
     lines: dict[str, Lines] = field(default_factory=lambda: {name: [] for name in _SIDES})
-    began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    started_utc: str = field(
+        default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds")
+    )
 
     def run(self) -> None:
-        """Measure everything; a stopped run keeps its whole blocks and stores how it ended."""
+        """Measure everything, and store how the run ended if it stopped early."""
         how = "error"
         try:
             self._run()
@@ -145,29 +153,29 @@ class _AbRun:
         with ExitStack() as stack:
             arms = []
             for name, tree, folder in zip(_SIDES, self.trees, self.revisions, strict=True):
-                process = stack.enter_context(Process(name, tree))
-                asked = of_side(self.config, tree, self.trees)
-                arms.append(_AbSide(name, folder, process, process.open(asked)))
-            check_setup(*(environment_of(arm.opened["env"], arm.name) for arm in arms))
+                process = stack.enter_context(SideProcess(name, tree))
+                request = side_request(self.config, tree, self.trees)
+                arms.append(_AbSide(name, folder, process, process.open(request)))
+            check_setup(*(parse_environment(arm.report["env"], arm.name) for arm in arms))
             yield arms
 
     def _write_plan(self, arms: Sequence[_AbSide]) -> None:
         """Write everything except the measurements into both folders."""
-        check_asked(arms[0].opened["config"], arms[1].opened["config"], self.progress.note)
+        check_defaults(arms[0].report["config"], arms[1].report["config"], self.progress.note)
         planned = arms[0].process.ask("plan", name="ab")
         self.plan = parse(Plan, planned["manifest"], arms[0].name)
         self.order = random.Random(self.plan.order_seed)
         for arm in arms:
-            mine = replace(
+            plan = replace(
                 self.plan,
-                cells=parse(tuple[Cell, ...], arm.opened["cells"], arm.name),
-                identity=arm.opened["identity"],
+                cells=parse(tuple[Cell, ...], arm.report["cells"], arm.name),
+                identity=arm.report["identity"],
                 blocks=tuple(replace(b, order=tuple(arm.cells)) for b in self.plan.blocks),
             )
             write_text(arm.folder / PROMPTS, "".join(f"{line}\n" for line in planned["prompts"]))
-            write_text(arm.folder / CONFIG, arm.opened["config"])
-            write_json(arm.folder / ENV, arm.opened["env"])
-            write_plan(arm.folder, mine)
+            write_text(arm.folder / CONFIG, arm.report["config"])
+            write_json(arm.folder / ENV, arm.report["env"])
+            write_plan(arm.folder, plan)
             write_status(arm.folder, self._status(arm.folder, "started"))
 
     def _repeat(self, arms: Sequence[_AbSide], repeat: int) -> None:
@@ -182,8 +190,8 @@ class _AbRun:
                 for arm in self.order.sample(list(arms), len(arms)):
                     if cell not in arm.cells:
                         continue
-                    asked = {key: getattr(block, key) for key in ("block", "repeat", "prompts")}
-                    lines = arm.process.ask("measure", cell=cell, **asked)["lines"]
+                    place = {key: getattr(block, key) for key in ("block", "repeat", "prompts")}
+                    lines = arm.process.ask("measure", cell=cell, **place)["lines"]
                     measured[arm.name] += [
                         line if "event" in line else {**line, "order": order} for line in lines
                     ]
@@ -232,7 +240,7 @@ class _AbRun:
     def _status(self, folder: Path, how: str, **facts: Any) -> RunStatus:
         return RunStatus(
             status=how,
-            started_utc=self.began,
+            started_utc=self.started_utc,
             attempts=1,
             ab=self.token,
             revision=self.revisions[folder],

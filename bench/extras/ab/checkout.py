@@ -34,17 +34,17 @@ _PROJECT = "decoding-bench"
 class Tree:
     """The source tree of a side, and the benchmark's own, which is another for `imports`.
 
-    `imports` are folders of a decoders' repository that go first on the import path, `others` those
-    outside of it that PYTHONPATH names.
+    `imports` are folders of a decoders' repository that go first on the import path, `python_path`
+    those outside of it that PYTHONPATH names.
     """
 
     folder: Path
     bench: Path
     imports: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    python_path: tuple[str, ...] = ()
 
 
-def repository_of(sides: Sequence[str]) -> Path:
+def compared_repository(sides: Sequence[str]) -> Path:
     """Return the root of the repository whose commits are compared.
 
     It is that of the current folder, unless the sides are checkouts of this project elsewhere.
@@ -62,10 +62,10 @@ def checkout(side: str, repository: Path) -> Iterator[Tree]:
     Raises:
         BenchError: `side` is neither (exit 2), or there is no git repository (5).
     """
-    ours, folder = is_project(repository) or repository == ROOT, Path(side)
-    if is_project(folder) if ours else folder.is_dir():
-        top = (None if ours else repository_root(folder)) or folder.resolve()
-        yield _tree(top, repository, ours)
+    is_bench, folder = is_project(repository) or repository == ROOT, Path(side)
+    if is_project(folder) if is_bench else folder.is_dir():
+        top = (None if is_bench else repository_root(folder)) or folder.resolve()
+        yield _tree(top, repository, is_bench)
         return
     if git_state(repository).commit is None:  # a git repository around it does not count
         line = f"{side!r} is not a checkout folder, and a revision needs a git repository: start "
@@ -75,32 +75,32 @@ def checkout(side: str, repository: Path) -> Iterator[Tree]:
         try:
             _git(repository, "rev-parse", "--verify", "--quiet", f"{side}^{{commit}}")
         except (OSError, subprocess.CalledProcessError) as error:
-            kind = "checkout of this project" if ours else "folder"
+            kind = "checkout of this project" if is_bench else "folder"
             line = f"{side!r} is neither a {kind} nor a git revision of {repository.name}; a CI "
             raise UsageError(f"{line}job may have to fetch it (fetch-depth: 0)") from error
         try:
             _git(repository, "worktree", "add", "--detach", str(tree), side)
         except subprocess.CalledProcessError as error:
-            said = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
-            raise UnavailableError(f"git cannot check out {side!r}: {said}") from error
+            message = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
+            raise UnavailableError(f"git cannot check out {side!r}: {message}") from error
         try:
-            yield _tree(tree, repository, ours)
+            yield _tree(tree, repository, is_bench)
         finally:
             _git(repository, "worktree", "remove", "--force", str(tree))
 
 
-def _tree(folder: Path, repository: Path, ours: bool) -> Tree:
+def _tree(folder: Path, repository: Path, is_bench: bool) -> Tree:
     """Return a side whose imports are those of `repository`, of its current folder first."""
-    if ours:
+    if is_bench:
         return Tree(folder, folder)
     here = Path.cwd().relative_to(repository) if Path.cwd().is_relative_to(repository) else Path()
-    known = [Path(entry) for entry in sys.path if entry and not is_installed(Path(entry))]
-    own = [path.relative_to(repository) for path in known if path.is_relative_to(repository)]
-    places = [folder / each for each in (here / "src", here, Path("src"), Path(), *own)]
-    found = dict.fromkeys(str(place) for place in places if place.is_dir())
+    paths = [Path(entry) for entry in sys.path if entry and not is_installed(Path(entry))]
+    inside = [path.relative_to(repository) for path in paths if path.is_relative_to(repository)]
+    places = [folder / each for each in (here / "src", here, Path("src"), Path(), *inside)]
+    imports = dict.fromkeys(str(place) for place in places if place.is_dir())
     stated = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    others = [path for path in stated if not Path(path).resolve().is_relative_to(repository)]
-    return Tree(folder, ROOT, tuple(found), tuple(others))
+    python_path = [path for path in stated if not Path(path).resolve().is_relative_to(repository)]
+    return Tree(folder, ROOT, tuple(imports), tuple(python_path))
 
 
 def is_project(folder: Path) -> bool:
@@ -116,8 +116,8 @@ def _git(repository: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(repository), *arguments], check=True, capture_output=True)
 
 
-class Process:
-    """A worker process in a checkout; it answers one request at a time."""
+class SideProcess:
+    """A worker process in a checkout, which answers one request at a time."""
 
     def __init__(self, name: str, tree: Tree) -> None:
         """Start the worker, the side's code first on the import path and all else equal."""
@@ -134,12 +134,12 @@ class Process:
             text=True,
             encoding="utf-8",
             cwd=tree.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tree.bench), *tree.others))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tree.bench), *tree.python_path))},
             start_new_session=True,  # only the parent gets Ctrl-C
         )
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        """Send a request and wait for its answer; `BenchError` carries the worker's exit code."""
+        """Send a request and return its answer (`BenchError` with the worker's exit code)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -158,17 +158,17 @@ class Process:
         return answer
 
     def open(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Open a configuration; exit 5 if the worker has another `PROTOCOL` or checkout's code."""
-        opened = self.ask("open", config=dict(config))
-        version = opened.get("protocol")
+        """Open a configuration (exit 5 if the worker has another `PROTOCOL` or code)."""
+        answer = self.ask("open", config=dict(config))
+        version = answer.get("protocol")
         if version != PROTOCOL:
             line = f"{self.name} speaks version {version} of the protocol between the sides, this "
             line += f"bench version {PROTOCOL}; run `bench ab` from another checkout, or compare "
             raise UnavailableError(line + "revisions of one version")
-        if Path(opened["root"]).resolve() != self.tree.bench.resolve():
+        if Path(answer["root"]).resolve() != self.tree.bench.resolve():
             line = f"{self.name} would run the code of another checkout; unset PYTHONPATH and retry"
             raise UnavailableError(line)
-        return opened
+        return answer
 
     def __enter__(self) -> Self:
         return self
@@ -184,13 +184,11 @@ class Process:
 
 def check_setup(base: Environment, head: Environment) -> None:
     """Raise `BenchError` (exit 5) unless both sides run on one machine in the same way."""
-    theirs = _setup(head)
-    for what, ours in _setup(base).items():
-        if ours != theirs[what]:
-            line = (
-                f"the sides differ in {what}: {ours} and {theirs[what]}; only their code may differ"
-            )
-            raise UnavailableError(line)
+    head_facts = _setup(head)
+    for name, value in _setup(base).items():
+        if value != head_facts[name]:
+            line = f"the sides differ in {name}: {value} and {head_facts[name]}"
+            raise UnavailableError(f"{line}; only their code may differ")
 
 
 def _setup(env: Environment) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Given, Verb
+from bench.cli.group import Arguments, Verb
 from bench.cli.regression import (
     PANEL,
     Diff,
@@ -20,7 +20,7 @@ from bench.cli.regression import (
     Markdown,
     Strict,
     conclude,
-    rules_of,
+    read_rules,
 )
 from bench.errors import Exit, UsageError
 
@@ -52,7 +52,7 @@ _AB = options.fields(
 
 @app.command("gate", cls=Verb.by(_GATE), rich_help_panel=PANEL)
 def gate_(
-    given: Given,
+    arguments: Arguments,
     base: Annotated[
         str | None, typer.Option(help="Commit (or folder) to measure on this machine as well.")
     ] = None,
@@ -88,21 +88,20 @@ def gate_(
     if (base is None) == (against is None):
         raise UsageError("give --base (a commit, to measure both) or --against (a stored run)")
     check(margin, Margin, "--margin")
-    rules = gate_settings(rules_of(gate, fail_inconclusive), gate, margin, timed=base is not None)
+    rules = gate_settings(read_rules(gate, fail_inconclusive), gate, margin, timed=base is not None)
     if against is not None:
-        sides = measure_against(against, given, output, progress)
+        sides = measure_against(against, arguments, output, progress)
     else:
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
-        sides = _interleaved(str(base), head, with_defaults(given, cheap), output, progress)
+        sides = _interleaved(str(base), head, with_defaults(arguments, cheap), output, progress)
     annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
-    files = Files(markdown, json_file, junit, annotated)
-    conclude(sides, rules, files, diff)
+    conclude(sides, rules, Files(markdown, json_file, junit, annotated), diff)
 
 
 @app.command(cls=Verb.by(_AB), rich_help_panel=PANEL)
 def ab(
     base: Annotated[str, typer.Option(help="Git revision, or a folder.")],
-    given: Given,
+    arguments: Arguments,
     head: _Head = ".",
     gate: GateFile = None,
     fail_inconclusive: Strict = False,
@@ -121,10 +120,10 @@ def ab(
     from bench.extras.ab.ab import QUALITY_LIMIT, REPEATS
     from bench.extras.ab.gating import with_defaults
 
-    rules = rules_of(gate, fail_inconclusive)
-    if given["config"] is None:
-        given = with_defaults(given, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
-    sides = _interleaved(base, head, given, output, progress)
+    rules = read_rules(gate, fail_inconclusive)
+    if arguments["config"] is None:
+        arguments = with_defaults(arguments, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
+    sides = _interleaved(base, head, arguments, output, progress)
     conclude(sides, rules, Files(markdown, json_file, junit), diff)
 
 
@@ -154,17 +153,17 @@ def doctor(
 
 
 def _interleaved(
-    base: str, head: str, given: Given, output: Path, progress: str
+    base: str, head: str, arguments: Arguments, output: Path, progress: str
 ) -> tuple[RunSnapshot, RunSnapshot]:
     from bench.extras.ab.ab import run_ab
-    from bench.extras.ab.checkout import repository_of
-    from bench.extras.ab.request import request_of
+    from bench.extras.ab.checkout import compared_repository
+    from bench.extras.ab.request import make_request
     from bench.stats.side import load_side
 
-    chosen = options.configuration(given)
+    config = options.configuration(arguments)
     with options.choose(progress) as shown:
-        repository = repository_of((base, head))
-        request = request_of(chosen, repository, shown.note)
+        repository = compared_repository((base, head))
+        request = make_request(config, repository, shown.note)
         folders = run_ab(base, head, request, output, shown, repository)
     typer.echo(f"{folders[0]}  {folders[1]}")
     return load_side(str(folders[0]), output), load_side(str(folders[1]), output)

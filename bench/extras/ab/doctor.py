@@ -1,4 +1,4 @@
-"""`bench doctor`: is this machine fit to measure on, and how small a difference can it show?
+"""`bench doctor`: checks a machine's fitness to measure, and how small a difference it shows.
 
 It changes nothing. Unknown facts are None and never lead to advice. An A/A measurement runs one
 decoder twice in a row on every prompt. The log ratios of its times are pure noise; resampling them
@@ -76,7 +76,7 @@ def examine(look_s: float = 1.0) -> list[Check]:
         Check("waiting threads", *spinning()),
         governor(machine.governor),
         clock(psutil.cpu_freq(), boosts),
-        others(load.other_cores),
+        other_load(load.other_cores),
         throttling(load.throttled),
         memory(ram.available, ram.total),
     ]
@@ -92,7 +92,13 @@ def examine(look_s: float = 1.0) -> list[Check]:
 
 
 def threads(num: int, affinity: int | None, quota: float | None) -> Check:
-    """Advise against more threads than processors: they wait for each other."""
+    """Advise against more threads than processors: they wait for each other.
+
+    Args:
+        num: torch's threads.
+        affinity: processors that the process may use, if known.
+        quota: processors' worth of time that a cgroup grants, if it limits them.
+    """
     allowed = min(n for n in (affinity, quota, num) if n is not None)
     seen = f"{num} threads; {affinity or 'unknown'} processors"
     seen += "" if quota is None else f", of which a quota grants {quota:g}"
@@ -118,7 +124,7 @@ def clock(frequency: Any, boosts: bool | None) -> Check:
     return Check("clock", seen)
 
 
-def others(cores: float | None) -> Check:
+def other_load(cores: float | None) -> Check:
     """Advise against load by other processes."""
     seen = "unknown" if cores is None else f"{cores:.2f} cores used by other processes"
     busy = (cores or 0) > MAX_OTHER_CORES
@@ -127,8 +133,7 @@ def others(cores: float | None) -> Check:
 
 def throttling(reason: str | None) -> Check:
     """Advise cooling if the processor was slowed down."""
-    advice = reason and "let it cool down; check its fans"
-    return Check("throttling", reason or "none seen", advice)
+    return Check("throttling", reason or "none seen", reason and "let it cool down; check its fans")
 
 
 def memory(available: int, total: int) -> Check:
@@ -171,14 +176,14 @@ class Noise:
     num_pairs: int
     supports: tuple[_Support, ...]
 
-    def wanted(self, margin: float) -> _Support | None:
-        """Return the setting with the fewest answers that supports a margin; None if none does."""
+    def cheapest(self, margin: float) -> _Support | None:
+        """Return the support for a margin that needs the fewest answers, or None without any."""
         enough = [support for support in self.supports if support.margin <= margin]
         return min(enough, key=lambda s: (s.prompts * s.repeats, s.prompts), default=None)
 
 
-def noise_of(records: Sequence[SampleRecord]) -> Noise | None:
-    """Return the noise of a run's two baseline arms; None with fewer than two shared answers."""
+def baseline_noise(records: Sequence[SampleRecord]) -> Noise | None:
+    """Return the noise of a run's two baseline arms, or None without two shared answers."""
     first, second = (
         times.timed_units([r for r in records if r.decoder == arm])
         for arm in (BASELINE, SECOND_BASELINE)
@@ -210,8 +215,8 @@ def supported_margin(ratios: Sequence[float], num_prompts: int, num_repeats: int
     of the interval, and the normal quantile z of the power.
     """
     rng = np.random.default_rng([0, num_prompts, num_repeats])
-    drawn = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))
-    spread = float(np.median(drawn, axis=1).std(ddof=1))
+    samples = rng.choice(np.asarray(ratios), size=(DRAWS, num_repeats))
+    spread = float(np.median(samples, axis=1).std(ddof=1))
     reach = t_ppf((1 + CONFIDENCE) / 2, num_prompts - 1) + stats.norm.ppf(POWER)
     return float(np.expm1(reach * spread / np.sqrt(num_prompts)))
 
@@ -241,7 +246,7 @@ def measure_noise() -> Noise:
             runner = Runner(setup, prompts, writer, shown, attempt=0, lap=watch.lap)
             runner.prepare(plan.blocks)
             runner.run(plan.blocks)
-        noise = noise_of(load_records(folder))
+        noise = baseline_noise(load_records(folder))
     if noise is None:
         raise BenchError("ar failed on every prompt of the zoo: no noise could be measured")
     return noise
@@ -259,8 +264,8 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
     for prompts, row in itertools.groupby(noise.supports, lambda support: support.prompts):
         margins = "   ".join(f"x{s.repeats}: {s.margin:.1%}" for s in row)
         lines.append(f"  {prompts:3d} prompts   {margins}")
-    wanted = noise.wanted(margin)
-    advice = f"for a margin of {margin:.0%}: "
-    if wanted is None:
-        return [*lines, advice + "too noisy; gate only counters, or quieten the machine"]
-    return [*lines, advice + f"--limit {wanted.prompts} --repeats {wanted.repeats}"]
+    support = noise.cheapest(margin)
+    advice = "too noisy; gate only counters, or quieten the machine"
+    if support is not None:
+        advice = f"--limit {support.prompts} --repeats {support.repeats}"
+    return [*lines, f"for a margin of {margin:.0%}: {advice}"]

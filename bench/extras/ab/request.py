@@ -32,7 +32,7 @@ _PLANNED = ("tasks", "columns", "split", "limit", "quality_limit", "repeats", "o
 """Settings that decide the plan; both sides use base's plan."""
 
 
-def request_of(config: RunConfig, repository: Path, note: Note) -> dict[str, Any]:
+def make_request(config: RunConfig, repository: Path, note: Note) -> dict[str, Any]:
     """Return the values that a configuration sets, in a form that both sides understand.
 
     Decoders' files in `repository` are relative to its root.
@@ -44,16 +44,16 @@ def request_of(config: RunConfig, repository: Path, note: Note) -> dict[str, Any
     understood: dict[str, Callable[[Any], Any]] = {
         "model": _checkpoint,
         "draft": _checkpoint,
-        "adapters": lambda given: {
-            name: path if is_shelf(path) else _absolute(path) for name, path in given.items()
+        "adapters": lambda paths: {
+            name: path if is_shelf(path) else _absolute(path) for name, path in paths.items()
         },
         "tasks": _tasks,
-        "decoders": lambda given: _decoders(given, repository, note),
+        "decoders": lambda cells: _decoders(cells, repository, note),
     }
     return {k: understood[k](v) if k in understood else v for k, v in values.items()}
 
 
-def of_side(config: Mapping[str, Any], tree: Tree, trees: Sequence[Tree]) -> dict[str, Any]:
+def side_request(config: Mapping[str, Any], tree: Tree, trees: Sequence[Tree]) -> dict[str, Any]:
     """Return a request without the decoders whose file only another side has: they are new."""
     kept = {
         cell: options
@@ -68,42 +68,42 @@ def _has(tree: Tree, cell: str) -> bool:
     return not is_file or (tree.folder / path).is_file()
 
 
-def check_asked(base: str, head: str, note: Note) -> None:
+def check_defaults(base: str, head: str, note: Note) -> None:
     """Refuse (exit 5) two TOML configurations whose defaults make head answer differently.
 
     `note` receives a line for each default of head that base's plan overrides.
     """
-    ours, theirs = tomllib.loads(base), tomllib.loads(head)
+    values, new = tomllib.loads(base), tomllib.loads(head)
     for key in (*_ANSWERED, *_PLANNED):
-        if key not in ours or key not in theirs or ours[key] == theirs[key]:
+        if key not in values or key not in new or values[key] == new[key]:
             continue
-        line = f"the default of {key} is {ours[key]} in base and {theirs[key]} in head"
+        line = f"the default of {key} is {values[key]} in base and {new[key]} in head"
         if key in _ANSWERED:
             raise UnavailableError(f"{line}; set it, here or in --config")
         note(f"{line}: base plans for both")
 
 
-def _absolute(given: str) -> str:
-    return str(Path(given).expanduser().absolute())
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
-def _checkpoint(given: str) -> str:
-    """Make a folder's path absolute; keep hub ids and the names of embedded models."""
-    here = not is_shelf(given) and named(given) is None and is_local(given)
-    return _absolute(given) if here else given
+def _checkpoint(name: str) -> str:
+    """Make a folder's path absolute, but keep hub ids and the names of embedded models."""
+    is_folder = not is_shelf(name) and named(name) is None and is_local(name)
+    return _absolute(name) if is_folder else name
 
 
-def _tasks(given: str) -> str:
-    source, _, value = given.strip().partition("=")
+def _tasks(text: str) -> str:
+    source, _, value = text.strip().partition("=")
     local = source in ("jsonl", "specbench") or Path(value).expanduser().exists()
-    return f"{source}={_absolute(value)}" if value and local else given
+    return f"{source}={_absolute(value)}" if value and local else text
 
 
-def _decoders(given: Mapping[str, Options], root: Path, note: Note) -> dict[str, Options]:
-    cells = {_cell(cell, root, note): options for cell, options in given.items()}
-    if len(cells) < len(given):
-        raise UsageError(f"two of {', '.join(given)} are the same; give one a label")
-    return cells
+def _decoders(cells: Mapping[str, Options], root: Path, note: Note) -> dict[str, Options]:
+    decoders = {_cell(cell, root, note): options for cell, options in cells.items()}
+    if len(decoders) < len(cells):
+        raise UsageError(f"two of {', '.join(cells)} are the same; give one a label")
+    return decoders
 
 
 def _cell(cell: str, root: Path, note: Note) -> str:

@@ -21,12 +21,12 @@ from typing import Any
 from bench.errors import BenchError, Exit
 from bench.extras.ab.checkout import PROTOCOL
 from bench.extras.workers.messages import Job, ScorePrompts, TimeBlock
-from bench.extras.workers.worker import Worker as Measuring
+from bench.extras.workers.worker import Worker
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.contract import check_cells
-from bench.plan.identity import identity_of
+from bench.plan.identity import setup_identity
 from bench.plan.make import make_plan
 from bench.plan.setup import open_setup
 from bench.progress import Progress
@@ -42,11 +42,11 @@ from bench.verify.floor import measure_floor
 Answer = dict[str, Any]
 
 
-class Worker(Measuring):
+class SideWorker(Worker):
     """Answers the parent's requests, one after another."""
 
     def open(self, config: Mapping[str, Any]) -> Answer:
-        """Open a configuration, uncompiled by default; return its values, cells and environment."""
+        """Open a configuration, uncompiled by default, and return its values and cells."""
         progress = Progress()
         run = check_first(load_config(None, {"compile": False, **config}), progress.note)
         self._setup = setup = open_with_graphs(run, open_setup, progress)
@@ -56,7 +56,7 @@ class Worker(Measuring):
             "root": str(ROOT),
             "config": setup.config.to_toml(),
             "cells": [dataclasses.asdict(cell) for cell in self._cells],
-            "identity": identity_of(setup),
+            "identity": setup_identity(setup),
             "env": setup.environment().to_json(),
         }
 
@@ -73,15 +73,15 @@ class Worker(Measuring):
         return {}
 
     def measure(self, block: int, repeat: int, prompts: Sequence[str], cell: str) -> Answer:
-        """Measure one decoder on the prompts of one block; return its records and the load."""
-        asked = Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
-        return self._lines_of(TimeBlock(block=asked))
+        """Measure one decoder on the prompts of one block, and return its records and the load."""
+        part = Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
+        return self._perform(TimeBlock(block=part))
 
     def quality(self, names: Sequence[str]) -> Answer:
         """Score the answers to `names`, untimed."""
-        return self._lines_of(ScorePrompts(prompts=tuple(names), done=frozenset()))
+        return self._perform(ScorePrompts(prompts=tuple(names), done=frozenset()))
 
-    def _lines_of(self, job: Job) -> Answer:
+    def _perform(self, job: Job) -> Answer:
         self.work(job)
         lines, _ = self._lines.take()
         return {"lines": [json.loads(line) for line in lines]}
@@ -90,16 +90,16 @@ class Worker(Measuring):
         """Return the text of this side's tokens, and its differences from the baseline."""
         records = [SampleRecord.from_dict(line) for line in lines]
         floor = measure_floor(self._setup, records, self._prompts)
-        found = differences(self._setup, records, self._prompts, floor, self._cells)
+        unlike = differences(self._setup, records, self._prompts, floor, self._cells)
         return {
             "pieces": pieces_in(self._setup.tokenizer, records, self._prompts.values()),
-            "differences": [dataclasses.asdict(difference) for difference in found],
+            "differences": [dataclasses.asdict(difference) for difference in unlike],
             "floor": floor and dataclasses.asdict(floor),
         }
 
 
-def answer(worker: Worker, line: str) -> Answer:
-    """Answer one request; an error is an answer too."""
+def answer(worker: SideWorker, line: str) -> Answer:
+    """Answer one request, with its result or with the error that it raised."""
     request = json.loads(line)
     try:
         result: Answer = getattr(worker, request.pop("do"))(**request)
@@ -115,7 +115,7 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.path[:0] = sys.argv[1:]  # of the decoders' repository; the benchmark is imported already
-    worker = Worker()
+    worker = SideWorker()
     for line in sys.stdin:
         channel.write(json.dumps(answer(worker, line)) + "\n")
         channel.flush()

@@ -20,8 +20,8 @@ def _auto_option(cost: Cost, cell: str, name: str, batch_size: int) -> str:
     if name == "row_cost":
         context = min(each.context for each in cost.curve.points)
         return f"{cost.curve.row_cost(context, batch_size):.4g}"
-    decoder, chosen = cell.split("@")[0], read_choices(cost.path)
-    number = chosen.get(cell, chosen.get(decoder))
+    decoder, choices = cell.split("@")[0], read_choices(cost.path)
+    number = choices.get(cell, choices.get(decoder))
     if number is None:
         raise UsageError(
             f"{cell}: {cost.path} has no {name} for auto; `bench cost --run RUN` finds it from "

@@ -50,7 +50,7 @@ SPECS = {
     "eagle": "eagle:nodes={k}:width=1:depth={k}",
 }
 """Decoders of k drafts a step; `ptp` has one slot more, for the token of its own call's row."""
-_MOST_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16
+_MAX_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16
 _FIRST_KS, _NAME = 2, 120
 _RUNS = 2
 _PROBE_ROOM = 8e9
@@ -104,9 +104,9 @@ class Bench:
         self.meter = EnergyMeter(str(self.device))
         self.forward = forward
         self.sampling = Sampling(max_new_tokens=self.num_tokens + 1)
-        target = self._made()
+        target = self._random_model()
         layers = max(1, target.module.config.num_hidden_layers // _DRAFT_SHARE)
-        self.models = Models(target=target, draft=self._made(num_hidden_layers=layers))
+        self.models = Models(target=target, draft=self._random_model(num_hidden_layers=layers))
 
     def attach(self) -> None:
         """Attach fresh slots and a fresh draft layer to the target."""
@@ -114,13 +114,13 @@ class Bench:
         config = target.module.config
         width: int = config.hidden_size
         layers = layer_shapes(target.module, 0)
-        sizes: Any = {"rank": _RANK, "num_slots": _MOST_K + 1, "greedy": True}
+        sizes: Any = {"rank": _RANK, "num_slots": _MAX_K + 1, "greedy": True}
         target.attach("ptp", SlotAdapter(AdapterConfig(layers=layers, width=width, **sizes)))
         sizes = {"rank": config.intermediate_size, "num_heads": config.num_attention_heads}
         layer = AdapterConfig(variant="eagle", code="constant", layers={}, width=width, **sizes)
         target.attach("eagle", DraftLayer(layer))
 
-    def _made(self, **changes: Any) -> HFModel:
+    def _random_model(self, **changes: Any) -> HFModel:
         name = ROOT / "zoo" / "target" if self.shape == "zoo" else self.shape
         return shapes.random_model(
             shapes.shape_config(name, **changes),
@@ -197,8 +197,7 @@ def time_ar(bench: Bench) -> Lines:
     weights = sum(weight.nbytes for weight in shapes.weights_read(target.module))
     planes = target.architecture.planes
     token_bytes = sum(heads * width for heads, width in planes) * target.dtype.itemsize
-    small = bench.device.type == "cpu"
-    room = 1e8 if small else float(torch.cuda.mem_get_info(bench.device)[0])
+    room = 1e8 if bench.device.type == "cpu" else float(torch.cuda.mem_get_info(bench.device)[0])
     probe = make_probes(
         weights, dtype=bench.dtype, device=bench.device, room_bytes=min(room, _PROBE_ROOM)
     )[0]
@@ -218,8 +217,7 @@ def time_ar(bench: Bench) -> Lines:
 
 def _facts(timing: Timing, context: int, batch: int) -> dict[str, Any]:
     joules = None if timing.joules is None else timing.joules / timing.tokens
-    tokens_per_s = timing.tokens / timing.seconds
-    where = {"context": context, "sequences": batch, "tokens_per_s": tokens_per_s}
+    where = {"context": context, "sequences": batch, "tokens_per_s": timing.tokens / timing.seconds}
     return {**where, "energy_per_token_j": joules}
 
 
@@ -251,7 +249,7 @@ def time_scripted(bench: Bench) -> Lines:
 
 
 def time_invariant(bench: Bench) -> Lines:
-    """Time `ar` with and without tiles; compare answers of `spec` and of batches with `ar`'s."""
+    """Time `ar` with and without tiles, and compare answers of `spec` and batches with its own."""
     models = bench.models
     assert isinstance(models.target, HFModel)
     assert isinstance(models.draft, HFModel)
@@ -260,12 +258,12 @@ def time_invariant(bench: Bench) -> Lines:
     fast_s = bench.time("ar", context, 1).token_s
     for numerics, used in (("fast", models), ("invariant", tiled)):
         alone = bench.time("ar", context, 1, models=used)
-        others = {
+        timings = {
             f"ar, {batch} at once": bench.time("ar", context, batch, models=used),
             "spec, k = 4": bench.time("spec:k=4", context, 1, models=used),
         }
         first = alone.answers[0].tokens
-        same = {name: each.answers[0].tokens == first for name, each in others.items()}
+        same = {name: each.answers[0].tokens == first for name, each in timings.items()}
         yield {"numerics": numerics, "relative_time": alone.token_s / fast_s, "identical": same}
 
 
@@ -293,7 +291,7 @@ PARTS: dict[str, Callable[[Bench], Lines]] = {
 
 
 def write_lines(lines: Lines, output: Path | None) -> None:
-    """Print lines and append them to a file; each is on disk before the next is measured."""
+    """Print lines, and write each to a file's disk before the next is measured."""
     with (output or Path(os.devnull)).open("a", encoding="utf-8") as file:
         for line in lines:
             text = json.dumps(line) + "\n"
@@ -313,8 +311,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--output", type=Path, help="file that the lines are appended to")
     parser.add_argument("--small", action="store_true", help="few and short, to rehearse")
-    given = parser.parse_args(arguments)
-    device = torch.device(given.device)
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
     machine = {
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "cuda": torch.version.cuda,
@@ -322,19 +320,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
-    write_lines(iter([{"machine": machine}]), given.output)
+    write_lines(iter([{"machine": machine}]), options.output)
     bench = Bench(
-        shape=given.shape,
+        shape=options.shape,
         device=device,
-        dtype=getattr(torch, given.dtype),
-        contexts=(16,) if given.small else (512, 4096) if device.type == "cuda" else (128,),
-        batches=(1, 2) if given.small else (1, 4, 16, 64) if device.type == "cuda" else (1,),
-        ks=(1, 4) if given.small else (4, 8, 1, 2, 16),
-        chances=(0.8,) if given.small else (0.8, 0.6, 0.9),
-        num_tokens=12 if given.small else 64,
-        compile=device.type == "cuda" or given.small,
+        dtype=getattr(torch, options.dtype),
+        contexts=(16,) if options.small else (512, 4096) if device.type == "cuda" else (128,),
+        batches=(1, 2) if options.small else (1, 4, 16, 64) if device.type == "cuda" else (1,),
+        ks=(1, 4) if options.small else (4, 8, 1, 2, 16),
+        chances=(0.8,) if options.small else (0.8, 0.6, 0.9),
+        num_tokens=12 if options.small else 64,
+        compile=device.type == "cuda" or options.small,
     )
-    write_lines(PARTS[given.part](bench), given.output)
+    write_lines(PARTS[options.part](bench), options.output)
     return 0
 
 

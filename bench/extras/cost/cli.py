@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Configured, Given
+from bench.cli.group import Arguments, Configured
 from bench.cli.read import PANEL as READ
 from bench.errors import UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 PANEL = "Find the limit"
 
-_MOST = 1_000_000
+_LIMIT = 1_000_000
 """Largest value on any axis."""
 
 
@@ -28,7 +28,7 @@ _OPTIONS = options.fields("model", "compile", *options.MACHINE)
 
 @app.command(cls=Configured.by(_OPTIONS), rich_help_panel=PANEL)
 def cost(
-    given: Given,
+    arguments: Arguments,
     shape: Annotated[
         str | None,
         typer.Option(
@@ -63,12 +63,12 @@ def cost(
     from bench.extras.cost.measure import measure_cost
     from bench.extras.cost.records import Grid, folder_name, write_choices
     from bench.extras.cost.subject import open_subject
-    from bench.extras.cost.texts import curve_table, machine_lines, points_of, write_cost
+    from bench.extras.cost.texts import curve_table, machine_lines, run_points, write_cost
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
     from bench.settings.bounds import Repeats, Seconds, check
 
-    if shape is not None and given["model"] is not None:
+    if shape is not None and arguments["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
     check(rounds, Repeats, "--rounds")
     check(longest, Seconds, "--longest")
@@ -81,31 +81,31 @@ def cost(
     )
     shown_run = None if run is None else load_run(find_run(run, output))
     with options.choose(progress) as display:
-        config = options.configuration(given)
+        config = options.configuration(arguments)
         subject = open_subject(config, grid, display.note, shape=shape, replay=replay)
-        made = folder or output / folder_name(subject.facts, subject.env)
-        display.note(f"writing to {made}")
-        facts = measure_cost(subject, made, display)
-    measured = load_cost(made)
+        folder = folder or output / folder_name(subject.facts, subject.env)
+        display.note(f"writing to {folder}")
+        facts = measure_cost(subject, folder, display)
+    measured = load_cost(folder)
     points: Sequence[OperatingPoint] = []
     lines = machine_lines(facts)
     if shown_run is not None:
-        points, why = points_of(shown_run, measured)
+        points, why = run_points(shown_run, measured)
         best = {} if why else best_drafts(Findings(shown_run), measured)
         lines += [why] if why else []
         lines += [f"{name}: {k} drafts per step would be best" for name, k in best.items()]
-        write_choices(made, best)
+        write_choices(folder, best)
     write_cost(measured, points)
     typer.echo("\n".join(lines))
     headings, *lines_of_cells = curve_table(measured)
     options.print_table(headings, lines_of_cells)
-    typer.echo(f"{made / 'cost.md'}  {made / 'cost.csv'}  {made / 'figures'}")
+    typer.echo(f"{folder / 'cost.md'}  {folder / 'cost.csv'}  {folder / 'figures'}")
 
 
 def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and 0 < int(word) <= _MOST for word in words):
-        line = f"{name} {text!r} is not a list of whole numbers from 1 to {_MOST}, e.g. 1,8,64"
+    if not all(word.isdecimal() and 0 < int(word) <= _LIMIT for word in words):
+        line = f"{name} {text!r} is not a list of whole numbers from 1 to {_LIMIT}, e.g. 1,8,64"
         raise UsageError(line)
     return tuple(sorted(always | {int(word) for word in words}))
 
@@ -128,7 +128,7 @@ def explain(
     print_explanation(findings, options.console(), None if cost is None else load_cost(cost))
 
 
-def limit_of(run_dir: Path) -> list[str]:
+def run_limit(run_dir: Path) -> list[str]:
     """Say how near ar came to the machine's limit, if the run has a cost folder."""
     from bench.extras.cost.curve import load_cost
     from bench.extras.cost.texts import limit_lines

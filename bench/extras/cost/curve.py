@@ -75,14 +75,14 @@ class CostCurve:
 
     def row_cost(self, context: float, sequences: float = 1) -> float:
         """Return the mean cost of one more row of a proposal, in one-row calls."""
-        most = min(1 + _LONGEST_PROPOSAL, max(cell.rows for cell in self.points))
-        if most == 1:
+        num_rows = min(1 + _LONGEST_PROPOSAL, max(cell.rows for cell in self.points))
+        if num_rows == 1:
             return 0.0
-        return max(0.0, (self.relative(most, context, sequences) - 1) / (most - 1))
+        return max(0.0, (self.relative(num_rows, context, sequences) - 1) / (num_rows - 1))
 
 
 def _interpolate(table: Mapping[int, Any], at: float, *inner: float) -> float:
-    """Interpolate linearly between ascending knots; never fall beyond the last knot.
+    """Interpolate linearly between ascending knots, without a fall beyond the last one.
 
     In a table of tables, `inner` holds the arguments of the inner tables.
     """
@@ -110,7 +110,7 @@ def tokens_per_step(rate: float, num_drafts: int) -> float:
 
 
 def break_even_rate(cost: float, num_drafts: int) -> float | None:
-    """Return the break-even acceptance rate of k drafts; None: they never pay.
+    """Return the break-even acceptance rate of k drafts, or None if they never pay.
 
     `cost` is the cost of a step in one-row calls, drafting included.
     """
@@ -123,17 +123,17 @@ def break_even_rate(cost: float, num_drafts: int) -> float | None:
 
 def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
     """Return the facts with the medians of the machine's readings."""
-    by_what: defaultdict[str, list[float]] = defaultdict(list)
-    for (what, _), value in calls.readings.items():
-        by_what[what].append(value)
-    found: dict[str, Any] = {
-        what: median_interval(values) for what, values in by_what.items() if what in READINGS
+    readings: defaultdict[str, list[float]] = defaultdict(list)
+    for (name, _), value in calls.readings.items():
+        readings[name].append(value)
+    medians: dict[str, Any] = {
+        name: median_interval(readings[name]) for name in READINGS if name in readings
     }
-    return replace(facts, **found)
+    return replace(facts, **medians)
 
 
-def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
-    """Make the table of cost.csv in grid order; cells that were left out give the reason."""
+def cost_table(facts: CostFacts, calls: Calls) -> pd.DataFrame:
+    """Make the table of cost.csv, in grid order and with the reasons of cells left out."""
     samples: dict[CostCell, list[float]] = {}
     for (cell, _), seconds in calls.visits.items():
         samples.setdefault(cell, []).append(seconds)
@@ -141,17 +141,17 @@ def table_of(facts: CostFacts, calls: Calls) -> pd.DataFrame:
     for cell in facts.grid.cells:
         if cell not in samples and cell not in calls.left_out:
             continue
-        made = median_interval(samples.get(cell, []))
+        timing = median_interval(samples.get(cell, []))
         one = median_interval(samples.get(replace(cell, rows=1), []))
-        known = {} if made is None else asdict(made)
+        columns = {} if timing is None else asdict(timing)
         rows.append(
             {
                 **asdict(cell),
-                "rounds": known.get("num", 0),
-                "seconds": known.get("value"),
-                "low": known.get("low"),
-                "high": known.get("high"),
-                "relative": made.value / one.value if made and one else None,
+                "rounds": columns.get("num", 0),
+                "seconds": columns.get("value"),
+                "low": columns.get("low"),
+                "high": columns.get("high"),
+                "relative": timing.value / one.value if timing and one else None,
                 "memory_s": facts.memory_s(cell),
                 "compute_s": facts.compute_s(cell),
                 "left_out": calls.left_out.get(cell),
@@ -190,8 +190,8 @@ def load_cost(folder: Path) -> Cost:
     env = read_environment(folder)
     try:
         table = pd.read_csv(io.BytesIO((folder / CURVE).read_bytes()))
-        known = table[table["seconds"].notna()]
-        points = {_cell(row): float(row["seconds"]) for row in known.to_dict("records")}
+        measured = table[table["seconds"].notna()]
+        points = {_cell(row): float(row["seconds"]) for row in measured.to_dict("records")}
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise InvalidRunError(f"{folder / CURVE} is damaged: {error}") from error
     singles = {replace(cell, rows=1) for cell in points}
@@ -206,7 +206,7 @@ def _cell(row: Mapping[Any, Any]) -> CostCell:
 
 
 def median_interval(values: Sequence[float]) -> Measured | None:
-    """Return the median with an interval between two order statistics; None without values.
+    """Return the median with an interval between two order statistics, if there are values.
 
     The k-th smallest and k-th largest of n values enclose the median unless fewer than k values
     lie on one side of it; that number is binomial(n, 1/2). Below six values: no interval.

@@ -23,14 +23,14 @@ from bench.report.tables.table import Columns, Table, guarantee_label, number, s
 from bench.report.tables.times import instrument_bias_note
 from bench.stats.counters import Tally, group_by, ratio, timed
 from bench.stats.decompose import (
-    MOST_RESIDUAL,
+    MAX_RESIDUAL,
     OVERHEAD,
     Decomposition,
     DraftLength,
     Split,
     draft_length,
 )
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import from_here
 from bench.text import UNKNOWN, change, counted, factor, percent
@@ -45,14 +45,14 @@ _WORDS = {
 }
 _ALWAYS = 0.9
 """A mean above this share of the maximum counts as constant, because answers' ends cut drafts."""
-_MOST_DRAFTS = 16
-_MOST_BOUNDS = 2
+_MAX_DRAFTS = 16
+_MAX_BOUNDS = 2
 """Possible gains that are named, the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """Facts about one decoder; `drafted` is its mean number of drafts per step after the first."""
+    """Facts about one decoder, with its mean number of drafts per step after the first."""
 
     row: SummaryRow
     split: Split | None
@@ -61,7 +61,7 @@ class _Facts:
 
     @property
     def words(self) -> Mapping[str, str]:
-        """Names of phases; "predicting" replaces "verifying" for decoders that verify nothing."""
+        """Names of phases, with "predicting" for "verifying" in decoders that verify nothing."""
         verified = self.row.decoder == BASELINE or self.row.acceptance_rate is not None
         return _WORDS if verified else _WORDS | {"verify": "predicting"}
 
@@ -84,28 +84,28 @@ _OVERVIEW: Columns = {
 
 def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
     """Print the verdict, a table of all decoders, and what to know about each in three lines."""
-    (first, *others), table = explain(findings, cost), Table.of("", "", _OVERVIEW, _facts(findings))
+    (first, *rest), table = explain(findings, cost), Table.of("", "", _OVERVIEW, _facts(findings))
     console.print(Text(f"{first}\n"))
     if table is not None:
-        known = [
+        columns = [
             i for i, _ in enumerate(_OVERVIEW) if {row[i].text for row in table.rows} != {UNKNOWN}
         ]
-        console.print(table.to_rich({table.headings[i]: table.headings[i] for i in known}), "")
-    console.print(Text("\n".join(others)), soft_wrap=not console.is_terminal)
+        console.print(table.to_rich({table.headings[i]: table.headings[i] for i in columns}), "")
+    console.print(Text("\n".join(rest)), soft_wrap=not console.is_terminal)
 
 
 def _facts(findings: Findings) -> list[_Facts]:
     splits = {split.decoder: split for split in findings.splits}
-    made = {item.decoder: item for item in findings.decompositions}
+    parts = {item.decoder: item for item in findings.decompositions}
     answers = group_by(findings.run.records)
     return [
         _Facts(
             row=row,
             split=splits.get(row.decoder),
-            parts=made.get(row.decoder),
+            parts=parts.get(row.decoder),
             drafted=ratio(tally.depth, tally.later_steps) or None,
         )
-        for row in rows_of(findings.judged, ALL)
+        for row in summary_rows(findings.report_summary, ALL)
         for tally in [Tally.pool(timed(answers.get(row.decoder, ())))]
     ]
 
@@ -126,27 +126,26 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         if facts.row.decoder == BASELINE:
             text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
             if facts.split is not None:
-                shares = facts.split.shares.items()
-                spent = {k: share for k, share in shares if k not in ("verify", "draft")}
                 calls = percent(facts.share("verify"))
-                text += f": {calls} model calls after the first, {_listed(spent, _WORDS)}"
+                rest = [
+                    f"{percent(share)} {_WORDS[phase]}"
+                    for phase, share in sorted(facts.split.shares.items(), key=lambda p: -p[1])
+                    if share >= 0.0005 and phase not in ("verify", "draft")
+                ]
+                text += f": {calls} model calls after the first, {', '.join(rest)}"
             lines += [text, *(limit_lines(findings.run, cost) if cost is not None else ())]
         else:
             lines += _decoder(findings, facts, cost)
-    lines.append("")
-    if findings.splits:
-        lines.append(
-            "Step: tokens it emits, and its cost in tokens of ar. Help: upper bounds, the speed-up "
-            "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
-            "(with draft layers and heads that it runs itself)."
-        )
-    else:
-        lines.append(
-            "This run has no second pass (phases.json), so how a step's cost splits into draft, "
-            "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
-        )
+    legend = (
+        "Step: tokens it emits, and its cost in tokens of ar. Help: upper bounds, the speed-up "
+        "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
+        "(with draft layers and heads that it runs itself)."
+        if findings.splits
+        else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
+        "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
+    )
     below = (*instrument_bias_note(findings.splits), telling(findings.summary))
-    return [*lines, *filter(None, below), findings.floor_sentence]
+    return [*lines, "", legend, *filter(None, below), findings.floor_sentence]
 
 
 def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
@@ -155,7 +154,7 @@ def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
     text = f"not compared with {BASELINE}" if row.speedup is None else speed(row).text
     failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
     helps = [
-        *(f"{what} {factor(value)}" for what, value in _bounds(facts)[:_MOST_BOUNDS]),
+        *(f"{saving} {factor(value)}" for saving, value in _bounds(facts)[:_MAX_BOUNDS]),
         *_other_lengths(findings, facts, cost),
     ]
     if not helps and row.speedup_total is not None:
@@ -174,7 +173,7 @@ def _guarantee(row: SummaryRow) -> str:
 
 
 def _step(facts: _Facts) -> str:
-    """Compare tokens per step with the cost of a step; it pays off if it emits more."""
+    """Compare tokens per step with the cost of a step, which pays off if it emits more."""
     parts, words, length = facts.parts, facts.words, facts.row.acceptance_length
     if parts is None:
         decode = facts.row.speedup_decode
@@ -185,17 +184,17 @@ def _step(facts: _Facts) -> str:
         f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
         f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
     )
-    if parts.residual is None or abs(parts.residual) <= MOST_RESIDUAL:
+    if parts.residual is None or abs(parts.residual) <= MAX_RESIDUAL:
         return text
     return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
 
 
 def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
     relative = None if cost is None else relative_at(cost, findings.run.records)
-    found = _best_lengths(findings, facts, relative)
-    if found is None or not facts.drafted:
+    measured = _best_lengths(findings, facts, relative)
+    if measured is None or not facts.drafted:
         return []
-    lengths, seen = found
+    lengths, seen = measured
     best, now = lengths.best, round(facts.drafted)
     if best == now:
         return []
@@ -208,8 +207,11 @@ def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list
 def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
     """Return the best number of drafts for each decoder with a constant number of drafts."""
     relative = relative_at(cost, findings.run.records)
-    found = {f.row.decoder: _best_lengths(findings, f, relative) for f in _facts(findings)}
-    return {decoder: lengths[0].best for decoder, lengths in found.items() if lengths is not None}
+    return {
+        facts.row.decoder: lengths[0].best
+        for facts in _facts(findings)
+        if (lengths := _best_lengths(findings, facts, relative)) is not None
+    }
 
 
 def _best_lengths(
@@ -220,15 +222,15 @@ def _best_lengths(
     Return None if the number of drafts varies: steps with many drafts then differ from the others.
     """
     table, drafted, decoder = findings.acceptance, facts.drafted, facts.row.decoder
-    mine = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
-    joint = [float(value) for value in mine["joint"].dropna()]
-    if facts.parts is None or not drafted or round(drafted) > _MOST_DRAFTS or len(joint) < 2:
+    rows = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
+    joint = [float(value) for value in rows["joint"].dropna()]
+    if facts.parts is None or not drafted or round(drafted) > _MAX_DRAFTS or len(joint) < 2:
         return None
     records = [r for r in timed(findings.run.records) if r.decoder == decoder]
     depths = [count for r in records if r.steps is not None for count in r.steps.depths]
     if drafted < _ALWAYS * max(depths, default=0):
         return None
-    lengths = draft_length(facts.parts, joint, drafted, _MOST_DRAFTS, relative)
+    lengths = draft_length(facts.parts, joint, drafted, _MAX_DRAFTS, relative)
     return None if lengths is None else (lengths, len(joint))
 
 
@@ -245,19 +247,17 @@ def _bounds(facts: _Facts) -> list[tuple[str, float]]:
     prefill = _prefill_share(row) if split is None else split.shares["prefill"]
     length = parts.acceptance_length if parts else row.acceptance_length
     if facts.drafted and length is not None and prefill is not None:
-        saved = (1 - prefill) * (1 - length / (1 + facts.drafted))
-        shares["all drafts accepted"] = saved
+        shares["all drafts accepted"] = (1 - prefill) * (1 - length / (1 + facts.drafted))
     if prefill is not None:
         shares["free prefill"] = prefill
     if split is not None:
         shares["free drafting"] = split.shares["draft"]
-        overhead = sum(split.shares[phase] for phase in OVERHEAD)
-        shares["no overhead"] = overhead
+        shares["no overhead"] = sum(split.shares[phase] for phase in OVERHEAD)
     if split is not None and parts is not None and parts.verify > 1:
-        saved = split.shares["verify"] * (1 - 1 / parts.verify)
-        shares[f"{facts.words['verify']} as cheap as one token"] = saved
+        verify = f"{facts.words['verify']} as cheap as one token"
+        shares[verify] = split.shares["verify"] * (1 - 1 / parts.verify)
     total = row.speedup_total
-    bounds = [(what, total / (1 - share)) for what, share in shares.items() if 0.005 < share < 1]
+    bounds = [(name, total / (1 - share)) for name, share in shares.items() if 0.005 < share < 1]
     return sorted(bounds, key=lambda pair: -pair[1])
 
 
@@ -267,10 +267,3 @@ def _prefill_share(row: SummaryRow) -> float | None:
         return None
     answers = (row.prompts or 0) * (row.repeats or 0)
     return min(1.0, row.ttft_s * answers / (row.time_per_token_s * row.tokens))
-
-
-def _listed(shares: Mapping[str, float], words: Mapping[str, str]) -> str:
-    ranked = sorted(shares.items(), key=lambda pair: -pair[1])
-    return ", ".join(
-        f"{percent(share)} {words[phase]}" for phase, share in ranked if share >= 0.0005
-    )

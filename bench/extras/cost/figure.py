@@ -12,25 +12,25 @@ from matplotlib.axes import Axes
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.limit import OperatingPoint
 from bench.report.figures.axes import log_ticks, row_of_panels
-from bench.report.figures.canvas import Drawn, styled
+from bench.report.figures.canvas import Plot, styled
 from bench.report.figures.style import INK, colours
 
 _LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933")
 
 
-def cost_figure(cost: Cost, calls: Sequence[OperatingPoint] = ()) -> Drawn:
+def cost_figure(cost: Cost, calls: Sequence[OperatingPoint] = ()) -> Plot:
     """Draw call time by rows: per context for one sequence, per sequences at the shortest context.
 
     The roofline is dashed. `calls` are calls that decoders made with one sequence.
     """
     table = cost.table[cost.table["seconds"].notna()]
-    shortest = table["context"].min()
+    context = table["context"].min()
     with styled():
         figure, (left, right) = row_of_panels(2, 3.4, rows=True)
         _draw_costs(left, table[table["sequences"] == table["sequences"].min()], "context")
-        _draw_costs(right, table[table["context"] == shortest], "sequences")
+        _draw_costs(right, table[table["context"] == context], "sequences")
         left.set_title("1 sequence, by context (tokens)", fontsize=9)
-        right.set_title(f"context {shortest}, by sequences", fontsize=9)
+        right.set_title(f"context {context}, by sequences", fontsize=9)
         palette = colours([call.decoder for call in calls])
         for call in calls:
             x, y = call.rows, 1e3 * call.seconds
@@ -53,8 +53,8 @@ def _draw_costs(axes: Axes, table: pd.DataFrame, by: str) -> None:
     axes.grid(visible=True)
     for (value, lines), colour in zip(table.groupby(by), itertools.cycle(_LINES), strict=False):
         lines = lines.sort_values("rows")
-        known = lines[lines["low"].notna()]
+        bars = lines[lines["low"].notna()]
         roof = 1e3 * lines[["memory_s", "compute_s"]].max(axis=1)
         axes.plot(lines["rows"], 1e3 * lines["seconds"], lw=1.3, color=colour, label=f"{value}")
-        axes.vlines(known["rows"], 1e3 * known["low"], 1e3 * known["high"], color=colour, lw=0.8)
+        axes.vlines(bars["rows"], 1e3 * bars["low"], 1e3 * bars["high"], color=colour, lw=0.8)
         axes.plot(lines["rows"], roof, ls=(0, (3, 2)), lw=0.9, color=colour, alpha=0.7)

@@ -18,12 +18,12 @@ from bench.stats.counters import group_by, ratio, timed, timed_again
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
-    """Return why a run's times cannot be compared with a cost folder; None: they can."""
+    """Return why a run's times cannot be compared with a cost folder, if so."""
     facts = env.models.target or {}
     for name in SHAPE:
-        ours, theirs = cost.facts.target.get(name), facts.get(name)
-        if ours != theirs:
-            return f"it describes another model ({name} is {ours}, in the run {theirs})"
+        expected, value = cost.facts.target.get(name), facts.get(name)
+        if value != expected:
+            return f"it describes another model ({name} is {expected}, in the run {value})"
     if bool(cost.facts.target.get("compiled")) != bool(facts.get("compiled")):
         return "calls were compiled in one of them, and ran eagerly in the other"
     if cost.env.comparability_key != env.comparability_key:
@@ -64,7 +64,7 @@ class ArLimit:
 
 
 def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
-    """Compare ar's time with its limits; None if no answer was decoded unbatched."""
+    """Compare ar's time with its limits, if an answer was decoded unbatched."""
     records = [record for record in run.records if record.decoder == BASELINE]
     token_s = times.decode_time_per_token_s(times.timed_units(records))
     context = mean_context(records)
@@ -75,13 +75,12 @@ def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
         # a replay saves Python, which does not grow with the context
         saved_s = facts.beside_replay.value - facts.replay.value
         replay_s = max(facts.replay.value, call_s - saved_s)
-    cell = CostCell(rows=1, sequences=1, context=round(context))
     return ArLimit(
         context=context,
         token_s=token_s,
         call_s=call_s,
         replay_s=replay_s,
-        memory_s=facts.memory_s(cell),
+        memory_s=facts.memory_s(CostCell(rows=1, sequences=1, context=round(context))),
     )
 
 
@@ -103,16 +102,16 @@ def operating_points(
     model, the drafting phase consists of target calls and counts as well.
     """
     alone = timed_again([answer for answer in answers if len(answer.prompts) == 1], records)
-    found = group_by(alone, lambda pair: pair[0].decoder)
+    by_decoder = group_by(alone, lambda pair: pair[0].decoder)
     points = []
     for decoder in decoders:
-        mine = [(answer, each) for answer, (each,) in found.get(decoder, ())]
+        pairs = [(answer, each) for answer, (each,) in by_decoder.get(decoder, ())]
         seconds = sum(
             answer.seconds.get(phase, 0.0)
-            for answer, each in mine
+            for answer, each in pairs
             for phase in (("verify",) if any(each.draft_calls) else ("verify", "draft"))
         )
-        steps = [each for _, each in mine]
+        steps = [each for _, each in pairs]
         if calls := _later(steps, "target_calls"):
             rows = _later(steps, "target_rows") / calls
             points.append(OperatingPoint(decoder=decoder, rows=rows, seconds=seconds / calls))

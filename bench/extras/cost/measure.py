@@ -17,7 +17,7 @@ from statistics import median
 from typing import Self, TypeVar
 
 from bench.errors import UnavailableError, UsageError
-from bench.extras.cost.curve import table_of, with_readings
+from bench.extras.cost.curve import cost_table, with_readings
 from bench.extras.cost.probes import Probe
 from bench.extras.cost.records import (
     CALLS,
@@ -27,7 +27,7 @@ from bench.extras.cost.records import (
     CostFacts,
     Event,
     LeftOut,
-    Reading,
+    MachineReading,
     Visit,
     read_facts,
     write_facts,
@@ -57,7 +57,7 @@ Replayer = Callable[[Sequence[Call]], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class CostSubject:
     """A model and a machine, with the facts that the cost folder records of them.
 
     `replayer` is None if calls cannot be replayed; `facts` say why. `room_bytes` is the free memory
@@ -74,8 +74,8 @@ class Subject:
     lap: Callable[[], Load] | None = None
 
 
-def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFacts:
-    """Measure what is missing in `folder`; return the facts of the whole measurement.
+def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> CostFacts:
+    """Measure what is missing in `folder`, and return the facts of the whole measurement.
 
     Raises:
         BenchError: the folder holds a measurement of another model or grid (exit 2) or of another
@@ -99,7 +99,7 @@ def measure_cost(subject: Subject, folder: Path, progress: Progress) -> CostFact
     return facts
 
 
-def _begin(subject: Subject, folder: Path) -> None:
+def _begin(subject: CostSubject, folder: Path) -> None:
     """Write the plan, or check that it equals the plan that the folder was begun with."""
     before = read_facts(folder)
     if before is None:
@@ -119,12 +119,11 @@ def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
     """Write the results of the calls so far, complete or not."""
     rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
     rounds = range(facts.grid.rounds)
-    wanted = {(c, n) for c in facts.grid.cells if c not in calls.left_out for n in rounds}
-    read = {(what, number) for what in rates for number in rounds}
-    complete = wanted <= calls.visits.keys() and read <= calls.readings.keys()
+    planned = {(c, n) for c in facts.grid.cells if c not in calls.left_out for n in rounds}
+    read = {(rate, number) for rate in rates for number in rounds}
+    complete = planned <= calls.visits.keys() and read <= calls.readings.keys()
     facts = replace(with_readings(facts, calls), complete=complete)
-    times = csv_bytes(table_of(facts, calls), "%.9g")  # less than a nanosecond
-    write_bytes(folder / CURVE, times)
+    write_bytes(folder / CURVE, csv_bytes(cost_table(facts, calls), "%.9g"))  # below 1 ns
     write_facts(folder, facts)
     return facts
 
@@ -179,7 +178,7 @@ class Sequences:
         ]
 
     def timed(self, cell: CostCell, clock: Clock) -> float:
-        """Return the seconds of one call; repeat a call that compiled a graph."""
+        """Return the seconds of one call, which is repeated if it compiled a graph."""
         models, calls = Models(target=self._model), self.calls(cell)
         before = models.num_graphs
         seconds = timed(lambda: self._model.forward(calls), clock)
@@ -194,46 +193,46 @@ def timed(work: Callable[[], object], clock: Clock) -> float:
 
 
 class _Measurement:
-    """Measures the grid in rounds; skips everything that `calls` already holds."""
+    """Measures the grid in rounds, without everything that `calls` already holds."""
 
     def __init__(
-        self, subject: Subject, calls: Calls, writer: SampleWriter, progress: Progress
+        self, subject: CostSubject, calls: Calls, writer: SampleWriter, progress: Progress
     ) -> None:
         self._subject, self._writer, self._progress = subject, writer, progress
         self._grid, self._calls = subject.facts.grid, calls
 
     def run(self) -> str | None:
-        """Measure all rounds, then the replay; if nothing can be replayed, return the reason."""
+        """Measure all rounds, then the replay, and return the reason if nothing can be replayed."""
         model, facts = self._subject.model, self._subject.facts
         room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
         for cell in self._grid.cells:
             if cell in self._calls.left_out or cell in reached:
                 continue
             cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
-            needed = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
+            num_bytes = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
             if cell.context + cell.rows > model.max_length:
                 reason = f"beyond the model's {model.max_length} tokens"
                 self._keep(LeftOut(cell=cell, reason=reason))
-            elif needed > room:
-                self._keep(LeftOut(cell=cell, reason=f"{needed / 1e9:.1f} GB of memory"))
+            elif num_bytes > room:
+                self._keep(LeftOut(cell=cell, reason=f"{num_bytes / 1e9:.1f} GB of memory"))
         visits = self._calls.visits
-        wanted = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
-        by_sequences = [list(g) for _, g in groupby(wanted, key=lambda cell: cell.sequences)]
-        total, done = len(wanted) * self._grid.rounds, len(visits)
+        cells = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
+        by_sequences = [list(g) for _, g in groupby(cells, key=lambda cell: cell.sequences)]
+        total, done = len(cells) * self._grid.rounds, len(visits)
         self._progress.start("calls", total, min(done, total))
         for number in range(self._grid.rounds):
             for probe in self._subject.probes:
-                if not {(what, number) for what in probe.what} <= self._calls.readings.keys():
+                if not {(rate, number) for rate in probe.rates} <= self._calls.readings.keys():
                     value = probe.per_second(self._subject.clock)
-                    for what in probe.what:
-                        self._keep(Reading(what=what, round=number, value=value))
+                    for rate in probe.rates:
+                        self._keep(MachineReading(what=rate, round=number, value=value))
             before = len(visits)
             for group in _in_order(by_sequences, number):
                 self._visit_all(_in_order(group, number), number)
             if len(visits) > before:
                 other = None if self._subject.lap is None else self._subject.lap().other_cores
                 if other is not None and ("other_cores", number) not in self._calls.readings:
-                    self._keep(Reading(what="other_cores", round=number, value=other))
+                    self._keep(MachineReading(what="other_cores", round=number, value=other))
         try:
             self._replay()
         except (RuntimeError, ValueError) as error:  # raised by compilers
@@ -259,7 +258,7 @@ class _Measurement:
         self._writer.sync()
 
     def _seconds(self, sequences: Sequences, cell: CostCell) -> float | None:
-        """Return the median of a few calls after one warm-up call; None if that takes too long."""
+        """Return the median of a few calls, or None if the warm-up call takes too long."""
         clock = self._subject.clock
         first_s = sequences.timed(cell, clock)
         if first_s > self._grid.longest_s and cell not in (reached := self._calls.reached):
@@ -287,12 +286,12 @@ class _Measurement:
                 replayed = [timed(replay, subject.clock) for _ in range(_CALLS + 1)][1:]
                 if ("beside_replay", number) not in self._calls.readings:
                     value = median(called)
-                    self._keep(Reading(what="beside_replay", round=number, value=value))
-                self._keep(Reading(what="replay", round=number, value=median(replayed)))
+                    self._keep(MachineReading(what="beside_replay", round=number, value=value))
+                self._keep(MachineReading(what="replay", round=number, value=median(replayed)))
 
 
 def _in_order(items: Sequence[Item], number: int) -> list[Item]:
-    """Keep ascending order in round 0, to find cells that are too slow from below; then shuffle."""
+    """Keep ascending order in round 0, to find cells that are too slow from below, or shuffle."""
     if number == 0:
         return list(items)
     return random.Random(f"cost {number}").sample(items, len(items))

@@ -24,7 +24,7 @@ _SHARE_OF_ROOM = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """Widths of the matrices that are read and multiplied; bytes that exceed all caches."""
+    """Widths of the matrices that are read and multiplied, and bytes that exceed all caches."""
 
     read: int
     multiplied: int
@@ -40,15 +40,15 @@ _SMALL_READS_ON_CUDA = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A piece of work and its amount in bytes or operations; `what` names the rates measured."""
+    """A piece of work, its amount in bytes or operations, and the names of the rates measured."""
 
-    what: tuple[str, ...]
+    rates: tuple[str, ...]
     amount: float
     run: Callable[[], object]
 
     @torch.inference_mode()
     def per_second(self, clock: Clock) -> float:
-        """Run the work twice; return the rate of the second run."""
+        """Run the work twice, and return the rate of the second run."""
         self.run()
         with Stopwatch(clock) as watch:
             self.run()
@@ -58,33 +58,34 @@ class Probe:
 def make_probes(
     weight_bytes: int, *, dtype: torch.dtype, device: torch.device, room_bytes: float
 ) -> list[Probe]:
-    """Make the probes for a model of `weight_bytes`; they use at most a quarter of `room_bytes`."""
+    """Make the probes for a model of `weight_bytes`, within a quarter of `room_bytes`."""
     sizes = _CUDA if device.type == "cuda" else _CPU
-    most = min(sizes.beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
+    max_bytes = min(sizes.beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
     matrix_bytes = sizes.read**2 * dtype.itemsize
-    count = max(1, most // matrix_bytes)
-    own = min(count, max(1, round(weight_bytes / matrix_bytes)))
+    count = max(1, max_bytes // matrix_bytes)
+    small = min(count, max(1, round(weight_bytes / matrix_bytes)))
     matrices = [
         torch.full((sizes.read, sizes.read), 1 / sizes.read, dtype=dtype, device=device)
         for _ in range(count)
     ]
-    alike = own == count or (device.type == "cuda" and own < _SMALL_READS_ON_CUDA)
+    alike = small == count or (device.type == "cuda" and small < _SMALL_READS_ON_CUDA)
     reading = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
     if not alike:
-        reading.append(_reading(("bandwidth",), matrices[:own]))
+        reading.append(_reading(("bandwidth",), matrices[:small]))
     rows = torch.full((_ROWS, sizes.multiplied), 1.0, dtype=dtype, device=device)
     matrix = torch.full(
         (sizes.multiplied, sizes.multiplied), 1 / sizes.multiplied, dtype=dtype, device=device
     )
     amount = 2 * _ROWS * sizes.multiplied**2
-    return [*reading, Probe(what=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix))]
+    product = Probe(rates=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix))
+    return [*reading, product]
 
 
-def _reading(what: tuple[str, ...], matrices: list[Tensor]) -> Probe:
+def _reading(rates: tuple[str, ...], matrices: list[Tensor]) -> Probe:
     vector = torch.ones(1, matrices[0].shape[1], dtype=matrices[0].dtype, device=matrices[0].device)
 
     def run() -> None:
         for matrix in matrices:
             linear(vector, matrix)
 
-    return Probe(what=what, amount=sum(matrix.nbytes for matrix in matrices), run=run)
+    return Probe(rates=rates, amount=sum(matrix.nbytes for matrix in matrices), run=run)

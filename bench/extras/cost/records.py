@@ -4,7 +4,7 @@
 ``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`); written
                     before the first measurement, and again after the last one
 ``env.json``        the machine, as in a run folder
-``calls.jsonl``     append-only, one event per line: `Visit`, `LeftOut` or `Reading`
+``calls.jsonl``     append-only, one event per line: `Visit`, `LeftOut` or `MachineReading`
 ``cost.csv``        one row per cell: median, interval, limits (`bench.extras.cost.curve`)
 ``choices.json``    the best number of drafts of each decoder of a run, if a run was given
 ==================  ===============================================================================
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from bench.records.environment import Environment, Facts
-from bench.records.files import lines_of, write_json
+from bench.records.files import intact_lines, write_json
 from bench.records.json_file import SCHEMA, parse, read_json
 from bench.settings.bounds import Bytes, Num, Rate, Time
 
@@ -78,7 +78,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class CallWork:
     """Bytes and operations of a model's call, independent of the machine.
 
     Attributes:
@@ -93,12 +93,11 @@ class Work:
     row_flops: Bytes
     pair_flops: Bytes
 
-    def bytes_of(self, cell: CostCell) -> int:
+    def num_bytes(self, cell: CostCell) -> int:
         """Return the bytes that a call reads: the weights and every sequence's cache, each once."""
-        tokens = cell.sequences * (cell.context + cell.rows)
-        return self.weight_bytes + tokens * self.token_bytes
+        return self.weight_bytes + cell.sequences * (cell.context + cell.rows) * self.token_bytes
 
-    def flops_of(self, cell: CostCell) -> float:
+    def num_flops(self, cell: CostCell) -> float:
         """Return a call's operations: weight products, attention to context and earlier rows."""
         seen = cell.context + (cell.rows + 1) / 2
         return cell.total_rows * (self.row_flops + seen * self.pair_flops)
@@ -137,7 +136,7 @@ class CostFacts:
     schema: Num = SCHEMA
     name: str = ""
     target: Facts = field(default_factory=dict)
-    work: Work
+    work: CallWork
     grid: Grid
     bandwidth: Measured | None = None
     memory_bandwidth: Measured | None = None
@@ -151,12 +150,12 @@ class CostFacts:
     complete: bool = False
 
     def memory_s(self, cell: CostCell) -> float | None:
-        """Return the least seconds a call needs to read weights and cache; None: not measured."""
-        return self.work.bytes_of(cell) / self.bandwidth.value if self.bandwidth else None
+        """Return the least seconds a call needs to read weights and cache, if measured."""
+        return self.work.num_bytes(cell) / self.bandwidth.value if self.bandwidth else None
 
     def compute_s(self, cell: CostCell) -> float | None:
-        """Return the least seconds a call needs for its operations; None: rate not measured."""
-        return self.work.flops_of(cell) / self.matrix_rate.value if self.matrix_rate else None
+        """Return the least seconds a call needs for its operations, if their rate is measured."""
+        return self.work.num_flops(cell) / self.matrix_rate.value if self.matrix_rate else None
 
 
 READINGS = (
@@ -185,7 +184,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class MachineReading:
     """The value of `what` (one of `READINGS`) in one round."""
 
     event: ClassVar = "reading"
@@ -194,13 +193,13 @@ class Reading:
     value: Rate
 
 
-Event = Visit | LeftOut | Reading
-_KINDS: Mapping[str, type[Event]] = {kind.event: kind for kind in (Visit, LeftOut, Reading)}
+Event = Visit | LeftOut | MachineReading
+_KINDS: Mapping[str, type[Event]] = {kind.event: kind for kind in (Visit, LeftOut, MachineReading)}
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The content of calls.jsonl; if an event is repeated, the first one counts.
+    """The content of calls.jsonl, where the first of repeated events counts.
 
     `visits` maps (cell, round) to seconds, `left_out` maps cells that were never visited to
     reasons, and `readings` maps (what, round) to values.
@@ -220,7 +219,7 @@ class Calls:
         if isinstance(event, Visit):
             self.visits.setdefault((event.cell, event.round), event.seconds)
             self.left_out.pop(event.cell, None)
-        elif isinstance(event, Reading):
+        elif isinstance(event, MachineReading):
             self.readings.setdefault((event.what, event.round), event.value)
         elif event.cell not in self.reached:
             self.left_out.setdefault(event.cell, event.reason)
@@ -229,7 +228,7 @@ class Calls:
     def read(cls, folder: Path) -> Self:
         """Read the events of a cost folder (`InvalidRunError` on a damaged line)."""
         calls = cls()
-        for number, (line, _) in enumerate(lines_of(folder / CALLS), start=1):
+        for number, (line, _) in enumerate(intact_lines(folder / CALLS), start=1):
             if (kind := _KINDS.get(str(line.pop("event", None)))) is not None:
                 calls.add(parse(kind, line, f"{folder / CALLS} line {number}"))
         return calls
@@ -241,7 +240,7 @@ def write_facts(folder: Path, facts: CostFacts) -> None:
 
 
 def read_facts(folder: Path) -> CostFacts | None:
-    """Read machine.json; None if the file is missing (raises as `read_json` and `parse`)."""
+    """Read machine.json, if it exists (raises as `read_json` and `parse`)."""
     data = read_json(folder / MACHINE)
     return None if data is None else parse(CostFacts, data, folder / MACHINE)
 
@@ -260,6 +259,6 @@ def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:
 
 
 def read_choices(folder: Path) -> dict[str, int]:
-    """Read choices.json; empty if the file is missing (`InvalidRunError` if damaged)."""
+    """Read choices.json, or nothing if it is missing (`InvalidRunError` if damaged)."""
     data = read_json(folder / CHOICES) or {}
     return parse(dict[str, Num], data.get("drafts", {}), folder / CHOICES)

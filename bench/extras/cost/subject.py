@@ -8,17 +8,17 @@ import psutil
 import torch
 
 from bench.errors import UnavailableError, UsageError, as_error, room_for
-from bench.extras.cost.measure import Sequences, Subject
+from bench.extras.cost.measure import CostSubject, Sequences
 from bench.extras.cost.probes import make_probes
-from bench.extras.cost.records import CostCell, CostFacts, Grid, Work
+from bench.extras.cost.records import CallWork, CostCell, CostFacts, Grid
 from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
 from bench.machine.load import LoadWatch
 from bench.plan.compiling import open_compiled
 from bench.plan.devices import open_device, prepare_process, usual_dtype, usual_on_cpu
 from bench.plan.labels import Note
+from bench.plan.named_models import checkpoint
 from bench.plan.select import ResolvedRun
-from bench.plan.setup import checkpoint
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
@@ -29,8 +29,8 @@ _SMALLER = "use a smaller --dtype (bfloat16) or shape, or another --device"
 
 def open_subject(
     config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None, replay: bool = True
-) -> Subject:
-    """Load the model that `config` names or make one of a `shape`; return it as a `Subject`.
+) -> CostSubject:
+    """Load the model that `config` names or make one of a `shape`, as a `CostSubject`.
 
     `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
     Calls are compiled as in a run (`bench.plan.compiling`).
@@ -41,33 +41,32 @@ def open_subject(
     device = open_device(config.device)
     prepare_process(device, config.threads)
 
-    def opened(run: ResolvedRun) -> HFModel:
-        made = _random(run.config, device, shape) if shape else _loaded(run.config, device)
+    def open_model(run: ResolvedRun) -> HFModel:
+        model = _random(run.config, device, shape) if shape else _loaded(run.config, device)
         cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
-        if made.facts["compiled"]:  # learn now whether its graphs can be made
-            with Sequences(made, cells) as sequences:
+        if model.facts["compiled"]:  # learn now whether its graphs can be made
+            with Sequences(model, cells) as sequences:
                 for cell in cells:
-                    made.forward(sequences.calls(cell))
-        return made
+                    model.forward(sequences.calls(cell))
+        return model
 
-    model = open_compiled(ResolvedRun(config=config, decoders={}), opened, note)
+    model = open_compiled(ResolvedRun(config=config, decoders={}), open_model, note)
     facts = {**model.facts, "random_weights": shape is not None}
     dtype = str(facts["dtype"])
-    work = work_of(model)
+    work = count_work(model)
     room = float(psutil.virtual_memory().available)
     if device.type == "cuda":
         room = float(torch.cuda.mem_get_info(device)[0])
     on_gpu = model.device.type == "cuda"
     no_replay = (None if on_gpu else missing_compiler()) if replay else "not requested"
-    smallest = CostCell(rows=1, sequences=1, context=grid.contexts[0])
-    return Subject(
+    return CostSubject(
         model=model,
         facts=CostFacts(
             name=shape or config.model,
             target=facts,
             work=work,
             grid=grid,
-            replayed=smallest,
+            replayed=CostCell(rows=1, sequences=1, context=grid.contexts[0]),
             replay_by=None if no_replay else "CUDA graph" if on_gpu else "machine code",
             no_replay=no_replay,
         ),
@@ -81,7 +80,7 @@ def open_subject(
 
 
 def _loaded(config: RunConfig, device: torch.device) -> HFModel:
-    source = checkpoint(config.model, "target")
+    source = checkpoint(config.model)
     dtype = config.dtype or usual_dtype(config, device.type, source)
     room = room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER)
     with as_error(UnavailableError), room:
@@ -91,9 +90,8 @@ def _loaded(config: RunConfig, device: torch.device) -> HFModel:
 def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
     from decoders.core.hf import shapes
 
-    folder = ROOT / ZOO / "target"
     with as_error(UsageError):
-        shaped = shapes.shape_config(folder if shape == ZOO else shape)
+        shaped = shapes.shape_config(ROOT / ZOO / "target" if shape == ZOO else shape)
     usual = "bfloat16"
     if device.type == "cpu":
         usual = usual_on_cpu(shapes.count_weights(shaped))
@@ -112,7 +110,7 @@ def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
     }
 
 
-def work_of(model: HFModel) -> Work:
+def count_work(model: HFModel) -> CallWork:
     """Count what a model's call reads and computes, from the weights and the cache."""
     from decoders.core.hf.shapes import weights_read
 
@@ -120,7 +118,7 @@ def work_of(model: HFModel) -> Work:
     read = weights_read(module)
     config = module.config.get_text_config()
     planes = model.architecture.planes
-    return Work(
+    return CallWork(
         weight_bytes=sum(weight.nbytes for weight in read) + packed_bytes(module),
         token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
         row_flops=2 * (sum(w.numel() for w in read if w.ndim > 1) + num_packed(module)),

@@ -20,11 +20,7 @@ _FIGURE = "figures/call_time"
 
 
 def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
-    """Write the figure and cost.md of a cost folder.
-
-    Raises:
-        BenchError: the files cannot be written (exit 1).
-    """
+    """Write the figure and cost.md of a cost folder (`BenchError` if writing fails)."""
     from bench.extras.cost.figure import cost_figure
     from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
 
@@ -59,42 +55,44 @@ def limit_lines(run: Run, cost: Cost) -> list[str]:
     why = mismatch(cost, run.env)
     if why is not None:
         return [f"{cost_name(cost)} cannot tell how near ar is to this machine's limit: {why}."]
-    found = ar_limit(cost, run)
-    if found is None:
+    limit = ar_limit(cost, run)
+    if limit is None:
         return [
             f"How near ar is to the limit is unknown: {cost_name(cost)} measures one sequence at a "
             "time, and this run has no such times."
         ]
     limits = {
-        "reading weights and cache once": found.memory_s,
-        "replaying one captured call": found.replay_s,
-        "only calling the model": found.call_s,
+        "reading weights and cache once": limit.memory_s,
+        "replaying one captured call": limit.replay_s,
+        "only calling the model": limit.call_s,
     }
     shares = [
-        f"{percent(seconds / found.token_s)} for {what} ({1e3 * seconds:.2f} ms)"
-        for what, seconds in limits.items()
+        f"{percent(seconds / limit.token_s)} for {bound} ({1e3 * seconds:.2f} ms)"
+        for bound, seconds in limits.items()
         if seconds is not None
     ]
     return [
-        f"ar took {1e3 * found.token_s:.2f} ms per token after the first, with {found.context:.0f} "
+        f"ar took {1e3 * limit.token_s:.2f} ms per token after the first, with {limit.context:.0f} "
         f"tokens in the cache on average. Limit / measured: {'; '.join(shares)}."
     ]
 
 
-def points_of(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
+def run_points(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
     """Return a run's operating points, or why they do not belong on the curve."""
     why = mismatch(cost, run.env)
     if why is not None:
         return [], f"the calls of {run.path.name} are not drawn: {why}"
-    decoders = sums.decoder_order(run.plan, run.records, run.status.found)
+    decoders = sums.decoder_order(run.plan, run.records, run.status.guarantees)
     points = operating_points(read_phases(run.path), run.records, decoders)
     return points, None if points else f"{run.path.name} has no second pass of unbatched answers"
 
 
 def machine_lines(facts: CostFacts) -> list[str]:
     """State the machine's rates, and the replay and roofline times of the smallest call."""
+    num_bytes = facts.work.weight_bytes
+    size = f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
     lines = [
-        f"{facts.name}: a call reads {_size(facts.work.weight_bytes)} of weights and "
+        f"{facts.name}: a call reads {size} of weights and "
         f"{facts.work.token_bytes} bytes per cached token"
     ]
     rates = (
@@ -102,11 +100,11 @@ def machine_lines(facts: CostFacts) -> list[str]:
         (facts.memory_bandwidth, "the same with more bytes than any cache holds", "B"),
         (facts.matrix_rate, "a product of large matrices", "op"),
     )
-    for rate, what, unit in rates:
+    for rate, name, unit in rates:
         if rate is not None:
             low, high = rate.low, (rate.high or 0) / 1e9
             ends = "" if low is None else f" [{low / 1e9:.3g}, {high:.3g}]"
-            lines.append(f"{what}: {rate.value / 1e9:.3g}{ends} G{unit}/s")
+            lines.append(f"{name}: {rate.value / 1e9:.3g}{ends} G{unit}/s")
     if facts.replay is not None and facts.beside_replay is not None and facts.replayed is not None:
         share = facts.replay.value / facts.beside_replay.value
         bounds = facts.memory_s(facts.replayed), facts.compute_s(facts.replayed)
@@ -128,11 +126,11 @@ def curve_table(cost: Cost) -> list[list[str]]:
     """Return headings and a line per number of rows, for one sequence at the shortest context."""
     context = _first_context(cost)
     table = cost.table
-    chosen = table[(table["sequences"] == 1) & (table["context"] == context)]
+    rows = table[(table["sequences"] == 1) & (table["context"] == context)]
     lines = [
         ["rows", f"ms per call [{LEVEL}]", "in one-row calls", "break-even rate", "of roofline"]
     ]
-    for row in chosen[chosen["seconds"].notna()].sort_values("rows").to_dict("records"):
+    for row in rows[rows["seconds"].notna()].sort_values("rows").to_dict("records"):
         seconds, relative, num = row["seconds"], row["relative"], int(row["rows"])
         roof = max(row["memory_s"], row["compute_s"])
         interval = ""
@@ -153,10 +151,6 @@ def curve_table(cost: Cost) -> list[list[str]]:
 
 def _first_context(cost: Cost) -> int:
     return min(cell.context for cell in cost.curve.points if cell.sequences == 1)
-
-
-def _size(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def _ms(seconds: Measured) -> str:

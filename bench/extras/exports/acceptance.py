@@ -34,18 +34,18 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
         if decoder in findings.wrong or not positions:
             continue
         deepest = max(max(answer.steps.depths) for answer in answers if answer.steps)
-        name, most = re.sub(r"[^\w.@-]", "-", decoder), max(deepest, len(positions))
+        name, max_drafts = re.sub(r"[^\w.@-]", "-", decoder), max(deepest, len(positions))
         rates = [round(count.unconditional or 0.0, 6) for count in positions]
-        rates += [0.0] * (most - len(rates))  # no step reached these positions
-        vllm = {"rejection_sample_method": "synthetic", "num_speculative_tokens": most}
-        length, line = round(1 + sum(rates), 6), f"--spec-draft-n-max {most}"
+        rates += [0.0] * (max_drafts - len(rates))  # no step reached these positions
+        vllm = {"rejection_sample_method": "synthetic", "num_speculative_tokens": max_drafts}
+        length, line = round(1 + sum(rates), 6), f"--spec-draft-n-max {max_drafts}"
         synthetic[decoder] = {
             "vllm": vllm | {"synthetic_acceptance_rates": rates},
             "vllm_length": vllm | {"synthetic_acceptance_length": length},
             "llama_cpp": f"{line} --spec-synth-rates {','.join(f'{rate:g}' for rate in rates)}",
             "llama_cpp_length": f"{line} --spec-synth-len {length:g}",
         }
-        lines = [json.dumps(_response(answer, target, most)) + "\n" for answer in answers]
+        lines = [json.dumps(_response(answer, target, max_drafts)) + "\n" for answer in answers]
         files[f"requests/{name}.jsonl"] = "".join(lines).encode()
         profile = _profile(findings, answers, rates) | {"target_model": {"id": target}}
         files[f"{name}/speculation_profile.json"] = json.dumps(profile, indent=2).encode()
@@ -54,8 +54,8 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
     return {"synthetic.json": json.dumps(synthetic, indent=2).encode(), **files}
 
 
-def _response(answer: SampleRecord, model: str, most: int) -> dict[str, Any]:
-    """Return an answer as vLLM's response, without text; like vLLM, without undrafted steps."""
+def _response(answer: SampleRecord, model: str, max_drafts: int) -> dict[str, Any]:
+    """Return an answer as vLLM's response, without text and, like there, undrafted steps."""
     steps = answer.steps
     assert steps is not None
     each = zip(steps.accepted[1:], steps.drafted[1:], strict=True)
@@ -65,11 +65,11 @@ def _response(answer: SampleRecord, model: str, most: int) -> dict[str, Any]:
     of = {
         "mean_acceptance_length": 1 + (ratio(accepted, len(pairs)) or 0.0),
         "draft_acceptance_rate": ratio(accepted, drafted) or 0.0,
-        "acceptance_histogram": [histogram[j] for j in range(most + 1)],
+        "acceptance_histogram": [histogram[j] for j in range(max_drafts + 1)],
         "num_spec_steps": len(pairs),
         "num_accepted_draft_tokens": accepted,
         "num_draft_tokens": drafted,
-        "num_spec_tokens": most,
+        "num_spec_tokens": max_drafts,
         "per_step_accepted": [pair[0] for pair in pairs],
         "per_step_drafted": [pair[1] for pair in pairs],
     }
@@ -90,9 +90,9 @@ def _profile(
     """Return NVIDIA's profile: lengths are tokens per step, conditionals ratios of marginals."""
     parts = {"": answers, **group_by(answers, lambda answer: answer.family)}
     means = {f: round(Tally.pool(of).acceptance_length or 0.0, 6) for f, of in parts.items()}
-    mean, implied, most = means.pop(""), round(1 + sum(rates), 6), len(rates)
+    mean, implied, max_drafts = means.pop(""), round(1 + sum(rates), 6), len(rates)
     each = [length for a in answers if (length := Tally.of(a).acceptance_length) is not None]
-    asked = ("temperature", "top_p", "top_k", "max_new_tokens", "dtype")
+    settings = ("temperature", "top_p", "top_k", "max_new_tokens", "dtype")
     conditions = {"run": findings.name, "num_samples": len(answers)}
     consistency = {
         "implied_mean_accept_length": implied,
@@ -107,8 +107,8 @@ def _profile(
         "method": answers[0].decoder,
         "draft_checkpoint": None,
         "block_size": None,
-        "num_speculative_tokens": most,
-        "max_supported_k": most,
+        "num_speculative_tokens": max_drafts,
+        "max_supported_k": max_drafts,
         "verification_method": "longest_prefix",
         "conditional_accept_rates": [
             round(ratio(rate, before) or 0.0, 6) for before, rate in itertools.pairwise((1, *rates))
@@ -117,10 +117,10 @@ def _profile(
         "mean_accept_length": mean,
         "mean_accept_length_per_request": round(fmean(each or [mean]), 6),
         "accept_length_model": "measured_per_k",
-        "accept_length_by_k": {str(most): mean},
+        "accept_length_by_k": {str(max_drafts): mean},
         "acceptance_length_histogram": counters.step_lengths(answers),
         "per_category": {f: {"mean_accept_length": length} for f, length in means.items()},
-        "measurement_conditions": conditions | {k: findings.run.config.get(k) for k in asked},
+        "measurement_conditions": conditions | {k: findings.run.config.get(k) for k in settings},
         "validation": {
             "mean_consistency": consistency,
             "marginal_monotonicity": {"passed": rates == sorted(rates)[::-1], "violations": []},

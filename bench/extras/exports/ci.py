@@ -19,7 +19,7 @@ from bench.report.tables.speed import floor_note
 from bench.report.tables.table import guarantee_label, number, without_wrong
 from bench.stats import times
 from bench.stats.counters import group_by
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import counted
 
@@ -41,7 +41,7 @@ def pytest_benchmark(findings: Findings) -> dict[str, bytes]:
     run, env = findings.run, findings.run.env
     cells = group_by(run.records, lambda record: record.decoder)
     benchmarks = []
-    for row in rows_of(without_wrong(findings.summary), ALL):
+    for row in summary_rows(without_wrong(findings.summary), ALL):
         units = times.timed_units(cells[row.decoder])
         seconds = [unit.time_per_token for unit in units if unit.ok and unit.time_per_token]
         if seconds:
@@ -65,7 +65,7 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
     """Return one decoder's benchmark: rounds are answers, seconds are per emitted token."""
     name = f"decode[{row.decoder}]"
     values = np.asarray(data)
-    least, first, middle, third, most = map(float, np.percentile(values, (0, 25, 50, 75, 100)))
+    low, first, middle, third, high = map(float, np.percentile(values, (0, 25, 50, 75, 100)))
     return {
         "group": "seconds per token",
         "name": name,
@@ -78,14 +78,14 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
         },
         "options": {"timer": "perf_counter", "min_rounds": len(data), "warmup": True},
         "stats": {
-            "min": least,
+            "min": low,
             "q1": first,
             "median": middle,
             "q3": third,
-            "max": most,
+            "max": high,
             "iqr": third - first,
-            "ld15iqr": least,
-            "hd15iqr": most,
+            "ld15iqr": low,
+            "hd15iqr": high,
             "mean": float(values.mean()),
             "stddev": float(values.std(ddof=1)) if len(data) > 1 else 0.0,
             "ops": 1 / float(values.mean()),
@@ -102,11 +102,11 @@ def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
 
 def github_action(findings: Findings) -> dict[str, bytes]:
     """Return two files, for numbers of which smaller or bigger ones are better."""
-    rows = rows_of(without_wrong(findings.summary), ALL)
-    made = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
+    rows = summary_rows(without_wrong(findings.summary), ALL)
+    files = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
     return {
         name: _json([e for row in rows for column in columns for e in _entries(row, *column)])
-        for name, columns in made.items()
+        for name, columns in files.items()
     }
 
 

@@ -46,13 +46,13 @@ def export(
 
         choices.refuse_for(to)
         adapter = Path(run_dir).expanduser()
-        made = folder or adapter / "export" / "peft"
+        target = folder or adapter / "export" / "peft"
         if folder is None:
-            refuse_links(adapter, made)
-        for path in made.glob("*"):
-            refuse_links(made, path)
+            refuse_links(adapter, target)
+        for path in target.glob("*"):
+            refuse_links(target, path)
         with as_error(UsageError):
-            files = to_peft(adapter, made)
+            files = to_peft(adapter, target)
         for file in files:
             typer.echo(file)
         return

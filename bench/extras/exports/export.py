@@ -20,7 +20,7 @@ from bench.extras.exports import ci
 from bench.extras.exports.acceptance import acceptance
 from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
 from bench.records.environment import ENV
-from bench.records.files import SAMPLES, STORED, refuse_links, write_files
+from bench.records.files import SAMPLES, SAMPLES_TABLE, refuse_links, write_files
 from bench.records.frames import csv_bytes, parquet_bytes, write_samples
 from bench.records.json_file import read_json
 from bench.records.phases import PHASES_FILE
@@ -30,11 +30,11 @@ from bench.records.run_folder import CONFIG
 from bench.records.status import STATUS
 from bench.records.vocabulary import VOCABULARY, answered_ids
 from bench.report.findings import Findings
-from bench.report.write import REPORT, SUMMARY, tables_of
+from bench.report.write import REPORT, SUMMARY, table_files
 from bench.stats.counters import Tally
 
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
-_ASKED = (
+_REQUEST = (
     *("decoder", "family", "prompt", "prompt_hash", "repeat", "seed", "batch_size"),
     "num_prompt_tokens",
 )
@@ -45,7 +45,7 @@ _OPTIONS = {"project": "--project", "figures": "--figure"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Options of single formats; None or empty if not given.
+    """Options of single formats, None or empty by default.
 
     ``mlflow`` takes `project`, and ``reference`` takes `figures`.
     """
@@ -90,7 +90,7 @@ def _row(record: SampleRecord) -> dict[str, object]:
         counts = dict(zip(_COUNTED, counted, strict=True))
     return {
         "pass": record.kind,
-        **{name: getattr(record, name) for name in _ASKED},
+        **{name: getattr(record, name) for name in _REQUEST},
         **{name: counts.get(name) for name in _COUNTED},
         **{name: getattr(record, name) for name in _TIMED},
         "time_per_token_s": seconds / tally.emitted if seconds and tally.emitted else None,
@@ -100,20 +100,16 @@ def _row(record: SampleRecord) -> dict[str, object]:
 
 
 FORMATS: Mapping[str, Format] = {
-    "pytest-benchmark": Format(files=lambda findings, _: ci.pytest_benchmark(findings)),
-    "github-action-benchmark": Format(files=lambda findings, _: ci.github_action(findings)),
-    "csv": Format(
-        files=lambda findings, _: {"answers.csv": csv_bytes(answers(findings.run.records), None)}
-    ),
+    "pytest-benchmark": Format(files=lambda f, _: ci.pytest_benchmark(f)),
+    "github-action-benchmark": Format(files=lambda f, _: ci.github_action(f)),
+    "csv": Format(files=lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)}),
     "parquet": Format(
-        files=lambda findings, _: {"answers.parquet": parquet_bytes(answers(findings.run.records))}
+        files=lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))}
     ),
-    "acceptance": Format(files=lambda findings, _: acceptance(findings), apart=True),
+    "acceptance": Format(files=lambda f, _: acceptance(f), apart=True),
     "mlflow": Format(tracker=to_mlflow, options=("project",)),
     "reference": Format(
-        files=lambda findings, given: reference(findings, given.figures),
-        apart=True,
-        options=("figures",),
+        files=lambda f, choices: reference(f, choices.figures), apart=True, options=("figures",)
     ),
 }
 
@@ -121,7 +117,7 @@ FORMATS: Mapping[str, Format] = {
 def export(
     findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
 ) -> list[str]:
-    """Write a run in one format; return the files, or the store of a tracker.
+    """Write a run in one format, and return the files, or the store of a tracker.
 
     `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
     environment variable takes precedence.
@@ -134,16 +130,16 @@ def export(
     choices.refuse_for(kind)
     if not findings.run.records:
         raise UnavailableError(f"{findings.name} has no answers to export")
-    own = findings.run.path / "export"
+    default = findings.run.path / "export"
     if folder is None:
-        store = own / kind if form.tracker or form.apart else own
+        store = default / kind if form.tracker or form.apart else default
         for path in (store, *store.glob("*")):
             refuse_links(findings.run.path, path)
     if form.tracker is not None:
         project = choices.project or PROJECT
-        return [form.tracker(tracked_runs(findings), project, folder, own / kind)]
+        return [form.tracker(tracked_runs(findings), project, folder, default / kind)]
     assert form.files is not None
-    folder = folder or (own / kind if form.apart else own)
+    folder = folder or (default / kind if form.apart else default)
     if kind == "reference" and (folder / SAMPLES).is_file():
         raise UsageError(f"{folder} is a run's own folder: give another --folder")
     return [str(file) for file in write_files(folder, form.files(findings, choices))]
@@ -162,16 +158,16 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     if not (run.path / REPORT).is_file():
         raise UsageError(f"{run.path} has no {REPORT}; write it: bench report {run.path}")
     report = (run.path / REPORT).read_text(encoding="utf-8")
-    drawn = _IMAGE.findall(report)
+    images = _IMAGE.findall(report)
     for name in figures:
-        if name not in drawn:
-            raise UsageError(f"no figure {name!r} in {REPORT}; {did_you_mean(name, drawn)}")
+        if name not in images:
+            raise UsageError(f"no figure {name!r} in {REPORT}; {did_you_mean(name, images)}")
     report = _IMAGE.sub(lambda image: image[0] if image[1] in figures else "", report)
     samples = io.BytesIO()
     write_samples(samples, run.records, run.events)
     answered = set(map(str, answered_ids(run.records)))
     pieces = (read_json(run.path / VOCABULARY) or {}).items()
-    tables = {name: data for name, data in tables_of(findings).items() if name.endswith(".csv")}
+    tables = {name: data for name, data in table_files(findings).items() if name.endswith(".csv")}
     copied = [CONFIG, ENV, STATUS, PHASES_FILE, *(f"figures/{name}.png" for name in figures)]
     for name in copied:
         refuse_links(run.path, run.path / name)
@@ -179,7 +175,7 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
         **{name: (run.path / name).read_bytes() for name in copied if (run.path / name).is_file()},
         MANIFEST: _json(run.plan.to_manifest()),
         VOCABULARY: _json({token: piece for token, piece in pieces if token in answered}),
-        STORED: samples.getvalue(),
+        SAMPLES_TABLE: samples.getvalue(),
         SUMMARY: csv_bytes(findings.summary),
         REPORT: report.encode(),
         **tables,

@@ -18,7 +18,7 @@ from bench.errors import BenchError, optional
 from bench.records.files import cannot_write
 from bench.report.findings import Findings
 from bench.report.tables.table import guarantee_label, without_wrong
-from bench.stats.metrics import COLUMNS, SummaryRow, rows_of
+from bench.stats.metrics import COLUMNS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import portable
 
@@ -30,7 +30,7 @@ _MAX_PARAMS, _MAX_METRICS, _MAX_VALUE = 100, 1000, 6000
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """One decoder of a run (`group`), as a tracker shows it; times since 1970 (0: unknown)."""
+    """One decoder of a run (`group`), as a tracker shows it, with times since 1970 or 0."""
 
     decoder: str
     group: str
@@ -49,7 +49,7 @@ def tracked_runs(findings: Findings) -> list[TrackedRun]:
     """Return a tracked run per decoder, in order, without WRONG decoders."""
     status = findings.run.status
     by_decoder: dict[str, list[SummaryRow]] = {}
-    for row in rows_of(without_wrong(findings.summary), None):
+    for row in summary_rows(without_wrong(findings.summary), None):
         by_decoder.setdefault(row.decoder, []).append(row)
     started, ended = _milliseconds(status.started_utc), _milliseconds(status.finished_utc)
     return [
@@ -72,7 +72,7 @@ def tracked_runs(findings: Findings) -> list[TrackedRun]:
 
 def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]:
     """Return configuration and environment, with only this decoder's options."""
-    own = f"decoders.{decoder}."
+    prefix = f"decoders.{decoder}."
     params = {
         "decoder": decoder,
         "guarantee": guarantee_label(row),
@@ -80,8 +80,8 @@ def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]
         "verdict": findings.verdict,
     }
     for key, value in findings.configuration:
-        if key.startswith(own):
-            params[f"option.{key.removeprefix(own)}"] = value
+        if key.startswith(prefix):
+            params[f"option.{key.removeprefix(prefix)}"] = value
         elif not key.startswith("decoders."):
             params[f"config.{key}"] = value
     params |= {f"env.{key}": value for key, value in findings.environment}
@@ -97,14 +97,14 @@ def _milliseconds(utc: str | None) -> int:
     return 0 if utc is None else int(datetime.fromisoformat(utc).timestamp() * 1000)
 
 
-def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, own: Path) -> str:
-    """Write into `folder`, else MLFLOW_TRACKING_URI, else `own`; return the URI of the store."""
+def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, default: Path) -> str:
+    """Write into `folder`, MLFLOW_TRACKING_URI or `default`, and return the URI of the store."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = optional("mlflow", "mlflow", "export --to mlflow")
     optional("sqlalchemy", "mlflow", "export --to mlflow")
     uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
     if folder is not None or not uri:
-        store = folder or own
+        store = folder or default
         try:
             store.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -121,8 +121,8 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, own
             else experiment.experiment_id
         )
         for run in runs:
-            made = client.create_run(number, start_time=run.started_ms, run_name=run.name)
-            run_id, named = made.info.run_id, run.params.items()
+            tracked = client.create_run(number, start_time=run.started_ms, run_name=run.name)
+            run_id, named = tracked.info.run_id, run.params.items()
             params = [mlflow.entities.Param(name, value[:_MAX_VALUE]) for name, value in named]
             values = run.metrics.items()
             metrics = [mlflow.entities.Metric(name, v, run.ended_ms, 0) for name, v in values]

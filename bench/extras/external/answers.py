@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.records.files import append_text, lines_of
+from bench.records.files import append_text, intact_lines
 from bench.records.json_file import SCHEMA, check_schema, parse
 from bench.settings.bounds import Num, RealOrInt, Time, TokenId
 
@@ -70,10 +70,10 @@ class ExternalAnswer:
 
 
 def read_external(run_dir: Path) -> tuple[ExternalAnswer, ...]:
-    """Read answers in measured order (raises as `lines_of`, `check_schema` and `parse`)."""
+    """Read answers in measured order (raises as `intact_lines`, `check_schema` and `parse`)."""
     path = run_dir / EXTERNAL
     answers = []
-    for line, _ in lines_of(path):
+    for line, _ in intact_lines(path):
         check_schema(path, line)
         answers.append(parse(ExternalAnswer, line, path))
     return tuple(answers)

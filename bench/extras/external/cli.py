@@ -53,7 +53,7 @@ def external(
     for name, value in (("--limit", limit), ("--drafts", num_drafts), ("--ngram", ngram)):
         if value is not None and value < 1:
             raise UsageError(f"{name} {value} is below 1; give 1 or more")
-    chosen = _engine(engine, num_drafts, ngram, speculative)
+    backend = _engine(engine, num_drafts, ngram, speculative)
     run_dir = find_run(run, output)
     failures = 0
     if read is not None:
@@ -63,7 +63,7 @@ def external(
             append_external(run_dir, answer)
     else:
         with options.choose(progress) as display:
-            failures = measure_external(run_dir, chosen, model, display, limit)
+            failures = measure_external(run_dir, backend, model, display, limit)
     table = other_engines(read_external(run_dir), load_records(run_dir))
     if table is not None:
         options.print_table(table.headings, ([cell.text for cell in row] for row in table.rows))

@@ -30,7 +30,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EngineAnswer:
     """The ids of an answer, and the engine's counters if it has any."""
 
     tokens: tuple[int, ...]
@@ -39,10 +39,10 @@ class Answer:
     accepted: int | None = None
 
 
-class Arm(Protocol):
+class EngineArm(Protocol):
     """An engine loaded in one mode."""
 
-    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+    def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
         """Decode at most `budget` tokens greedily after `ids`."""
 
     def close(self) -> None:
@@ -50,20 +50,20 @@ class Arm(Protocol):
 
 
 class Engine:
-    """A third-party engine; modes that can be loaded `together` answer each prompt in turn."""
+    """A third-party engine, whose modes answer each prompt in turn if they load `together`."""
 
     name: str
     package: str
     together: bool
 
     def __init__(self, modes: Mapping[str, Mapping[str, Any] | None]) -> None:
-        """Take the options of each mode; the first is ``ar``, plain decoding without options."""
+        """Take the options of each mode, first of ``ar``, plain decoding without options."""
         self.modes = modes
 
     def module(self, part: str = "") -> Any:
         """Import the engine's package or a part of it (exit 5 if it is missing)."""
         return optional(f"{self.package}{part}", self.name, f"--engine {self.name}")
 
-    def open(self, mode: str, request: Settings) -> Arm:
+    def open(self, mode: str, request: Settings) -> EngineArm:
         """Load the model for a mode."""
         raise NotImplementedError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.errors import UnavailableError
-from bench.extras.external.engine import Answer, Arm, Engine, Settings
+from bench.extras.external.engine import Engine, EngineAnswer, EngineArm, Settings
 
 
 class LlamaCpp(Engine):
@@ -25,8 +25,8 @@ class LlamaCpp(Engine):
         super().__init__({"ar": None, "lookup": lookup})
         self._num_drafts = num_drafts
 
-    def open(self, mode: str, request: Settings) -> Arm:
-        """Load the model; with drafts, keep the logits of all rows, which its loop needs."""
+    def open(self, mode: str, request: Settings) -> EngineArm:
+        """Load the model, with the logits of all rows if its loop needs them for drafts."""
         module, drafts = self.module(), None
         if (lookup := self.modes[mode]) is not None:
             drafts = self.module(".llama_speculative").LlamaPromptLookupDecoding(**lookup)
@@ -52,8 +52,8 @@ class _LlamaArm:
         self._model = model
         self._evaluate = model.eval
         model.eval = self._counted
-        own = frozenset((int(model.token_eos()),))
-        self._stop = frozenset() if request.fixed_length else request.stop_ids | own
+        ends = request.stop_ids | {int(model.token_eos())}
+        self._stop = frozenset() if request.fixed_length else ends
         self._calls = 0
         self._fed: list[Sequence[int]] = []
 
@@ -63,7 +63,7 @@ class _LlamaArm:
         self._calls += -(-len(tokens) // int(self._model.n_batch))
         self._evaluate(tokens)
 
-    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+    def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
         size = int(self._model.n_vocab())
         if max(ids) >= size:
             raise ValueError(f"the prompt has id {max(ids)}, but this model has {size} tokens")
@@ -83,7 +83,9 @@ class _LlamaArm:
             tokens.append(int(token))
             if int(token) in self._stop or len(tokens) == budget:
                 break
-        return Answer(tokens=tuple(tokens), calls=self._calls, drafted=drafted, accepted=accepted)
+        return EngineAnswer(
+            tokens=tuple(tokens), calls=self._calls, drafted=drafted, accepted=accepted
+        )
 
     def close(self) -> None:
         self._model.close()

@@ -20,14 +20,14 @@ from bench.extras.external.answers import (
     next_session,
     read_external,
 )
-from bench.extras.external.engine import Arm, Engine, Settings
+from bench.extras.external.engine import Engine, EngineArm, Settings
 from bench.machine.clock import Clock, Stopwatch
 from bench.measure.timing import warm_up_prompt
 from bench.plan.named_models import named, package_file, resolve
 from bench.progress import Progress
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt, read_prompts
-from bench.records.run_folder import Run, load_run, refuse_stored
+from bench.records.run_folder import Run, load_run, refuse_read_only
 
 _PLAIN = (str, int, float, bool, type(None))
 """Types of options that are recorded as they are; any other option is recorded as text."""
@@ -38,7 +38,7 @@ _WARM_UP = 16
 def measure_external(
     run_dir: Path, engine: Engine, model: str | None, progress: Progress, limit: int | None
 ) -> int:
-    """Let every mode of an engine answer a run's timed prompts; return the number of failures.
+    """Let each mode of an engine answer a run's timed prompts, and return the number of failures.
 
     If `model` is None, the run's own model is used, provided the engine can read it. `limit` is the
     number of prompts, the first ones.
@@ -47,10 +47,10 @@ def measure_external(
         BenchError: the run is stored (exit 2) or not greedy (5), the engine cannot read its model
             (2), is missing or does not start (5), or a line cannot be written (1).
     """
-    refuse_stored(run_dir)
+    refuse_read_only(run_dir)
     run = load_run(run_dir)
-    known = read_prompts(run.path)
-    prompts = [known[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in known][:limit]
+    by_name = read_prompts(run.path)
+    prompts = [by_name[p.prompt] for p in run.plan.in_pass("timing") if p.prompt in by_name][:limit]
     if not prompts:
         raise UsageError(f"{run.path} has no prompts to time")
     request = _request(run, prompts, model or _own_model(run, engine.name))
@@ -77,11 +77,11 @@ class _Session:
     def measure(self, modes: Sequence[str], prompts: Sequence[Prompt], progress: Progress) -> int:
         order = random.Random(self.number)
         failures = 0
-        with contextlib.ExitStack() as opened:
-            arms: list[tuple[str, Arm]] = []
+        with contextlib.ExitStack() as stack:
+            arms: list[tuple[str, EngineArm]] = []
             for mode in modes:
                 arm = self.engine.open(mode, self.request)
-                opened.callback(arm.close)
+                stack.callback(arm.close)
                 try:
                     arm.answer(warm_up_prompt(prompts[0]).ids, min(_WARM_UP, self.request.budget))
                 except Exception as error:  # third-party code may raise anything
@@ -98,15 +98,15 @@ class _Session:
                     progress.step(f"{answer.name} {prompt.name}")
         return failures
 
-    def _timed(self, mode: str, arm: Arm, prompt: Prompt) -> ExternalAnswer:
-        error = given = None
+    def _timed(self, mode: str, arm: EngineArm, prompt: Prompt) -> ExternalAnswer:
+        error = reply = None
         with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
             try:
-                given = arm.answer(prompt.ids, self.request.budget)
+                reply = arm.answer(prompt.ids, self.request.budget)
             except Exception as raised:  # third-party code: go on with the other answers
                 error = f"{type(raised).__name__}: {raised}"
         options = self.engine.modes[mode] or {}
-        asked = ExternalAnswer(
+        record = ExternalAnswer(
             session=self.number,
             engine=self.engine.name,
             version=str(self.version),
@@ -118,18 +118,17 @@ class _Session:
             threads=self.request.threads,
             error=error,
         )
-        if given is None:
-            return asked
-        return dataclasses.replace(asked, total_s=watch.total_s, **dataclasses.asdict(given))
+        if reply is None:
+            return record
+        return dataclasses.replace(record, total_s=watch.total_s, **dataclasses.asdict(reply))
 
 
 def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:
-    """Return the run's settings; the stop ids are the tokens that ended ar's answers."""
+    """Return the run's settings, with the tokens that ended ar's answers as stop ids."""
     temperature = run.config.get("temperature", 0)
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; other engines draw other tokens"
-        advice = "use a greedy run: bench run --temperature 0"
-        raise UnavailableError(f"{line}: {advice}")
+        raise UnavailableError(f"{line}: use a greedy run: bench run --temperature 0")
     ends = frozenset(
         record.tokens[-1]
         for record in run.records
@@ -147,10 +146,10 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:
 
 def _own_model(run: Run, engine: str) -> str:
     source = str(run.config.get("model") or "zoo")
-    known = named(source)
+    model = named(source)
     if engine == "vllm" and source != "zoo":
         return resolve(source)
-    file = package_file(known) if known is not None else Path(source).expanduser()
+    file = package_file(model) if model is not None else Path(source).expanduser()
     if file is not None and file.suffix.lower() == ".gguf":
         return str(file)
     kind = "a folder or hub id" if engine == "vllm" else "a .gguf file"

@@ -22,7 +22,7 @@ from bench.text import UNKNOWN, percent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSums:
-    """Statistics of one engine in one mode; unknown values are None.
+    """Statistics of one engine in one mode, with None for unknown values.
 
     `first` is the first answer. `tokens_per_call` counts the prompt's forward pass as a call.
     `tokens_per_step` is 1 + accepted drafts / steps that verified drafts. `identical` is the share
@@ -118,13 +118,12 @@ _COLUMNS: Columns = {
 def other_engines(
     answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
 ) -> Table | None:
-    """Make the table of other engines; None if none was measured."""
+    """Make the table of other engines, if one was measured."""
     return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))
 
 
 def _tables(findings: Findings) -> list[Table | None]:
-    run = findings.run
-    return [other_engines(read_external(run.path), run.records)]
+    return [other_engines(read_external(findings.run.path), findings.run.records)]
 
 
 SECTION = Section("engines", _tables, is_open=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.errors import UnavailableError, UsageError
 from bench.extras.external.answers import ExternalAnswer
-from bench.extras.external.engine import Answer, Arm, Engine, Settings
+from bench.extras.external.engine import Engine, EngineAnswer, EngineArm, Settings
 from bench.text import UNKNOWN
 
 _DRAFTED = "vllm:spec_decode_num_draft_tokens"
@@ -32,19 +32,19 @@ class Vllm(Engine):
     def __init__(
         self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None
     ) -> None:
-        """Take the options of llama.cpp; `speculative` is the user's own ``speculative_config``."""
+        """Take the options of llama.cpp, and the user's own ``speculative_config``."""
         lookup = {
             "method": "ngram",
             "num_speculative_tokens": num_drafts,
             "prompt_lookup_max": ngram,
             "prompt_lookup_min": 1,
         }
-        given = (
-            {} if speculative is None else {speculative.get("method", "speculative"): speculative}
-        )
-        super().__init__({"ar": None, "lookup": lookup, **{str(k): v for k, v in given.items()}})
+        modes: dict[str, Mapping[str, object] | None] = {"ar": None, "lookup": lookup}
+        if speculative is not None:
+            modes[str(speculative.get("method", "speculative"))] = speculative
+        super().__init__(modes)
 
-    def open(self, mode: str, request: Settings) -> Arm:
+    def open(self, mode: str, request: Settings) -> EngineArm:
         """Start the engine for one sequence at a time, with no reuse between prompts."""
         module, config = self.module(), self.modes[mode]
         try:
@@ -68,7 +68,7 @@ class _VllmArm:
         self._module, self._model, self._request = module, model, request
         self._speculates = speculates
 
-    def answer(self, ids: Sequence[int], budget: int) -> Answer:
+    def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
         sampling = self._module.SamplingParams(
             temperature=0.0,
             max_tokens=budget,
@@ -81,7 +81,7 @@ class _VllmArm:
         (output,) = self._model.generate([prompt], sampling, use_tqdm=False)
         drafted, accepted = (now - then for now, then in zip(self._counters(), before, strict=True))
         tokens = tuple(int(token) for token in output.outputs[0].token_ids)
-        return Answer(
+        return EngineAnswer(
             tokens=tokens, calls=max(len(tokens) - accepted, 1), drafted=drafted, accepted=accepted
         )
 
@@ -101,7 +101,7 @@ class _VllmArm:
 
 
 def read_responses(file: Path, session: int) -> list[ExternalAnswer]:
-    """Return an answer per JSON line, without ids and times; its mode is the file's name.
+    """Return an answer per JSON line, without ids and times, in the mode of the file's name.
 
     A response whose metrics are missing or contradictory, as AIPerf checks, is a `UsageError`.
     """
@@ -121,8 +121,8 @@ def _read(response: Any, mode: str, session: int) -> ExternalAnswer:
     histogram, num_tokens = of["acceptance_histogram"], usage.get("completion_tokens")
     counted = (sum(histogram), sum(j * num for j, num in enumerate(histogram)))
     if counted != (steps, accepted) or accepted > drafted or min(histogram, default=0) < 0:
-        told = f"acceptance_histogram {histogram} of {steps} steps, {accepted} of {drafted} drafts"
-        raise ValueError(f"{response.get('id', UNKNOWN)} has {told}")
+        text = f"acceptance_histogram {histogram} of {steps} steps, {accepted} of {drafted} drafts"
+        raise ValueError(f"{response.get('id', UNKNOWN)} has {text}")
     return ExternalAnswer(
         session=session,
         engine="vllm",

@@ -1,4 +1,4 @@
-"""Change points of a series, as marks on a dashboard; they are not verdicts.
+"""Change points of a series, as marks on a dashboard and not as verdicts.
 
 The method is binary segmentation: the best split of a series is kept if a permutation test finds it
 significant, and both halves are then split in turn. The statistic is that of Matteson & James
@@ -16,33 +16,33 @@ from bench.stats.intervals import Floats
 
 _SHUFFLES = 499
 _LEVEL = 0.01
-_SHORTEST = 3
+_MIN_LENGTH = 3
 """Fewest numbers in a segment: fewer cannot be distinguished from chance."""
-_SMALLEST = 1e-3
+_MIN_CHANGE = 1e-3
 """Smallest relative change of a level that counts: counters jitter in their last digit."""
 
 
 def change_points(values: Sequence[float]) -> list[int]:
     """Return the indices at which a new level begins, ascending and without 0."""
     series = np.asarray(values, dtype=np.float64)
-    found: list[int] = []
+    indices: list[int] = []
     pending = [(0, len(series))]
     generator = np.random.default_rng(0)
     while pending:
         start, end = pending.pop()
         index = _split(series[start:end], generator)
         if index is not None:
-            found.append(start + index)
+            indices.append(start + index)
             pending += [(start, start + index), (start + index, end)]
-    return sorted(found)
+    return sorted(indices)
 
 
 def _split(series: Floats, generator: np.random.Generator) -> int | None:
-    if len(series) < 2 * _SHORTEST:
+    if len(series) < 2 * _MIN_LENGTH:
         return None
     index, best = _best(series)
     before, after = series[:index].mean(), series[index:].mean()
-    if abs(after - before) <= _SMALLEST * max(abs(before), abs(after)):
+    if abs(after - before) <= _MIN_CHANGE * max(abs(before), abs(after)):
         return None
     as_good = sum(_best(generator.permutation(series))[1] >= best for _ in range(_SHUFFLES))
     return index if (as_good + 1) / (_SHUFFLES + 1) <= _LEVEL else None
@@ -51,7 +51,7 @@ def _split(series: Floats, generator: np.random.Generator) -> int | None:
 def _best(series: Floats) -> tuple[int, float]:
     """Return the split with the largest statistic, and the statistic."""
     sums = np.cumsum(series)
-    splits = np.arange(_SHORTEST, len(series) - _SHORTEST + 1)
+    splits = np.arange(_MIN_LENGTH, len(series) - _MIN_LENGTH + 1)
     before = sums[splits - 1] / splits
     after = (sums[-1] - sums[splits - 1]) / (len(series) - splits)
     weight = splits * (len(series) - splits) / len(series)

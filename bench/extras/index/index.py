@@ -86,8 +86,8 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         parts = (read_json(run / MANIFEST) or {}).get("parts", ())
     except BenchError as error:
         return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
-    asked = {key: value for key, value in config.items() if key not in _UNLIKE}
-    work = json.dumps([asked, env.dtype, *parts], sort_keys=True, default=str)
+    settings = {key: value for key, value in config.items() if key not in _UNLIKE}
+    work = json.dumps([settings, env.dtype, *parts], sort_keys=True, default=str)
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
@@ -108,38 +108,37 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         overall = summary[summary["family"] == ALL]
     except (OSError, ValueError, KeyError):
         return [facts]
-    chosen = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
-    return [facts | row for row in json.loads(chosen.to_json(orient="records"))] or [facts]
+    numbers = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
+    return [facts | row for row in json.loads(numbers.to_json(orient="records"))] or [facts]
 
 
 def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
-    """Write ``index.html`` and ``history.parquet`` of a folder of runs; return page and history.
+    """Write ``index.html`` and ``history.parquet`` of a folder, and return page and history.
 
     Raises:
         BenchError: no run in the folder (exit 2), a damaged history (4), a failed write (1).
     """
     history = gather(folder)
     if history.empty:
-        line = f"{folder} holds no run; bench index takes the parent of run folders"
-        raise UsageError(line)
-    runs = map(_known, history.drop_duplicates("run").to_dict("records"))
+        raise UsageError(f"{folder} holds no run; bench index takes the parent of run folders")
+    runs = map(_without_na, history.drop_duplicates("run").to_dict("records"))
     lines = [_line(run, history, folder) for run in runs]
-    latest = {str(line["branch"] or UNKNOWN): line for line in lines}
-    made = {
+    newest = {str(line["branch"] or UNKNOWN): line for line in lines}
+    files = {
         HISTORY: parquet_bytes(history),
         INDEX: render(
             "index.html.jinja",
             title=f"Runs in {folder.resolve().name}",
-            branches=sorted(latest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
+            branches=sorted(newest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
             lines=lines[::-1],
             series=list(_series(history)),
             headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
         ),
     }
-    return write_files(folder, made)[-1], history
+    return write_files(folder, files)[-1], history
 
 
-def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
+def _without_na(row: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a row of the history with None for what is unknown."""
     return {str(key): None if pd.isna(value) else value for key, value in row.items()}
 
@@ -148,8 +147,8 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
     """Return a run's line in the list: its `cells`, and a `link` to its report if it has one."""
     name = str(run["run"])
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
-    mine = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
-    faster = mine.dropna(subset=["speedup"])
+    rows = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
+    faster = rows.dropna(subset=["speedup"])
     speedups = [
         f"{decoder} {factor(value)}"
         for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
@@ -166,28 +165,28 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
 
 
 def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the curves of each series; a curve needs three VALID runs or more."""
+    """Yield the curves of each series with three VALID runs or more."""
     valid = history[(history["verdict"] == VALID) & history["decoder"].notna()]
     for _, of_series in valid.groupby("series", sort=False):
         curves = []
-        for decoder, mine in of_series.groupby("decoder", sort=False):
+        for decoder, rows in of_series.groupby("decoder", sort=False):
             for column, title in _CURVES:
-                known = mine.dropna(subset=[column])
+                points = rows.dropna(subset=[column])
                 if column == "speedup":  # a curve must not mix times of different machines
-                    known = known[known["key"] == mine["key"].iloc[-1]]
-                if decoder != BASELINE and len(known) >= 3:
-                    curves.append(_curve(f"{decoder}: {title}", known, column))
+                    points = points[points["key"] == rows["key"].iloc[-1]]
+                if decoder != BASELINE and len(points) >= 3:
+                    curves.append(_curve(f"{decoder}: {title}", points, column))
         if curves:
-            last = _known(of_series.iloc[-1].to_dict())
+            last = _without_na(of_series.iloc[-1].to_dict())
             words = [str(last[key]) for key in ("model", "tasks", "dtype") if last[key]]
             yield f"{', '.join(words)} (series {last['series']})", curves
 
 
-def _curve(title: str, known: pd.DataFrame, column: str) -> dict[str, Any]:
+def _curve(title: str, points: pd.DataFrame, column: str) -> dict[str, Any]:
     """Return one number of a decoder over the runs of a series, with changes of its level."""
-    values = [float(value) for value in known[column]]
+    values = [float(value) for value in points[column]]
     positions = change_points(values)
-    runs, commits = list(known["run"]), list(known["commit"].fillna(""))
+    runs, commits = list(points["run"]), list(points["commit"].fillna(""))
     low, high = min(values), max(values)
     span = (high - low) or max(abs(high), 1e-9)
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Given, Verb
+from bench.cli.group import Arguments, Verb
 from bench.cli.measure import PANEL
 
 app = typer.Typer()
@@ -29,7 +29,7 @@ _OPTIONS = options.fields(
 
 @app.command("eval", cls=Verb.by(_OPTIONS), rich_help_panel=PANEL)
 def evaluate(
-    given: Given,
+    arguments: Arguments,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval tasks, comma-separated.")],
     decoder: Annotated[str, typer.Option(help="One NAME[@LABEL][:option=value]…")] = "ar",
     num_fewshot: Annotated[
@@ -45,24 +45,24 @@ def evaluate(
     from bench.extras.lm_eval.evaluate import evaluate as answer
 
     names = {"max_new_tokens": "max_gen_toks"}
-    drawn = {
-        names.get(name, name): given[name]
+    sampling = {
+        names.get(name, name): arguments[name]
         for name in ("max_new_tokens", "temperature", "top_p", "top_k")
-        if given[name] is not None
+        if arguments[name] is not None
     }
-    if given["temperature"] is not None:
-        drawn["do_sample"] = given["temperature"] > 0
+    if arguments["temperature"] is not None:
+        sampling["do_sample"] = arguments["temperature"] > 0
     request = EvalRequest(
         tasks=[name.strip() for name in tasks.split(",") if name.strip()],
         folder=include,
-        limit=given["limit"],
+        limit=arguments["limit"],
         num_fewshot=num_fewshot,
         plain=plain,
-        drawn=drawn,
+        sampling=sampling,
     )
-    chosen = options.configuration({**given, "decoders": decoder})
+    config = options.configuration({**arguments, "decoders": decoder})
     with options.choose(progress) as shown:
-        ended = answer(chosen, request, output, shown)
+        ended = answer(config, request, output, shown)
     options.print_table(("task", "metric", "filter", "value"), ended.rows)
     for note in ended.notes:
         typer.echo(f"bench: {note}", err=True)

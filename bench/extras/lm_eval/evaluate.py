@@ -35,7 +35,7 @@ class EvalRequest:
     """A request to lm-eval: tasks or groups, and a `folder` with the user's own task files.
 
     `limit` counts documents per task, `num_fewshot` examples before each; `plain` leaves out the
-    chat template; `drawn` are sampling options, by lm-eval's names, that override the task's.
+    chat template; `sampling` has options, by lm-eval's names, that override the task's.
     """
 
     tasks: Sequence[str]
@@ -43,7 +43,7 @@ class EvalRequest:
     limit: int | None = None
     num_fewshot: int | None = None
     plain: bool = False
-    drawn: Mapping[str, Any]
+    sampling: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,7 @@ def evaluate(
     harness = optional("lm_eval", "eval", "bench eval")
     cells = list(config.decoders or {})
     if len(cells) != 1:
-        line = f"--decoder names {len(cells)} decoders; evaluate them one at a time"
-        raise UsageError(line)
+        raise UsageError(f"--decoder names {len(cells)} decoders; evaluate them one at a time")
     cell = cells[0]
     tasks = _known_tasks(request)
     from bench.extras.lm_eval.model import DecoderLM
@@ -94,8 +93,7 @@ def evaluate(
     from bench.plan.make import batch_size
     from bench.plan.setup import open_setup
 
-    own = {"brings_models": opener is not None, "reads_tasks": False}
-    run = check_first(config, progress.note, **own)
+    run = check_first(config, progress.note, brings_models=opener is not None, reads_tasks=False)
     setup = (opener or open_setup)(run)
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -121,15 +119,14 @@ def evaluate(
                 task_manager=tasks,
                 num_fewshot=request.num_fewshot,
                 limit=request.limit,
-                gen_kwargs=dict(request.drawn) or None,
+                gen_kwargs=dict(request.sampling) or None,
                 apply_chat_template=templated,
                 log_samples=True,
             )
         except BenchError:
             raise
         except Exception as error:  # third-party tasks and data may raise anything
-            line = f"lm-eval: {type(error).__name__}: {error}"
-            raise UnavailableError(line[:500]) from error
+            raise UnavailableError(f"lm-eval: {type(error).__name__}: {error}"[:500]) from error
     facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
@@ -144,7 +141,7 @@ def evaluate(
 
 
 def _known_tasks(request: EvalRequest) -> Any:
-    """Return lm-eval's task index; refuse a request whose tasks are not all in it."""
+    """Return lm-eval's task index, or refuse a request whose tasks are not all in it."""
     if request.folder is not None and not request.folder.is_dir():
         raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager

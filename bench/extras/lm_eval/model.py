@@ -32,7 +32,7 @@ _NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0}
 
 
 class DecoderLM(LM):  # type: ignore[misc]
-    """One arm of a setup as a model; `templated`: prompts already have the chat template."""
+    """One arm of a setup as a model, whose prompts may be `templated` already."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         """Return the decoder's answers, each cut at the first of its task's stop strings."""
         groups: dict[tuple[tuple[str, ...], Sampling], list[int]] = {}
         for index, request in enumerate(requests):
-            groups.setdefault(self._sampling_of(request.args[1]), []).append(index)
+            groups.setdefault(self._read_options(request.args[1]), []).append(index)
         self._progress.start(f"answers of {self._cell}", len(requests))
         texts = [""] * len(requests)
         for (until, sampling), indices in groups.items():
@@ -73,13 +73,13 @@ class DecoderLM(LM):  # type: ignore[misc]
     ) -> None:
         """Answer requests that share sampling options and stop strings."""
         arm = self._arm
-        most = self._setup.models.target.max_length - sampling.max_new_tokens
-        if most < 1:
+        limit = self._setup.models.target.max_length - sampling.max_new_tokens
+        if limit < 1:
             self._refuse(f"max_gen_toks {sampling.max_new_tokens} leaves no room for a prompt")
         indices = list(requests)
         whole = [self._encode(requests[i].args[0]) for i in indices]
-        prompts = [ids[max(0, len(ids) - most) :] for ids in whole]  # as lm-eval's models cut them
-        self.num_cut += sum(len(ids) > most for ids in whole)
+        prompts = [ids[max(0, len(ids) - limit) :] for ids in whole]  # as lm-eval's models cut them
+        self.num_cut += sum(len(ids) > limit for ids in whole)
         failed: list[Exception] = []
 
         def finish(index: int, outcome: Outcome) -> None:
@@ -107,30 +107,30 @@ class DecoderLM(LM):  # type: ignore[misc]
             example = f"{type(failed[0]).__name__}: {failed[0]}"
             raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {example}")
 
-    def _sampling_of(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
+    def _read_options(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
         """Return stop strings and sampling from the task's options (greedy unless it samples)."""
-        given = {_ALIASES.get(name, name): value for name, value in options.items()}
-        for name, value in given.items():
+        values = {_ALIASES.get(name, name): value for name, value in options.items()}
+        for name, value in values.items():
             if name not in _ALLOWED and _NEUTRAL.get(name, object()) != value:
                 allowed = ", ".join(_ALLOWED)
                 self._refuse(f"it asks for {name}={value!r}; decoders support {allowed}")
-        until = given.get("until") or ()
+        until = values.get("until") or ()
         strings = tuple([until] if isinstance(until, str) else until)
-        temperature = given.get("temperature")
-        sampled = given.get("do_sample", bool(temperature))
-        own = self._setup.sampling
+        temperature = values.get("temperature")
+        sampled = values.get("do_sample", bool(temperature))
+        defaults = self._setup.sampling
         try:
             special = set(self._tokenizer.all_special_ids)  # an answer's text hides these
             encoded = [
                 self._tokenizer.encode(text, add_special_tokens=False) for text in strings if text
             ]
             sampling = replace(
-                own,
+                defaults,
                 temperature=float(1.0 if temperature is None else temperature) if sampled else 0.0,
-                top_p=float(given.get("top_p") or 1.0) if sampled else 1.0,
-                top_k=int(given.get("top_k") or 0) if sampled else 0,
-                max_new_tokens=int(given.get("max_gen_toks") or own.max_new_tokens),
-                stop_ids=own.stop_ids
+                top_p=float(values.get("top_p") or 1.0) if sampled else 1.0,
+                top_k=int(values.get("top_k") or 0) if sampled else 0,
+                max_new_tokens=int(values.get("max_gen_toks") or defaults.max_new_tokens),
+                stop_ids=defaults.stop_ids
                 | frozenset(ids[0] for ids in encoded if len(ids) == 1 and ids[0] in special),
             )
         except (TypeError, ValueError) as error:
@@ -188,7 +188,7 @@ def ending_at(
 ) -> Callable[[Request], Steps]:
     """Let a decoder's steps emit the token `stop` once the answer contains a string of `until`."""
 
-    def asked(request: Request) -> Steps:
+    def ending(request: Request) -> Steps:
         inner = steps(request)
         tokens: list[int] = []
         result: CallResult | None = None
@@ -201,4 +201,4 @@ def ending_at(
                 if any(string and string in answer for string in until):
                     yield Emit(tokens=(stop,))
 
-    return asked
+    return ending

@@ -39,8 +39,8 @@ def entries() -> dict[str, str]:
     return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in each}
 
 
-def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys of a decoder as configured; none for a user's own decoder."""
+def decoder_keys(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys of a decoder as configured, none for a user's own decoder."""
     name = cell.split("@")[0]
     if name == "idlm" and options.get("mode") == "refine":
         rules = _keys()["refinement"]
@@ -49,25 +49,25 @@ def of_decoder(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
     return (*_keys()["decoders"].get(name, ()), *loop)
 
 
-def of_model(name: object) -> tuple[str, ...]:
-    """Return the key of a model; none for an unknown local folder."""
+def model_keys(name: object) -> tuple[str, ...]:
+    """Return the key of a model, none for an unknown local folder."""
     text = portable(str(name)) if name else ""
-    own = text.rpartition("/")[2].lower()
-    known = next((key for start, key in _keys()["models"].items() if own.startswith(start)), None)
-    if known:
-        return (known,)
+    stem = text.rpartition("/")[2].lower()
+    for start, key in _keys()["models"].items():
+        if stem.startswith(start):
+            return (key,)
     hub = _HUB_ID.fullmatch(text) and text == str(name) and not Path(text).is_dir()
     return (_hub_key(text),) if hub else ()
 
 
-def of_tasks(tasks: object) -> tuple[str, ...]:
-    """Return the keys of the prompts; none for a user's own file."""
-    source, _, what = str(tasks or "").partition("=")
+def task_keys(tasks: object) -> tuple[str, ...]:
+    """Return the keys of the prompts, none for a user's own file."""
+    source, _, name = str(tasks or "").partition("=")
     if source == "specbench":
         return tuple(_keys()["specbench"])
     if source == "hf":
-        return (_hub_key(what),) if _HUB_ID.fullmatch(what) else ()
-    return (HARNESS,) if {name.strip() for name in source.split(",")} <= EMBEDDED else ()
+        return (_hub_key(name),) if _HUB_ID.fullmatch(name) else ()
+    return (HARNESS,) if {each.strip() for each in source.split(",")} <= EMBEDDED else ()
 
 
 def _hub_key(name: str) -> str:
@@ -82,27 +82,27 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
     for member in members:
         config = member.side.config
         for cell, options in member.side.cells.items():
-            keys |= dict.fromkeys(of_decoder(cell, options))
+            keys |= dict.fromkeys(decoder_keys(cell, options))
             if cell.split("@")[0] not in _keys()["decoders"]:
                 missing.append(f"decoder {portable(cell)}")
         adapters = config.get("adapters") or {}
         models = (config.get("model"), config.get("draft"), *adapters.values())
-        used = [("model", str(name), of_model(name)) for name in models if name]
+        used = [("model", str(name), model_keys(name)) for name in models if name]
         if tasks := config.get("tasks"):
-            used.append(("tasks", str(tasks), of_tasks(tasks)))
-        for kind, name, own in used:
-            keys |= dict.fromkeys(own)
+            used.append(("tasks", str(tasks), task_keys(tasks)))
+        for kind, name, cited in used:
+            keys |= dict.fromkeys(cited)
             text = name.partition("=")[2] if kind == "tasks" else name
             hub |= {
                 key: f"@misc{{{key},\n  title = {{{{{latex(text)}}}}},\n"
                 f"  author = {{{{{latex(text.partition('/')[0])}}}}},\n"
                 "  howpublished = {Hugging Face Hub}\n}"
-                for key in own
+                for key in cited
                 if key.startswith("hub_")
             }
-            if not own:
+            if not cited:
                 missing.append(f"{kind} {portable(name)}")
     missing = list(dict.fromkeys(missing))
     lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
-    known = entries() | hub
-    return "\n".join([*lines, *(f"{known[key]}\n" for key in keys)]) + "\n", missing
+    texts = entries() | hub
+    return "\n".join([*lines, *(f"{texts[key]}\n" for key in keys)]) + "\n", missing

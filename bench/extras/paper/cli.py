@@ -47,11 +47,11 @@ def paper(
 
     layout = parse_layout(venue, label or [], columns, bold)
     members = load_members(runs, output)
-    own = members[0].side.path if len(members) == 1 else output / TOGETHER
+    parent = members[0].side.path if len(members) == 1 else output / TOGETHER
     if folder is None:
-        refuse_links(own, own / "paper")
+        refuse_links(parent, parent / "paper")
     note = partial(typer.echo, err=True)
-    for file in write_paper(members, folder or own / "paper", layout, note):
+    for file in write_paper(members, folder or parent / "paper", layout, note):
         typer.echo(file)
     for side in (member.side for member in members):
         for reason in side.reasons:

@@ -36,7 +36,7 @@ def packaged(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PaperColumn:
     """A metric as a column of the table."""
 
     metric: Metric
@@ -47,8 +47,8 @@ class Column:
         return self.metric.text(value, self.paper.spec)
 
 
-COLUMNS: Mapping[str, Column] = {
-    name: Column(each, each.paper) for name, each in METRICS.items() if each.paper is not None
+COLUMNS: Mapping[str, PaperColumn] = {
+    name: PaperColumn(each, each.paper) for name, each in METRICS.items() if each.paper is not None
 }
 """The columns of ``--columns``."""
 USUAL = (
@@ -58,8 +58,8 @@ USUAL = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """A paper's choices; `columns` None: the usual ones."""
+class PaperLayout:
+    """A paper's choices, where `columns` None stands for the usual ones."""
 
     venue: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -69,19 +69,19 @@ class Layout:
 
 def parse_layout(
     venue: str, labels: Sequence[str], columns: str | None, bold: Literal["best", "none"]
-) -> Layout:
+) -> PaperLayout:
     """Parse labels DECODER=TEXT and comma-separated columns (exit 2 if one is malformed)."""
     named = [label.partition("=") for label in labels]
     for label, (name, _, text) in zip(labels, named, strict=True):
         if not (name and text.strip()):
             raise UsageError(f"--label {label}: write DECODER=TEXT")
-    chosen = [name.strip() for name in columns.split(",")] if columns is not None else None
-    for name in chosen or ():
+    names = [name.strip() for name in columns.split(",")] if columns is not None else None
+    for name in names or ():
         if name not in COLUMNS:
             raise UsageError(f"no column {name!r}; {did_you_mean(name, COLUMNS)}")
-    return Layout(
+    return PaperLayout(
         venue=venue,
         labels={name: text.strip() for name, _, text in named},
-        columns=tuple(dict.fromkeys(chosen)) if chosen else None,
+        columns=tuple(dict.fromkeys(names)) if names else None,
         bold=bold,
     )

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from string import Template
 from typing import NamedTuple
 
-from bench.extras.paper.layout import COLUMNS, USUAL, VENUES, Layout, packaged
+from bench.extras.paper.layout import COLUMNS, USUAL, VENUES, PaperLayout, packaged
 from bench.extras.together.runs import NamedRun
 from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
-from bench.stats.metrics import INTERVALS, SummaryRow, rows_of
+from bench.stats.metrics import INTERVALS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN
 from bench.text import latex as escaped
 
 _STEPS, _CALLS = "acceptance_length", "calls_per_step"
-NEEDED = ("speedup", "speedup_decode")
+SPEEDUPS = ("speedup", "speedup_decode")
 """Columns that are never printed without their interval."""
 
 
@@ -32,8 +32,8 @@ class Entry(NamedTuple):
     bold: bool = False
 
 
-class Grid(NamedTuple):
-    """The entries by run and row, the decoder's name first; `spread` columns print intervals."""
+class TableGrid(NamedTuple):
+    """The entries by run and row, the decoder's name first, with intervals in `spread` columns."""
 
     columns: tuple[str, ...]
     groups: list[tuple[str, list[list[Entry]]]]
@@ -51,7 +51,9 @@ class Grid(NamedTuple):
         return max(before for before, _, _ in parts), max(after for *_, after in parts)
 
 
-def grid(members: Sequence[NamedRun], layout: Layout, columns: Sequence[str]) -> Grid:
+def fill_grid(
+    members: Sequence[NamedRun], layout: PaperLayout, columns: Sequence[str]
+) -> TableGrid:
     """Return the table over all families, with the best entries per run and column in bold, if any.
 
     The best entry has the best printed value among decoders that guarantee something, including
@@ -61,23 +63,23 @@ def grid(members: Sequence[NamedRun], layout: Layout, columns: Sequence[str]) ->
     """
     groups = []
     for member in members:
-        rows = rows_of(member.summary, ALL)
+        rows = summary_rows(member.summary, ALL)
         best = {
             name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
         }
         entries = [
-            [Entry(name_of(row, layout)), *(_entry(row, c, best[c]) for c in columns)]
+            [Entry(decoder_name(row, layout)), *(_entry(row, c, best[c]) for c in columns)]
             for row in rows
         ]
         groups.append((member.label, entries))
-    made = Grid(tuple(columns), groups, frozenset())
-    there = {name for name in columns if any(entry.interval for entry in made.entries(name))}
-    return made._replace(spread=frozenset(there))
+    grid = TableGrid(tuple(columns), groups, frozenset())
+    spread = {name for name in columns if any(entry.interval for entry in grid.entries(name))}
+    return grid._replace(spread=frozenset(spread))
 
 
 def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
     text, ends = _value(row, column), UNKNOWN
-    if column in INTERVALS and (column not in NEEDED or row.decoder != BASELINE):
+    if column in INTERVALS and (column not in SPEEDUPS or row.decoder != BASELINE):
         low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
         if low is not None and high is not None:
             ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
@@ -89,19 +91,19 @@ def _value(row: SummaryRow, column: str) -> str:
 
 
 def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | None:
-    chosen = [row for row in rows if eligible(row) and row.value(column) is not None]
+    candidates = [row for row in rows if eligible(row) and row.value(column) is not None]
     metric = COLUMNS[column].metric
     choose = max if metric.better == "more" else min
-    if metric.better == "none" or len({_value(row, column) for row in chosen}) < 2:
+    if metric.better == "none" or len({_value(row, column) for row in candidates}) < 2:
         return None
-    if column == _STEPS and len({_value(row, _CALLS) for row in chosen}) > 1:
+    if column == _STEPS and len({_value(row, _CALLS) for row in candidates}) > 1:
         return None
-    best = choose(chosen, key=lambda row: row.value(column) or 0.0)
-    others = [row for row in chosen if row is not best]
-    low, highs = best.quality_low, [other.quality_high for other in others]
+    best = choose(candidates, key=lambda row: row.value(column) or 0.0)
+    rest = [row for row in candidates if row is not best]
+    low, highs = best.quality_low, [other.quality_high for other in rest]
     if column == "quality" and any(low is None or high is None or low <= high for high in highs):
         return None
-    if metric.unit.is_time and not_slower(best, others, member.pairs, member.floor):
+    if metric.unit.is_time and not_slower(best, rest, member.pairs, member.floor):
         return None
     return _value(best, column)
 
@@ -111,13 +113,13 @@ def eligible(row: SummaryRow) -> bool:
     return row.decoder == BASELINE or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
-def name_of(row: SummaryRow, layout: Layout) -> str:
+def decoder_name(row: SummaryRow, layout: PaperLayout) -> str:
     """Return a decoder's name in the paper, marked if it is WRONG."""
     name = layout.labels.get(row.decoder, row.decoder)
     return f"{name} ({WRONG})" if row.guarantee == WRONG else name
 
 
-def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
+def choose_columns(members: Sequence[NamedRun], layout: PaperLayout) -> tuple[str, ...]:
     """Return the requested columns, or the usual ones (without times for several runs).
 
     Calls per step follow tokens per step, which compare nothing without them.
@@ -129,40 +131,37 @@ def wanted(members: Sequence[NamedRun], layout: Layout) -> tuple[str, ...]:
     return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
 
 
-def latex(members: Sequence[NamedRun], layout: Layout, caption: Callable[[Grid], str]) -> str:
+def latex(
+    members: Sequence[NamedRun], layout: PaperLayout, caption: Callable[[TableGrid], str]
+) -> str:
     """Return the table in its environment, below its caption."""
-    made = grid(members, layout, wanted(members, layout))
-    lines, wide = [], 1 + len(made.columns) + len(made.spread)
-    for label, rows in made.groups:
+    grid = fill_grid(members, layout, choose_columns(members, layout))
+    lines, wide = [], 1 + len(grid.columns) + len(grid.spread)
+    for label, rows in grid.groups:
         lines.append(r"\midrule")
-        if len(made.groups) > 1:
+        if len(grid.groups) > 1:
             lines.append(rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escaped(label)}}}}} \\")
-        lines += [" & ".join(_cells(row, made)) + r" \\" for row in rows]
+        lines += [" & ".join(_cells(row, grid)) + r" \\" for row in rows]
+    shapes, headings = "", ["Decoder"]
+    for column in grid.columns:  # numbers aligned at their points, intervals to their right
+        before, after = grid.digits(column)
+        spread, heading = column in grid.spread, escaped(COLUMNS[column].paper.heading)
+        shapes += f"S[table-format={before}.{after}]" + "@{~}l" * spread
+        headings.append(rf"\multicolumn{{2}}{{c}}{{{heading}}}" if spread else f"{{{heading}}}")
     return Template(packaged("table.tex")).substitute(
         star="*" if VENUES[layout.venue].two_columns else "",
-        caption=caption(made),
-        shapes="".join(_shape(made, name) for name in made.columns),
-        headings=" & ".join(["Decoder", *(_heading(made, name) for name in made.columns)]),
+        caption=caption(grid),
+        shapes=shapes,
+        headings=" & ".join(headings),
         body="\n".join(lines),
     )
 
 
-def _shape(made: Grid, column: str) -> str:
-    """Return a column type: numbers aligned at their points, intervals to their right."""
-    before, after = made.digits(column)
-    return f"S[table-format={before}.{after}]" + "@{~}l" * (column in made.spread)
-
-
-def _heading(made: Grid, column: str) -> str:
-    name = escaped(COLUMNS[column].paper.heading)
-    return rf"\multicolumn{{2}}{{c}}{{{name}}}" if column in made.spread else f"{{{name}}}"
-
-
-def _cells(row: Sequence[Entry], made: Grid) -> list[str]:
+def _cells(row: Sequence[Entry], grid: TableGrid) -> list[str]:
     cells = [escaped(row[0].text)]
-    for entry, column in zip(row[1:], made.columns, strict=True):
+    for entry, column in zip(row[1:], grid.columns, strict=True):
         text = "{--}" if entry.text == UNKNOWN else entry.text
         cells.append(rf"\bfseries {text}" if entry.bold else text)
-        if column in made.spread:
+        if column in grid.spread:
             cells.append(entry.interval)
     return cells

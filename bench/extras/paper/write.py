@@ -14,18 +14,18 @@ from pathlib import Path
 from bench.errors import UsageError, did_you_mean
 from bench.extras.paper import table
 from bench.extras.paper.citations import bibliography
-from bench.extras.paper.layout import COLUMNS, VENUES, Layout
-from bench.extras.paper.table import NEEDED, Grid, eligible
+from bench.extras.paper.layout import COLUMNS, VENUES, PaperLayout
+from bench.extras.paper.table import SPEEDUPS, TableGrid, eligible
 from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.figures.runs import decoders_of
+from bench.report.figures.runs import ordered_decoders
 from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
-from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.setting import describe_model, hardware
 from bench.report.tables.table import interval
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID
 from bench.text import counted, factor, latex, portable
@@ -34,10 +34,10 @@ from bench.text import counted, factor, latex, portable
 def write_paper(
     members: Sequence[NamedRun],
     folder: Path,
-    layout: Layout,
+    layout: PaperLayout,
     note: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Write the table, the figures with their CSVs and the references; return the files.
+    """Write the table, the figures with their CSVs and the references, and return the files.
 
     `note` is called with names without BibTeX entries.
 
@@ -45,7 +45,7 @@ def write_paper(
         BenchError: a label names no decoder of the runs (exit 2), or the files cannot be written
             (1).
     """
-    there = decoders_of(members)
+    there = ordered_decoders(members)
     for name in layout.labels:
         if name not in there:
             runs = " and ".join(member.name for member in members)
@@ -55,34 +55,34 @@ def write_paper(
     if missing:
         note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
     texts = {
-        "main.tex": table.latex(members, layout, partial(caption_of, members, layout)),
+        "main.tex": table.latex(members, layout, partial(write_caption, members, layout)),
         "references.bib": references,
     }
     files = _figures(members, layout) | {name: text.encode() for name, text in texts.items()}
     return write_files(folder, files)
 
 
-def _figures(members: Sequence[NamedRun], layout: Layout) -> dict[str, bytes]:
+def _figures(members: Sequence[NamedRun], layout: PaperLayout) -> dict[str, bytes]:
     """Draw speed-up, tokens per step and quality, each if it is known."""
     from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
 
-    made: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
-    for name, what in shown.items():
-        drawn = dots.dots_figure(members, what, VENUES[layout.venue].width, layout.labels)
-        if drawn is not None:
-            made[f"{name}.pdf"] = canvas.render(drawn[0], ["pdf"])["pdf"]
-            made[f"{name}.csv"] = csv_bytes(drawn[1])
-    return made
+    for name, metric in shown.items():
+        drawing = dots.dots_figure(members, metric, VENUES[layout.venue].width, layout.labels)
+        if drawing is not None:
+            contents[f"{name}.pdf"] = canvas.render(drawing[0], ["pdf"])["pdf"]
+            contents[f"{name}.csv"] = csv_bytes(drawing[1])
+    return contents
 
 
-def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
+def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableGrid) -> str:
     """Return the caption as LaTeX: estimands, model, what is bold, and what is lossy."""
-    rows = [row for member in members for row in rows_of(member.summary, ALL)]
-    with_interval = made.spread - {*NEEDED}
+    rows = [row for member in members for row in summary_rows(member.summary, ALL)]
+    with_interval = grid.spread - {*SPEEDUPS}
     words = [
         COLUMNS[name].paper.caption + " with its 95\\,\\% interval" * (name in with_interval)
-        for name in made.columns
+        for name in grid.columns
     ]
     bold = ""
     if layout.bold == "best":
@@ -90,15 +90,15 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
         bold = f" Bold: the best{of}"
         bold += "" if all(map(eligible, rows)) else " of those with a guarantee"
         bold += ", times and qualities only if their intervals show it"
-        if "acceptance_length" in made.columns:
+        if "acceptance_length" in grid.columns:
             bold += ", tokens per step only among decoders with as many calls per step"
         bold += "."
-        if "speedup" in made.columns:
+        if "speedup" in grid.columns:
             bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
-    told = ""
-    if "quality" in made.columns:
+    quality = ""
+    if "quality" in grid.columns:
         lines = dict.fromkeys(telling(member.summary) for member in members)
-        told = f" {latex(' '.join(filter(None, lines)))}".rstrip()
+        quality = f" {latex(' '.join(filter(None, lines)))}".rstrip()
     named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
     cells = ", ".join(latex(layout.labels.get(n, n)) for n in named if n not in ("", "none"))
     primary = f" Primary comparison: {cells}; all others are exploratory." if cells else ""
@@ -110,10 +110,10 @@ def caption_of(members: Sequence[NamedRun], layout: Layout, made: Grid) -> str:
             of = f" ({latex(label)})" if len(members) > 1 else ""
             floors.append(factor(floor.value, f"{ends}{of}"))
     noise = f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
-    return f"{estimated}{told}{bold}{noise}{_qualified(members, layout)}"
+    return f"{estimated}{quality}{bold}{noise}{_qualified(members, layout)}"
 
 
-def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
+def _tied(member: NamedRun, layout: PaperLayout, several: bool) -> str:
     """Name the decoders that cannot be told apart from the fastest, as the report does."""
     ahead, of = leaders(member.summary, member.pairs), f" of {latex(member.label)}" * several
     if ahead is None:
@@ -127,13 +127,13 @@ def _tied(member: NamedRun, layout: Layout, several: bool) -> str:
     return f" The fastest {len(each)}{of} cannot be told apart: {names}."
 
 
-def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
+def _qualified(members: Sequence[NamedRun], layout: PaperLayout) -> str:
     """Warn of decoders without a guarantee, and of runs that are not VALID."""
     lossy, wrong = (
         dict.fromkeys(
             layout.labels.get(row.decoder, row.decoder)
             for member in members
-            for row in rows_of(member.summary, ALL)
+            for row in summary_rows(member.summary, ALL)
             if row.guarantee == kind and row.decoder != BASELINE
         )
         for kind in (NO_GUARANTEE, WRONG)
@@ -143,30 +143,28 @@ def _qualified(members: Sequence[NamedRun], layout: Layout) -> str:
         text += f" {WRONG}, and left out of the figures: {', '.join(wrong)}."
     for member in members:
         if member.side.verdict not in (VALID, WRONG):
-            what = f"The run {member.name}" if len(members) > 1 else "The run"
-            text += f" {what} is {member.side.verdict}."
+            run = f"The run {member.name}" if len(members) > 1 else "The run"
+            text += f" {run} is {member.side.verdict}."
     return f" {latex(text)}" if text else ""
 
 
 def _setting(members: Sequence[NamedRun]) -> str:
-    """Name the model, prompts, sampling and machine; by run where the runs differ."""
-    each = [[model_of(member.side), *_conditions(member)] for member in members]
+    """Name the model, prompts, sampling and machine, by run where the runs differ."""
+    each = [[describe_model(member.side), *_conditions(member)] for member in members]
     common = [part for part in each[0] if all(part in parts for parts in each)]
     if len(members) == 1:
-        text = f"Decoders of {', '.join(common)}"
-    else:
-        own = [
-            f"{member.label}: {', '.join(own)}" if own else member.label
-            for member, parts in zip(members, each, strict=True)
-            for own in [[part for part in parts if part not in (*common, member.label)]]
-        ]
-        all_with = f", all with {', '.join(common)}" if common else ""
-        text = f"Decoders by run{all_with} ({'; '.join(own)})"
-    return latex(portable(text))
+        return latex(portable(f"Decoders of {', '.join(common)}"))
+    runs = [
+        f"{member.label}: {', '.join(rest)}" if rest else member.label
+        for member, parts in zip(members, each, strict=True)
+        for rest in [[part for part in parts if part not in (*common, member.label)]]
+    ]
+    all_with = f", all with {', '.join(common)}" if common else ""
+    return latex(portable(f"Decoders by run{all_with} ({'; '.join(runs)})"))
 
 
 def _conditions(member: NamedRun) -> list[str]:
-    rows, side = rows_of(member.summary, ALL), member.side
+    rows, side = summary_rows(member.summary, ALL), member.side
     config = side.config
     counts = [
         counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)

@@ -30,9 +30,9 @@ def pool(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Pool sessions of one job from any day and machine: mean, and range of the next session."""
-    held = [path for path in (Path(runs[0]), output / runs[0]) if path.is_dir()]
-    own = held[0] if held and len(runs) == 1 else output / TOGETHER
-    raise typer.Exit(_print_pool(runs, output, folder or own))
+    folders = [path for path in (Path(runs[0]), output / runs[0]) if path.is_dir()]
+    default = folders[0] if folders and len(runs) == 1 else output / TOGETHER
+    raise typer.Exit(_print_pool(runs, output, folder or default))
 
 
 def measure(
@@ -45,7 +45,7 @@ def measure(
 
 
 def resume(folder: Path, allowed: Sequence[str], progress: ProgressStyle) -> None:
-    """Complete the sessions of a folder and exit; return at once if it holds none."""
+    """Complete the sessions of a folder and exit, or return at once if it holds none."""
     from bench import runs
     from bench.extras.sessions.sessions import load_sessions
     from bench.plan.trust import check_allowed
@@ -68,11 +68,11 @@ def _measure(plan: Sessions, progress: ProgressStyle, configs: Sequence[RunConfi
 
 
 def _print_pool(runs: list[str], parent: Path, folder: Path) -> int:
-    """Pool runs, write the table to a folder and print it; return the exit code."""
+    """Pool runs, write the table to a folder, print it, and return the exit code."""
     from bench.extras.sessions import pooled
 
-    found = pooled.load_pool(runs, parent)
-    files = pooled.write_pool(found, folder)
-    code = pooled.print_pool(found, options.console())
+    sessions = pooled.load_pool(runs, parent)
+    files = pooled.write_pool(sessions, folder)
+    code = pooled.print_pool(sessions, options.console())
     typer.echo("  ".join(map(str, files)))
     return int(code)

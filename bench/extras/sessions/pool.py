@@ -26,8 +26,8 @@ import numpy as np
 
 from bench.stats.intervals import Estimate, Floats, cluster_mean, exponential, satterthwaite
 
-FEWEST = 2
-"""Fewest sessions from which their variance can be estimated."""
+MIN_SESSIONS = 2
+"""Sessions from which their variance can be estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,37 +46,40 @@ class Pooled:
     held_out: int
 
 
-def pool(logs: Floats, occasions: Sequence[str], conversations: Sequence[str]) -> Pooled:
-    """Pool log ratios ``[S, P]`` of `FEWEST` sessions or more.
+def pool_logs(logs: Floats, occasions: Sequence[str], conversations: Sequence[str]) -> Pooled:
+    """Pool the log ratios of `MIN_SESSIONS` sessions or more.
 
-    `occasions` has the occasion of each session, `conversations` the conversation of each prompt.
+    Args:
+        logs: log ratios ``[S, P]``.
+        occasions: the occasion of each session.
+        conversations: the conversation of each prompt.
     """
     sessions, prompts = logs.mean(1), cluster_mean(logs.mean(0).tolist(), conversations)
-    found = _random_effects(sessions, occasions)
-    mean = Estimate(value=found.centre, num=logs.shape[1], clusters=prompts.clusters)
+    fit = _random_effects(sessions, occasions)
+    mean = Estimate(value=fit.centre, num=logs.shape[1], clusters=prompts.clusters)
     if prompts.error is not None and prompts.df:
-        mean = satterthwaite(mean, [*found.mean, (prompts.error**2, prompts.df)])
-    following = found.next_session()
+        mean = satterthwaite(mean, [*fit.mean, (prompts.error**2, prompts.df)])
+    following = fit.next_session()
     of, each = np.array(occasions), np.arange(len(sessions))
     kept = [of != name if len(set(occasions)) > 1 else each != i for i, name in enumerate(of)]
     left_out = [
         (value, _random_effects(sessions[rest], of[rest].tolist()).next_session())
         for value, rest in zip(sessions.tolist(), kept, strict=True)
-        if rest.sum() >= FEWEST
+        if rest.sum() >= MIN_SESSIONS
     ]
-    known = [(value, each) for value, each in left_out if each.low is not None]
+    predicted = [(value, each) for value, each in left_out if each.low is not None]
     return Pooled(
         mean=exponential(mean),
         next=exponential(following),
-        spread=math.sqrt(max(0.0, sum(v for v, _ in found.new) - sum(v for v, _ in found.mean))),
-        inside=sum((e.low or 0) <= value <= (e.high or 0) for value, e in known),
-        held_out=len(known),
+        spread=math.sqrt(max(0.0, sum(v for v, _ in fit.new) - sum(v for v, _ in fit.mean))),
+        inside=sum((e.low or 0) <= value <= (e.high or 0) for value, e in predicted),
+        held_out=len(predicted),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Effects:
-    """The sessions' centre; (variance, df) parts of the centre and of a new session's deviation."""
+    """The sessions' centre, and (variance, df) parts of it and of a new session's deviation."""
 
     centre: float
     mean: list[tuple[float, float]]

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.errors import Exit, UnavailableError
-from bench.extras.sessions.pool import FEWEST, Pooled, pool
+from bench.extras.sessions.pool import MIN_SESSIONS, Pooled, pool_logs
 from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
@@ -49,7 +49,7 @@ _PAUSE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Session:
+class PooledRun:
     """One of the pooled runs."""
 
     side: RunSnapshot
@@ -61,22 +61,22 @@ class Session:
 
     @property
     def machine(self) -> str:
-        """The processor or GPU, and threads; machines that agree in both count as one."""
+        """The processor or GPU and the threads, by which machines are told apart."""
         threads = self.side.env.torch.threads
         shown = f"{UNKNOWN} threads" if threads is None else counted(threads, "thread")
         return portable(f"{hardware(self.side) or UNKNOWN}, {shown}")
 
     @property
-    def began(self) -> str:
+    def start(self) -> str:
         """The start of the session (UTC), to the minute."""
         return (self.side.status.started_utc or UNKNOWN)[:16].replace("T", " ")
 
-    def follows(self, before: Session) -> bool:
+    def follows(self, before: PooledRun) -> bool:
         """Tell whether this session began soon after another had ended, or when is unknown."""
-        begun, ended = self.side.status.started_utc, before.side.status.ended_utc
-        if begun is None or ended is None:
+        start, end = self.side.status.started_utc, before.side.status.ended_utc
+        if start is None or end is None:
             return True
-        return datetime.fromisoformat(begun) - datetime.fromisoformat(ended) < _PAUSE
+        return datetime.fromisoformat(start) - datetime.fromisoformat(end) < _PAUSE
 
     def mean(self, decoder: str, column: str) -> float:
         """Return the geometric mean of a column of `by_prompt`."""
@@ -86,18 +86,18 @@ class Session:
 
 @dataclass(frozen=True)
 class Pool:
-    """Sessions to pool; `left_out` lists the runs and decoders that are not used."""
+    """Sessions to pool, with the runs and decoders that are left out."""
 
-    sessions: Sequence[Session]
+    sessions: Sequence[PooledRun]
     left_out: tuple[str, ...] = ()
 
     @cached_property
     def decoders(self) -> dict[str, tuple[str, Pooled]]:
         """Guarantee and estimate of each decoder in all sessions, strongest guarantee first."""
-        found = {each.cell: each.guarantee for each in self.sessions[0].side.planned}
-        kept = [name for name in found if self._everywhere(name) and name not in self.wrong]
-        kept.sort(key=lambda name: guarantee_rank(found[name]))
-        return {name: (found[name], self._pooled(name)) for name in kept}
+        guarantees = {each.cell: each.guarantee for each in self.sessions[0].side.planned}
+        kept = [name for name in guarantees if self._everywhere(name) and name not in self.wrong]
+        kept.sort(key=lambda name: guarantee_rank(guarantees[name]))
+        return {name: (guarantees[name], self._pooled(name)) for name in kept}
 
     @cached_property
     def floor(self) -> Estimate:
@@ -113,7 +113,7 @@ class Pool:
     @cached_property
     def occasions(self) -> list[str]:
         """Number the sessions' occasions: series on one machine without a long pause."""
-        numbers, last = list[str](), dict[str, tuple[Session, str]]()
+        numbers, last = list[str](), dict[str, tuple[PooledRun, str]]()
         for session in self.sessions:
             before, number = last.get(session.machine, (None, ""))
             if before is None or not session.follows(before):
@@ -130,7 +130,7 @@ class Pool:
     @property
     def days(self) -> set[str]:
         """The days (UTC) on which sessions began."""
-        return {session.began[:10] for session in self.sessions}
+        return {session.start[:10] for session in self.sessions}
 
     @property
     def title(self) -> str:
@@ -148,9 +148,9 @@ class Pool:
     def notes(self) -> list[str]:
         """State the A/A floor, what differs between the sessions, and what is left out."""
         facts = [identity(session.side) for session in self.sessions]
-        told = {key: dict.fromkeys(str(each.get(key)) for each in facts) for key in facts[0]}
+        values = {key: dict.fromkeys(str(each.get(key)) for each in facts) for key in facts[0]}
         floor = [f"A/A noise floor: {estimated(self.floor)}."] if self.floor.value else []
-        if len(self.sessions) == FEWEST:
+        if len(self.sessions) == MIN_SESSIONS:
             floor.append("Two sessions tell little about a third, and predict none: measure more.")
         if len(set(self.occasions)) == 1:
             floor.append(
@@ -158,9 +158,9 @@ class Pool:
                 "differ more on another (`bench run --sessions N --every MINUTES`)."
             )
         differing = [
-            f"{key}: {', '.join(values)}"
-            for key, values in told.items()
-            if len(values) > 1 and key in CIRCUMSTANCES - _SHOWN
+            f"{key}: {', '.join(each)}"
+            for key, each in values.items()
+            if len(each) > 1 and key in CIRCUMSTANCES - _SHOWN
         ]
         return [*floor, *differing, *self.left_out]
 
@@ -176,7 +176,7 @@ class Pool:
             raise UnavailableError(f"{decoder} has no prompt that every session answered")
         conversations = rows.drop_duplicates("prompt").set_index("prompt")["conversation"]
         named = list(conversations[ratios.columns])
-        return pool(np.log(ratios.to_numpy()), self.occasions, named)
+        return pool_logs(np.log(ratios.to_numpy()), self.occasions, named)
 
 
 def load_pool(names: Sequence[str], parent: Path) -> Pool:
@@ -186,9 +186,9 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
         BenchError: a name is not a run, or is given twice (exit 2); a run is damaged or invalid
             (4); one measured another job, or fewer than two runs or no shared decoder remain (5).
     """
-    sides = [load_side(str(run), parent) for name in names for run in _runs_of(name, parent)]
+    sides = [load_side(str(run), parent) for name in names for run in _list_runs(name, parent)]
     lost = [s for s in sides if s.verdict == INCOMPLETE and not s.status.complete]
-    told = [f"{side.name} did not end" for side in lost]
+    left_out = [f"{side.name} did not end" for side in lost]
     ended = [side for side in sides if side not in lost]
     ended.sort(key=lambda side: side.status.started_utc or "")
     for i, side in enumerate(ended):
@@ -198,43 +198,44 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
         if i and (unlike := list(_unlike(ended[0], side))):
             line = f"{ended[0].name} and {side.name} cannot be pooled: {'; '.join(unlike)}"
             raise UnavailableError(portable(line))
-    if len(ended) < FEWEST:
-        line = f"pooling needs {FEWEST} or more sessions that ended, and got {len(ended)}"
-        raise UnavailableError("; ".join([line, *told]))
-    found = Pool([Session(side) for side in ended])
-    if not set(found.decoders) - {BASELINE}:
+    if len(ended) < MIN_SESSIONS:
+        line = f"pooling needs {MIN_SESSIONS} or more sessions that ended, and got {len(ended)}"
+        raise UnavailableError("; ".join([line, *left_out]))
+    pool = Pool([PooledRun(side) for side in ended])
+    if not set(pool.decoders) - {BASELINE}:
         raise UnavailableError(f"no decoder except {BASELINE} is in all {len(ended)} sessions")
     for cell in dict.fromkeys(cell for side in ended for cell in side.cells):
-        if cell in found.wrong:
-            told.append(f"{cell} claims to be lossless and is not")
-        elif cell not in (BASELINE, *found.decoders):
-            told.append(f"{cell} is not in every session")
-    return Pool(found.sessions, tuple(f"Left out: {line}." for line in told))
+        if cell in pool.wrong:
+            left_out.append(f"{cell} claims to be lossless and is not")
+        elif cell not in (BASELINE, *pool.decoders):
+            left_out.append(f"{cell} is not in every session")
+    return Pool(pool.sessions, tuple(f"Left out: {line}." for line in left_out))
 
 
-def _runs_of(name: str, parent: Path) -> list[str]:
-    """Return the runs in a folder that is not itself a run; else return the name."""
+def _list_runs(name: str, parent: Path) -> list[str]:
+    """Return the runs in a folder that is not itself a run, or else the name."""
     for folder in (Path(name), parent / name):
         if folder.is_dir() and not (folder / STATUS).is_file():
-            runs = [run for run in sorted(folder.iterdir()) if (run / STATUS).is_file()]
-            if held := [str(run) for run in runs if not run.is_symlink()]:
-                return held
+            paths = [run for run in sorted(folder.iterdir()) if (run / STATUS).is_file()]
+            if runs := [str(run) for run in paths if not run.is_symlink()]:
+                return runs
     return [name]
 
 
 def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
-    """Yield differences in what two sessions measured; settings missing in one are the defaults."""
+    """Yield differences in what two sessions measured, with defaults for missing settings."""
     fields = RunConfig.model_fields.items()
     usual = {name.replace("_", " "): str(field.default) for name, field in fields}
-    for key in dict.fromkeys([*(ours := _job(first, other)), *(theirs := _job(other, first))]):
-        one, two = (facts.get(key, usual.get(key)) for facts in (ours, theirs))
+    jobs = _job(first, other), _job(other, first)
+    for key in jobs[0] | jobs[1]:
+        one, two = (facts.get(key, usual.get(key)) for facts in jobs)
         if one != two and None not in (one, two):
             yield f"{key} is {one} in one and {two} in the other"
-    asked, others = (
+    prompts, other_prompts = (
         {r.prompt: r.prompt_hash for r in side.records if r.kind == "timing"}
         for side in (first, other)
     )
-    if asked != others:
+    if prompts != other_prompts:
         yield "their prompts differ"
 
 
@@ -249,34 +250,34 @@ def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
     return facts
 
 
-def write_pool(found: Pool, folder: Path) -> list[Path]:
+def write_pool(pool: Pool, folder: Path) -> list[Path]:
     """Write pool.csv and pool.md into a folder (`BenchError` if it cannot be written)."""
-    tables = [f"{made.to_markdown()}\n\n{made.note}" for made in (table(found), sessions(found))]
-    texts = [f"# {found.title}", *tables, *(f"* {markdown(line)}" for line in found.notes)]
-    made = {"pool.csv": csv_bytes(frame(found)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
-    return write_files(folder, made)
+    tables = [f"{each.to_markdown()}\n\n{each.note}" for each in (table(pool), sessions(pool))]
+    texts = [f"# {pool.title}", *tables, *(f"* {markdown(line)}" for line in pool.notes)]
+    files = {"pool.csv": csv_bytes(frame(pool)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
+    return write_files(folder, files)
 
 
-def print_pool(found: Pool, console: Console) -> Exit:
-    """Print the pooled estimates; return the exit code (3 if a decoder is wrong)."""
-    made = table(found)
-    console.print(Text(found.title, style="bold"))
-    console.print(made.to_rich({name: name.replace(" ", "\n", 1) for name in made.headings}))
-    for line in (made.note, *found.notes):
-        console.print(Text(line, style="yellow" if line in found.left_out else "dim"))
-    return Exit.REGRESSION if found.wrong else Exit.DONE
+def print_pool(pool: Pool, console: Console) -> Exit:
+    """Print the pooled estimates, and return the exit code (3 if a decoder is wrong)."""
+    shown = table(pool)
+    console.print(Text(pool.title, style="bold"))
+    console.print(shown.to_rich({name: name.replace(" ", "\n", 1) for name in shown.headings}))
+    for line in (shown.note, *pool.notes):
+        console.print(Text(line, style="yellow" if line in pool.left_out else "dim"))
+    return Exit.REGRESSION if pool.wrong else Exit.DONE
 
 
-def frame(found: Pool) -> pd.DataFrame:
+def frame(pool: Pool) -> pd.DataFrame:
     """Return the pooled estimates, one row per decoder."""
     return pd.DataFrame(
         {
             "decoder": name,
             "guarantee": guarantee,
-            "sessions": len(found.sessions),
-            "occasions": len(set(found.occasions)),
-            "days": len(found.days),
-            "machines": len(found.machines),
+            "sessions": len(pool.sessions),
+            "occasions": len(set(pool.occasions)),
+            "days": len(pool.days),
+            "machines": len(pool.machines),
             "prompts": pooled.mean.num,
             "conversations": pooled.mean.clusters,
             **pooled.mean.columns("speedup"),
@@ -286,16 +287,16 @@ def frame(found: Pool) -> pd.DataFrame:
             "predicted": pooled.held_out,
             "predicted_inside": pooled.inside,
         }
-        for name, (guarantee, pooled) in found.decoders.items()
+        for name, (guarantee, pooled) in pool.decoders.items()
     )
 
 
-def table(found: Pool) -> Table:
+def table(pool: Pool) -> Table:
     """Make the table of pooled estimates by decoder."""
     columns: Columns = {
         "decoder": lambda name: name,
-        "guarantee": lambda name: found.decoders[name][0],
-        f"speed-up [{LEVEL}]": lambda name: against_floor(of(name).mean, found.floor),
+        "guarantee": lambda name: pool.decoders[name][0],
+        f"speed-up [{LEVEL}]": lambda name: against_floor(of(name).mean, pool.floor),
         f"next session [{LEVEL}]": lambda name: interval(of(name).next.low, of(name).next.high),
         "sessions' SD": lambda name: factor(math.exp(of(name).spread), ""),
         "predicted": lambda name: (
@@ -304,19 +305,19 @@ def table(found: Pool) -> Table:
     }
 
     def of(decoder: str) -> Pooled:
-        return found.decoders[decoder][1]
+        return pool.decoders[decoder][1]
 
-    return Table.made("Pooled", _NOTE, columns, found.decoders)
+    return Table.from_rows("Pooled", _NOTE, columns, pool.decoders)
 
 
-def sessions(found: Pool) -> Table:
+def sessions(pool: Pool) -> Table:
     """Make the table of speed-ups by session."""
-    any_decoder = next(iter(found.decoders))
-    occasions = dict(zip(map(id, found.sessions), found.occasions, strict=True))
+    any_decoder = next(iter(pool.decoders))
+    occasions = dict(zip(map(id, pool.sessions), pool.occasions, strict=True))
     columns: Columns = {
         "session": lambda each: each.side.name,
         "occasion": lambda each: occasions[id(each)],
-        "began": lambda each: each.began,
+        "began": lambda each: each.start,
         "machine": lambda each: each.machine,
         "ar ms per token": lambda each: number(
             each.mean(any_decoder, "ar_time_per_token_s"), scale=1e3
@@ -324,12 +325,12 @@ def sessions(found: Pool) -> Table:
         "drift": lambda each: percent(each.side.status.drift),
     }
 
-    def speedup(session: Session, decoder: str) -> str:
+    def speedup(session: PooledRun, decoder: str) -> str:
         return factor(session.mean(decoder, "speedup"))
 
-    columns |= {name: partial(speedup, decoder=name) for name in found.decoders}
+    columns |= {name: partial(speedup, decoder=name) for name in pool.decoders}
     note = (
         "Geometric means over a session's prompts. Occasion: sessions without a pause of ten "
         "minutes between them. Drift: how much slower ar became within the session."
     )
-    return Table.made("Sessions", note, columns, found.sessions)
+    return Table.from_rows("Sessions", note, columns, pool.sessions)

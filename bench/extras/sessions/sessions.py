@@ -18,7 +18,7 @@ from pathlib import Path
 import tomli_w
 
 from bench.errors import Exit, UsageError
-from bench.extras.sessions.pool import FEWEST
+from bench.extras.sessions.pool import MIN_SESSIONS
 from bench.extras.workers.worker import python_path
 from bench.plan.checks import check_first
 from bench.plan.template import today
@@ -34,7 +34,7 @@ SESSIONS = "sessions.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _StoredPlan:
     sessions: Repeats
     every_minutes: Minutes
 
@@ -49,7 +49,7 @@ class Sessions:
 
     @property
     def runs(self) -> dict[Path, RunStatus]:
-        """The runs that were begun, in order, with their status."""
+        """The runs that were started, in order, with their status."""
         paths = [path for path in sorted(self.folder.iterdir()) if (path / STATUS).is_file()]
         return {path: read_status(path) for path in paths if not path.is_symlink()}
 
@@ -61,10 +61,10 @@ class Sessions:
 
 def check_sessions(config: RunConfig, num: int, every: float) -> None:
     """Refuse a job that sessions cannot measure (`UsageError`)."""
-    if num < FEWEST:
-        given = f"--sessions {num}" + f" --every {every:g}" * (every != 0)
-        advice = f"use {FEWEST} or more sessions, or neither --sessions nor --every"
-        raise UsageError(f"{given} is not allowed; {advice}")
+    if num < MIN_SESSIONS:
+        arguments = f"--sessions {num}" + f" --every {every:g}" * (every != 0)
+        advice = f"use {MIN_SESSIONS} or more sessions, or neither --sessions nor --every"
+        raise UsageError(f"{arguments} is not allowed; {advice}")
     check(num, Repeats, "--sessions")
     if every < 0:
         raise UsageError(f"--every {every:g} is not allowed; use 0 minutes or more")
@@ -83,17 +83,17 @@ def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Se
 
 
 def load_sessions(folder: Path) -> Sessions | None:
-    """Return the plan of a folder; None if it is not a folder of sessions."""
+    """Return the plan of a folder, if it is a folder of sessions."""
     if not (folder / SESSIONS).is_file():
         return None
-    values = parse(_Stored, read_toml(folder / SESSIONS), folder / SESSIONS)
+    values = parse(_StoredPlan, read_toml(folder / SESSIONS), folder / SESSIONS)
     return Sessions(folder=folder, num=values.sessions, every=values.every_minutes)
 
 
 def measure_sessions(
     plan: Sessions, progress: Progress, style: str, code: Sequence[str] = ()
 ) -> Exit:
-    """Measure the missing sessions, each in a new process; return the worst exit code.
+    """Measure the missing sessions, each in a new process, and return the worst exit code.
 
     `code` are the paths of decoders' code that may run. A session that stopped half-way is resumed
     first. Ctrl-C, or a session without a result, ends the series; everything measured is kept.
@@ -122,10 +122,10 @@ def measure_sessions(
 
 def _wait(plan: Sessions, progress: Progress) -> None:
     """Sleep until `every` minutes have passed since the last session began."""
-    begun = [status.started_utc for status in plan.runs.values() if status.started_utc]
-    if not begun:
+    starts = [status.started_utc for status in plan.runs.values() if status.started_utc]
+    if not starts:
         return
-    due = datetime.fromisoformat(max(begun)) + timedelta(minutes=plan.every)
+    due = datetime.fromisoformat(max(starts)) + timedelta(minutes=plan.every)
     left_s = (due - datetime.now(UTC)).total_seconds()
     left_s = min(left_s, 60 * plan.every)  # more if the clock was set back
     if left_s > 0:
@@ -134,7 +134,7 @@ def _wait(plan: Sessions, progress: Progress) -> None:
 
 
 def _process(*arguments: object) -> Exit:
-    """Run a `bench` command in a new process; wait for its end even if Ctrl-C reaches both."""
+    """Run a `bench` command in a new process, and wait for its end even if Ctrl-C reaches both."""
     command = [sys.executable, "-P", "-m", "bench", *map(str, arguments)]  # not the cwd's `bench`
     child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": python_path()})
     stopped = False

@@ -19,7 +19,7 @@ from bench.records.plan import WRONG, Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.records.vocabulary import pieces_of
+from bench.records.vocabulary import read_pieces
 from bench.stats.counters import Tally
 from bench.stats.summary import decoder_order
 from bench.stats.validity import VALID, from_here, judge
@@ -49,25 +49,24 @@ def show_run(
         BenchError: the folder is not a run, or a prompt or decoder is unknown (exit 2).
     """
     run = load_run(run_dir)
-    wrong, judged = run.status.wrong, judge(run)
-    known = decoder_order(run.plan, run.records, run.status.found)
+    wrong, status = run.status.wrong, judge(run)
+    cells = decoder_order(run.plan, run.records, run.status.guarantees)
     for name in decoders or ():
-        if name not in known:
-            raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, known)}")
+        if name not in cells:
+            raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, cells)}")
     answers: dict[str, dict[str, SampleRecord]] = {}
     for record in sorted(run.records, key=lambda r: (r.error is not None, r.kind != "timing")):
         answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
-    names = _chosen(prompt, run.plan, answers)
-    if judged.verdict != VALID:
-        reasons = [f"  {from_here(reason, run_dir)}" for reason in judged.reasons]
-        lines = [str(judged.verdict), *reasons]
-        console.print(Text(printable("\n".join(lines)), style="bold red"))
+    names = _choose_prompts(prompt, run.plan, answers)
+    if status.verdict != VALID:
+        reasons = [f"  {from_here(reason, run_dir)}" for reason in status.reasons]
+        console.print(Text(printable("\n".join([str(status.verdict), *reasons])), style="bold red"))
     if not names:
         console.print(Text("nothing is measured yet"))
         return
-    pieces = pieces_of(run_dir)
+    pieces = read_pieces(run_dir)
     kept = read_prompts(run_dir).items() if (run_dir / PROMPTS).is_file() else ()
-    asked = {name: "".join(map(pieces, each.ids)) for name, each in kept}
+    prompts = {name: "".join(map(pieces, each.ids)) for name, each in kept}
     legend = Text.assemble(
         ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",
         ("accepted draft", f"bold {_STEPS[1]}"), (" added by the model", _STEPS[1]),
@@ -79,14 +78,14 @@ def show_run(
         by_cell = answers[name]
         family = next(iter(by_cell.values())).family
         console.print(Text(printable(f"\n{name} ({family})"), style="bold underline"))
-        if name in asked:
-            console.print(Padding(Text(asked[name].strip(), style="dim"), _INDENT))
-        for decoder in [d for d in known if d in by_cell and d in (decoders or known)]:
+        if name in prompts:
+            console.print(Padding(Text(prompts[name].strip(), style="dim"), _INDENT))
+        for decoder in [d for d in cells if d in by_cell and d in (decoders or cells)]:
             _show_answer(by_cell[decoder], console, pieces, wrong=decoder in wrong)
 
 
 def coloured(record: SampleRecord, pieces: Callable[[int], str], *, bars: bool = False) -> Text:
-    """Colour an answer's text by step; with `bars`, add a bar before every step but the first."""
+    """Colour an answer's text by step, with `bars` before every step but the first."""
     text, tokens, steps = Text(), record.tokens or (), record.steps
     if steps is None:
         return text
@@ -127,7 +126,7 @@ def _show_answer(
     console.print(Padding(Text(line, style="dim"), _INDENT))
 
 
-def _chosen(
+def _choose_prompts(
     prompt: str | None, plan: Plan, answers: Mapping[str, Mapping[str, SampleRecord]]
 ) -> list[str]:
     """Return the names of the prompts to show, in the plan's order."""

@@ -32,17 +32,17 @@ def sweep(
     from bench.extras.sweeps.settings import load_sweep
     from bench.plan.trust import check_allowed, check_code
 
-    asked, allowed = load_sweep(file), allow or ()
-    configs = [point.config for point in asked.points]
+    plan, allowed = load_sweep(file), allow or ()
+    configs = [point.config for point in plan.points]
     check_code(configs, file, allowed)
     check_allowed(configs, file, allowed)
-    made = folder or output / asked.folder_name
+    folder = folder or output / plan.folder_name
     if dry_run:
-        typer.echo("\n".join(sweeps.plan_lines(asked, made)))
+        typer.echo("\n".join(sweeps.plan_lines(plan, folder)))
         return
     with options.choose(progress) as shown:
-        ended = sweeps.run_sweep(asked, made, shown, allowed=allowed)
+        ended = sweeps.run_sweep(plan, folder, shown, allowed=allowed)
     for line in ended.left_out:
         typer.echo(f"skipped: {line}")
-    typer.echo(f"{made / 'sweep.md'}  {made / 'summary.csv'}  {made / 'figures'}")
+    typer.echo(f"{folder / 'sweep.md'}  {folder / 'summary.csv'}  {folder / 'figures'}")
     raise typer.Exit(ended.exit_code)

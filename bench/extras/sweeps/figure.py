@@ -11,12 +11,12 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.report.figures.axes import panels
-from bench.report.figures.canvas import Drawn, annotate, key, styled
+from bench.report.figures.canvas import Plot, annotate, key, styled
 from bench.report.figures.style import GREY, Look, colours, lossy
 from bench.stats.intervals import LEVEL
 from bench.stats.validity import VALID
 
-_MOST_PANELS = 8
+_MAX_PANELS = 8
 _STEP_OCTAVES = 0.045
 _STEP = 0.008
 """Offset between decoders at the same value: in doublings, or as a share of the axis."""
@@ -82,8 +82,8 @@ HEADLINES = (
 
 
 def other_curves(axes: Sequence[str]) -> list[Curve]:
-    """Return speed-up along every other axis; along a decoder's option, for that decoder only."""
-    known = {curve.axis for curve in HEADLINES}
+    """Return curves of speed-up along every other axis, along an option for its decoder only."""
+    headline_axes = {curve.axis for curve in HEADLINES}
     return [
         Curve(
             name=f"speedup_by_{axis.replace('.', '_').replace('@', '_')}",
@@ -97,11 +97,11 @@ def other_curves(axes: Sequence[str]) -> list[Curve]:
             cell=axis.rpartition(".")[0] or None,
         )
         for axis in axes
-        if axis not in known
+        if axis not in headline_axes
     ]
 
 
-def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Drawn | None:
+def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot | None:
     """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
     `frame` comes from `bench.extras.sweeps.texts.frame`. WRONG decoders are left out. Only the
@@ -110,7 +110,7 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
     if curve.axis not in axes:
         return None
     groups = _groups(
-        _chosen(frame, curve), curve.axis, [axis for axis in axes if axis != curve.axis]
+        _select(frame, curve), curve.axis, [axis for axis in axes if axis != curve.axis]
     )
     if not groups:
         return None
@@ -118,19 +118,21 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
     decoders = list(data["decoder"].unique())
     look = Look(colours(decoders), lossy(frame))
     with styled():
-        figure, grid = panels(min(len(groups), _MOST_PANELS), 2.4)
+        figure, grid = panels(min(len(groups), _MAX_PANELS), 2.4)
         for (title, rows), panel in zip(groups, grid, strict=False):
             for index, decoder in enumerate(decoders):
-                mine = rows[rows["decoder"] == decoder]
-                x, steps = mine[curve.axis].astype(float), index - (len(decoders) - 1) / 2
+                points = rows[rows["decoder"] == decoder]
+                x, steps = points[curve.axis].astype(float), index - (len(decoders) - 1) / 2
                 if curve.doubling:  # shift the decoder's points, so that no intervals overlap
                     x = x * float(2 ** (_STEP_OCTAVES * steps))
                 else:
                     x = x + _STEP * steps * (float(x.max()) - float(x.min()))
                 style: dict[str, Any] = {"color": look.palette[decoder], "lw": 1.2, "ms": 4.5}
-                panel.plot(x, curve.scale * mine[curve.column], **style, **look.marker(decoder))
-                if f"{curve.column}_low" in mine:
-                    ends = (curve.scale * mine[f"{curve.column}_{end}"] for end in ("low", "high"))
+                panel.plot(x, curve.scale * points[curve.column], **style, **look.marker(decoder))
+                if f"{curve.column}_low" in points:
+                    ends = (
+                        curve.scale * points[f"{curve.column}_{end}"] for end in ("low", "high")
+                    )
                     panel.vlines(x, *ends, color=look.palette[decoder], lw=1, alpha=0.6)
             if curve.level is not None:
                 panel.axhline(curve.level, color=GREY, lw=1)
@@ -149,38 +151,36 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Draw
     return figure, data
 
 
-def _chosen(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
+def _select(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
     """Return the rows of complete runs with the curve's number and a number on its axis."""
     if curve.column not in frame or "decoder" not in frame:
         return frame.iloc[:0]
     whole = frame["verdict"].isin([VALID, WRONG])  # in a WRONG run, other decoders still count
-    chosen = frame[whole & (frame["guarantee"] != WRONG)]
+    rows = frame[whole & (frame["guarantee"] != WRONG)]
     if curve.cell is not None:
-        chosen = chosen[chosen["decoder"] == curve.cell]
+        rows = rows[rows["decoder"] == curve.cell]
     elif not curve.with_baseline:
-        chosen = chosen[chosen["decoder"] != BASELINE]
-    chosen = chosen.assign(**{curve.axis: pd.to_numeric(chosen[curve.axis], errors="coerce")})
-    return chosen.dropna(subset=[curve.axis, curve.column])
+        rows = rows[rows["decoder"] != BASELINE]
+    rows = rows.assign(**{curve.axis: pd.to_numeric(rows[curve.axis], errors="coerce")})
+    return rows.dropna(subset=[curve.axis, curve.column])
 
 
-def _groups(data: pd.DataFrame, axis: str, others: list[str]) -> list[tuple[str, pd.DataFrame]]:
-    """Group points that differ only on the axis; title each group by the other axes' values."""
-    names = data[others].map(_text)
+def _groups(data: pd.DataFrame, axis: str, other_axes: list[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Group points that differ only on the axis, and title groups by the other axes' values."""
+    names = data[other_axes].map(
+        lambda v: "" if pd.isna(v) else f"{v:g}" if isinstance(v, int | float) else str(v)
+    )
     values = pd.Series(list(names.itertuples(index=False, name=None)), data.index, dtype=object)
-    made = {}
+    groups = {}
     for shared in dict.fromkeys(values):
         rows = data[[value == shared for value in values]].sort_values(axis, kind="stable")
         if rows[axis].nunique() > 1:
-            first = ["point", "decoder", axis, *others]
-            made[shared] = rows[[*first, *(c for c in rows.columns if c not in first)]]
-    varying = [name for name in others if names[name].nunique() > 1]
+            first = ["point", "decoder", axis, *other_axes]
+            groups[shared] = rows[[*first, *(c for c in rows.columns if c not in first)]]
+    varying = [name for name in other_axes if names[name].nunique() > 1]
     titled = []
-    for shared, rows in made.items():
-        own = dict(zip(others, shared, strict=True))
-        text = ", ".join(f"{name.replace('_', ' ')} {own[name]}" for name in varying)
+    for shared, rows in groups.items():
+        place = dict(zip(other_axes, shared, strict=True))
+        text = ", ".join(f"{name.replace('_', ' ')} {place[name]}" for name in varying)
         titled.append((textwrap.fill(text, _WRAPPED), rows))
     return titled
-
-
-def _text(value: Any) -> str:
-    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError, did_you_mean
-from bench.settings.config import RunConfig, as_text, config_of, read_toml
+from bench.settings.config import RunConfig, as_text, build_config, read_toml
 from bench.text import counted
 
 GRIDS = "sweep"
@@ -26,7 +26,7 @@ GRIDS = "sweep"
 ALWAYS = ("batch_size", "temperature", "max_new_tokens")
 """Settings shown for every point, even if they are not axes."""
 _NO_AXIS = ("decoders", "adapters", "columns", "run_name", "protocol", "reference")
-_LONGEST = 48
+_LABEL_LENGTH = 48
 
 Values = Mapping[str, Any]
 
@@ -56,14 +56,14 @@ class Sweep:
     """The points of a file, in order, and the axes of its grids."""
 
     stem: str
-    given: Values
+    content: Values
     axes: tuple[str, ...]
     points: tuple[Point, ...]
 
     @property
     def folder_name(self) -> str:
         """Name of the folder, the same for the same file, so that a sweep can be resumed."""
-        digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode()).hexdigest()[:4]
+        digest = hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()[:4]
         return f"{'' if self.stem == GRIDS else 'sweep-'}{self.stem}-{digest}"
 
     def describe(self) -> str:
@@ -78,29 +78,29 @@ class Sweep:
 
 def load_sweep(file: Path) -> Sweep:
     """Read the sweep of a TOML file (`UsageError` without a valid sweep and configuration)."""
-    given = read_toml(file)
-    grids = given.get(GRIDS)
+    content = read_toml(file)
+    grids = content.get(GRIDS)
     listed = [grids] if isinstance(grids, Mapping) else grids
     if not isinstance(listed, list) or not all(isinstance(g, Mapping) and g for g in listed):
         raise UsageError(f"{file} has no [{GRIDS}] table of axes, e.g. batch_size = [1, 4]")
-    base = {key: value for key, value in given.items() if key != GRIDS}
-    made: dict[str, tuple[dict[str, Any], str]] = {}
+    base = {key: value for key, value in content.items() if key != GRIDS}
+    combinations: dict[str, tuple[dict[str, Any], str]] = {}
     axes: dict[str, None] = {}
     for grid in listed:
         for values, label in _combinations(base, grid, axes):
-            made.setdefault(config_of(values).to_toml(), (values, label))
+            combinations.setdefault(build_config(values).to_toml(), (values, label))
     names = tuple(axes)
     points = tuple(
         _point(number, values, label, names)
-        for number, (values, label) in enumerate(made.values(), start=1)
+        for number, (values, label) in enumerate(combinations.values(), start=1)
     )
-    return Sweep(stem=_slug(file.stem), given=given, axes=names, points=points)
+    return Sweep(stem=_slug(file.stem), content=content, axes=names, points=points)
 
 
 def _combinations(
     base: Values, grid: Values, axes: dict[str, None]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield values and label of each point of a grid, last axis fastest; add its axes to `axes`."""
+    """Yield values and label of each point of a grid, last axis fastest, and extend `axes`."""
     fixed = {**base, **{key: grid[key] for key in ("decoders",) if key in grid}}
     varied: dict[str, Sequence[Any]] = {}
     for key, value in grid.items():
@@ -111,15 +111,15 @@ def _combinations(
         elif key in RunConfig.model_fields and key not in _NO_AXIS:
             varied[key] = _listed(key, value)
         else:
-            known = [name for name in RunConfig.model_fields if name not in _NO_AXIS]
-            hint = did_you_mean(key, known)
+            names = [name for name in RunConfig.model_fields if name not in _NO_AXIS]
+            hint = did_you_mean(key, names)
             raise UsageError(f"{key!r} is not an axis of a sweep; {hint}, or [{GRIDS}.DECODER]")
     for axis in varied:
         axes.setdefault(axis)
-    for chosen in itertools.product(*varied.values()):
-        at = dict(zip(varied, chosen, strict=True))
-        own = [f"{axis} {value}" for axis, value in at.items() if len(varied[axis]) > 1]
-        yield _combined(fixed, at), ", ".join(own)
+    for combination in itertools.product(*varied.values()):
+        at = dict(zip(varied, combination, strict=True))
+        parts = [f"{axis} {value}" for axis, value in at.items() if len(varied[axis]) > 1]
+        yield _combined(fixed, at), ", ".join(parts)
 
 
 def _listed(key: str, value: Any) -> Sequence[Any]:
@@ -128,11 +128,11 @@ def _listed(key: str, value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _combined(fixed: Values, chosen: Values) -> dict[str, Any]:
-    values = {**fixed, **{key: value for key, value in chosen.items() if "." not in key}}
-    options = {key: value for key, value in chosen.items() if "." in key}
+def _combined(fixed: Values, at: Values) -> dict[str, Any]:
+    values = {**fixed, **{key: value for key, value in at.items() if "." not in key}}
+    options = {key: value for key, value in at.items() if "." in key}
     if options:
-        cells = {cell: dict(given) for cell, given in (config_of(fixed).decoders or {}).items()}
+        cells = {cell: dict(each) for cell, each in (build_config(fixed).decoders or {}).items()}
         for axis, value in options.items():
             cell, _, option = axis.rpartition(".")
             if cell not in cells:
@@ -144,14 +144,14 @@ def _combined(fixed: Values, chosen: Values) -> dict[str, Any]:
 
 
 def _point(number: int, values: Values, label: str, axes: Sequence[str]) -> Point:
-    plain = config_of(values)
+    plain = build_config(values)
     settings, cells = plain.model_dump(), plain.decoders or {}
     on_axes = {}
     for axis in dict.fromkeys((*ALWAYS, *axes)):
         cell, dot, option = axis.rpartition(".")
         on_axes[axis] = cells.get(cell, {}).get(option) if dot else settings[axis]
-    name = f"p{number:03d}-{_slug(label)[:_LONGEST]}".rstrip("-")
-    config = config_of({**values, "run_name": name})
+    name = f"p{number:03d}-{_slug(label)[:_LABEL_LENGTH]}".rstrip("-")
+    config = build_config({**values, "run_name": name})
     return Point(number=number, label=label, config=config, values=on_axes)
 
 

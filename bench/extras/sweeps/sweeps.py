@@ -39,7 +39,7 @@ class SweepResult:
 
 
 def plan_lines(sweep: Sweep, folder: Path, *, brings_models: bool = False) -> list[str]:
-    """Count a sweep's points and list the missing ones; raise as `check_first` for any."""
+    """Count a sweep's points and list the missing ones (raises as `check_first` for any)."""
     for point in sweep.points:  # a mistake in any point makes no folder
         check_first(point.config, lambda _: None, brings_models=brings_models)
     there = _existing(folder)
@@ -68,8 +68,7 @@ def run_sweep(
         UsageError: the folder holds another sweep.
         BenchError: the folder cannot be written to.
     """
-    brings_models = opener is not open_setup
-    described = plan_lines(sweep, folder, brings_models=brings_models)[0]
+    described = plan_lines(sweep, folder, brings_models=opener is not open_setup)[0]
     _begin(sweep, folder)
     with only_writer(folder):
         progress.note(described)
@@ -96,7 +95,7 @@ def _measure(
     allowed: Sequence[str],
     report: runs.Report | None,
 ) -> tuple[Exit, str | None]:
-    """Complete one point; return its exit code and, if it has no result, the reason."""
+    """Complete one point, and return its exit code and, if it has no result, the reason."""
     at = _existing(folder).get(point.name)
     if at is not None and _complete(at):
         status = read_status(at)
@@ -121,7 +120,7 @@ def _begin(sweep: Sweep, folder: Path) -> None:
     file = folder / SWEEP
     refuse_links(folder, folder / POINTS)
     if file.is_file():
-        if tomllib.loads(file.read_text(encoding="utf-8")) != _stored(sweep):
+        if tomllib.loads(file.read_text(encoding="utf-8")) != _content(sweep):
             raise UsageError(f"{folder} holds another sweep; give another --folder")
         return
     if folder.is_dir() and any(folder.iterdir()):
@@ -130,14 +129,14 @@ def _begin(sweep: Sweep, folder: Path) -> None:
         (folder / POINTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
-    write_text(file, tomli_w.dumps(_stored(sweep)))
+    write_text(file, tomli_w.dumps(_content(sweep)))
 
 
-def _stored(sweep: Sweep) -> dict[str, object]:
+def _content(sweep: Sweep) -> dict[str, object]:
     """Return the given file's content with its grids as TOML tables, keyed by number."""
-    grids = sweep.given[GRIDS]
+    grids = sweep.content[GRIDS]
     listed = [grids] if isinstance(grids, Mapping) else grids
-    base = {key: value for key, value in sweep.given.items() if key != GRIDS}
+    base = {key: value for key, value in sweep.content.items() if key != GRIDS}
     return {**base, GRIDS: {str(number): grid for number, grid in enumerate(listed, start=1)}}
 
 

@@ -7,7 +7,7 @@ the report's location relative to them; writing twice gives the same bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,21 +17,21 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.errors import Exit, UsageError
-from bench.extras.together.runs import NamedRun, differences, facts_of, load_members, same_machine
+from bench.extras.together.runs import NamedRun, all_facts, differences, load_members, same_machine
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
-from bench.report.figures.runs import decoders_of
-from bench.report.figures.style import WIDTH, interval_of
+from bench.report.figures.runs import ordered_decoders
+from bench.report.figures.style import WIDTH, interval_note
 from bench.report.page.render import render
 from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion
-from bench.report.tables.setting import model_of
+from bench.report.tables.setting import describe_model
 from bench.report.tables.table import Table, TableCell
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import EXIT_CODES, VALID, from_here
 from bench.text import UNKNOWN, percent, portable
@@ -40,7 +40,7 @@ Members = Sequence[NamedRun]
 
 
 def report(names: Sequence[str], parent: Path, folder: Path, console: Console) -> Exit:
-    """Write and print one report of several runs below `parent`; return its exit code.
+    """Write and print one report of several runs below `parent`, and return its exit code.
 
     Raises:
         BenchError: as `load_members` and `write_joint` do.
@@ -51,7 +51,7 @@ def report(names: Sequence[str], parent: Path, folder: Path, console: Console) -
 
 
 def write_joint(members: Members, folder: Path) -> list[Path]:
-    """Write report.html, report.md, summary.csv and figures/; return them.
+    """Write report.html, report.md, summary.csv and figures/, and return them.
 
     Raises:
         BenchError: the folder is itself a run (exit 2), or the files cannot be written (1).
@@ -60,7 +60,7 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
 
     if any((folder / name).is_file() for name in (MANIFEST, STATUS)):
         raise UsageError(f"{folder} is a run's own folder: give another --folder")
-    drawn = dots.dots_figure(members, dots.SPEEDUP, WIDTH, size=9)
+    drawing = dots.dots_figure(members, dots.SPEEDUP, WIDTH, size=9)
     context: dict[str, object] = {
         "title": f"{len(members)} runs: {', '.join(member.name for member in members)}",
         "sections": [_section(member, i, folder) for i, member in enumerate(members, start=1)],
@@ -73,18 +73,15 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
     frames = []
     for member in members:
         rows = member.summary[member.summary["family"] == ALL].drop(columns="family")
-        own = {
-            "run": member.name,
-            "model": member.label,
-            "comparability_key": member.side.env.comparability_key,
-        }
-        rows = pd.DataFrame(own, index=rows.index).join(rows)
+        key = member.side.env.comparability_key
+        columns = {"run": member.name, "model": member.label, "comparability_key": key}
+        rows = pd.DataFrame(columns, index=rows.index).join(rows)
         frames.append(rows.dropna(axis="columns", how="all"))
-    made = {"summary.csv": csv_bytes(pd.concat(frames, ignore_index=True))}
-    if drawn is not None:
-        made |= canvas.figure_files("speedup", drawn)
-        svg = made["figures/speedup.svg"].decode()
-        within = interval_of(pd.concat([m.summary for m in members]), "speedup", " with ")
+    files = {"summary.csv": csv_bytes(pd.concat(frames, ignore_index=True))}
+    if drawing is not None:
+        files |= canvas.figure_files("speedup", drawing)
+        svg = files["figures/speedup.svg"].decode()
+        within = interval_note(pd.concat([m.summary for m in members]), "speedup", " with ")
         lines = [
             f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
             f"{within and f'{within}s'}."
@@ -97,22 +94,22 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
         if WRONG in kinds:
             lines.append(f"Decoders that are {WRONG} are left out.")
         context["figures"] = [("speedup", " ".join(lines), svg)]
-    made["report.md"] = render("joint.md.j2", **context)
-    made["report.html"] = render("joint.html.jinja", **context)
-    return write_files(folder, made)
+    files["report.md"] = render("joint.md.j2", **context)
+    files["report.html"] = render("joint.html.jinja", **context)
+    return write_files(folder, files)
 
 
 def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
-    """Return the section of one run; `link` leads to the run's report, if any."""
+    """Return the section of one run, with a link to the run's report, if any."""
     side = member.side
-    wrong = [r.decoder for r in rows_of(member.summary, ALL) if r.guarantee == WRONG]
+    wrong = [r.decoder for r in summary_rows(member.summary, ALL) if r.guarantee == WRONG]
     lines = [
         *(f"Reason: {line}" for line in side.reasons),
         *(f"Warning: {line}" for line in side.status.warnings),
         *(f"Left out of the figure: {name}, which is {WRONG}." for name in wrong),
     ]
     reports = [side.path / name for name in ("report.html", "report.md")]
-    own = next((file.resolve() for file in reports if file.is_file()), None)
+    page = next((file.resolve() for file in reports if file.is_file()), None)
     return {
         "id": f"run-{number}",
         "name": member.name,
@@ -120,16 +117,16 @@ def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
         "verdict": side.verdict,
         "conclusion": conclusion(member.summary, member.pairs),
         "headline": tables.mark_wrong(
-            main.headline(member.summary, side.verdict, model_of(side)), wrong
+            main.headline(member.summary, side.verdict, describe_model(side)), wrong
         ),
         "floor_sentence": main.floor_sentence(member.floor),
         "caveats": [portable(line) for line in lines],
-        "link": own and quote(Path(os.path.relpath(own, folder.resolve())).as_posix()),
+        "link": page and quote(Path(os.path.relpath(page, folder.resolve())).as_posix()),
     }
 
 
 def print_joint(members: Members, console: Console) -> Exit:
-    """Print speed-ups by decoder and run, and the differences; return the worst verdict's code."""
+    """Print speed-ups by decoder and run and differences, and return the worst verdict's code."""
     table = matrices(members)["speedup"]
     console.print(Text(table.title, style="bold"))
     console.print(table.to_rich({heading: heading for heading in table.headings}))
@@ -147,9 +144,9 @@ def matrices(members: Members) -> dict[str, Table]:
     bases = "; ".join(
         f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
         for member in members
-        for rows in [[r for r in rows_of(member.summary, ALL) if r.decoder != BASELINE]]
+        for rows in [[r for r in summary_rows(member.summary, ALL) if r.decoder != BASELINE]]
     )
-    made = {
+    metrics = {
         "speedup": (
             f"Speed-up [{LEVEL}]",
             f"Against {BASELINE} of the same run: geometric mean over prompts of paired, "
@@ -176,23 +173,19 @@ def matrices(members: Members) -> dict[str, Table]:
             lambda row: TableCell(percent(row.identical_to_ar, "")),
         ),
     }
-    of = [{row.decoder: row for row in rows_of(member.summary, ALL)} for member in members]
+    runs = [{row.decoder: row for row in summary_rows(member.summary, ALL)} for member in members]
+    lossy = {name for run in runs for name in run if run[name].guarantee == NO_GUARANTEE}
+    names = {n: f"{n} (lossy)" if n in lossy else n for n in ordered_decoders(members)}
     shown = {}
-    for name, (title, note, make) in made.items():
+    for name, (title, note, make) in metrics.items():
         rows = [
-            (TableCell(_named(decoder, of)), *(_cell(each.get(decoder), make) for each in of))
-            for decoder in decoders_of(members)
+            (TableCell(text), *(_cell(run.get(decoder), make) for run in runs))
+            for decoder, text in names.items()
         ]
         if any(cell.text != UNKNOWN for row in rows for cell in row[1:]):
             headings = ("decoder", *(member.label for member in members))
             shown[name] = Table(title=title, note=note, headings=headings, rows=tuple(rows))
     return shown
-
-
-def _named(decoder: str, rows: Sequence[Mapping[str, SummaryRow]]) -> str:
-    """Name a decoder, marked as lossy if it guarantees nothing."""
-    kinds = {each[decoder].guarantee for each in rows if decoder in each}
-    return f"{decoder} (lossy)" if NO_GUARANTEE in kinds else decoder
 
 
 def _cell(row: SummaryRow | None, make: Callable[[SummaryRow], TableCell]) -> TableCell:
@@ -212,7 +205,7 @@ def _machines(members: Members) -> str:
 
 
 def unlike(members: Members) -> Table | None:
-    """Return the table of the runs' known differences, a row per fact; None without any."""
+    """Return the table of the runs' known differences, a row per fact, if there are any."""
     facts = differences(members)
     if not facts:
         return None
@@ -229,4 +222,4 @@ def unlike(members: Members) -> Table | None:
 
 def alike(members: Members) -> list[tuple[str, str]]:
     """Return the facts that all runs share, as (key, value)."""
-    return [(k, str(v[0])) for k, v in facts_of(members) if len(set(v)) == 1]
+    return [(k, str(v[0])) for k, v in all_facts(members) if len(set(v)) == 1]

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.records.plan import BASELINE, Plan
 from bench.report.figures.runs import RunNumbers
-from bench.report.tables.setting import hardware, model_of
+from bench.report.tables.setting import describe_model, hardware
 from bench.stats.further_tables import Rivals, rivals
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL, summarise
@@ -26,7 +25,7 @@ from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.stats.workers import noise_floor
 from bench.text import portable
 
-_ASKED = {
+_SHARED = {
     "tasks": "their prompts differ",
     "split": "their prompts differ",
     "protocol": "they count tokens by different rules",
@@ -75,49 +74,49 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
             refuse_twice(before, side)
         if i:
             first = sides[0]
-            for key, why in _ASKED.items():
-                ours, theirs = first.config.get(key), side.config.get(key)
-                known = key in ("protocol", "split") or None not in (ours, theirs)
-                alike = (ours == 1) == (theirs == 1) if key == "batch_size" else ours == theirs
-                if known and not alike:
-                    why = portable(f"{key} is {ours} in one and {theirs} in the other: {why}")
+            for key, why in _SHARED.items():
+                one, two = first.config.get(key), side.config.get(key)
+                is_known = key in ("protocol", "split") or None not in (one, two)
+                alike = (one == 1) == (two == 1) if key == "batch_size" else one == two
+                if is_known and not alike:
+                    why = portable(f"{key} is {one} in one and {two} in the other: {why}")
                     line = f"{first.name} and {side.name} cannot be in one table: {why}"
                     raise UnavailableError(f"{line}; report each run separately")
-    members = members_of(sides)
+    members = name_runs(sides)
     for member in members:
-        rows = rows_of(member.summary, ALL)
+        rows = summary_rows(member.summary, ALL)
         if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
             raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
     return members
 
 
-def members_of(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
+def name_runs(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
     """Return the runs with their names and numbers."""
     names = [side.name for side in sides]
     runs = [
         name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})"
         for i, name in enumerate(names)
     ]
-    models = [model_of(side) for side in sides]
+    models = [describe_model(side) for side in sides]
     labels = models if len(set(models)) == len(models) else runs
     renamed = disambiguate_names(sides)
     return [_named(*each) for each in zip(sides, runs, labels, renamed, strict=True)]
 
 
 def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str]) -> NamedRun:
-    summary, floor = summary_of(side), noise_floor(side.records)
+    summary, floor = run_summary(side), noise_floor(side.records)
     decoders = [str(decoder) for decoder in summary["decoder"].unique()]
     new = {decoder: renamed.get(decoder, decoder) for decoder in decoders}
-    found = rivals(side.records, decoders)
-    pairs = {(new[one], new[other]): estimate for (one, other), estimate in found.items()}
+    estimates = rivals(side.records, decoders).items()
+    pairs = {(new[one], new[other]): estimate for (one, other), estimate in estimates}
     summary = summary.assign(decoder=summary["decoder"].map(new))
     return NamedRun(name=name, label=label, summary=summary, floor=floor, side=side, pairs=pairs)
 
 
-def summary_of(side: RunSnapshot) -> pd.DataFrame:
+def run_summary(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
     plan = Plan(cells=side.planned)
-    return with_telling_quality(summarise(side.records, plan, side.gold, side.status.found))
+    return with_telling_quality(summarise(side.records, plan, side.gold, side.status.guarantees))
 
 
 def refuse_invalid(side: RunSnapshot) -> None:
@@ -144,20 +143,17 @@ def disambiguate_names(sides: Sequence[RunSnapshot]) -> list[dict[str, str]]:
 
     Missing options (older versions had fewer) are assumed to be equal.
     """
-    made: list[dict[str, str]] = [{} for _ in sides]
+    renamed: list[dict[str, str]] = [{} for _ in sides]
     for cell in dict.fromkeys(cell for side in sides for cell in side.cells):
         having = [side.cells[cell] for side in sides if cell in side.cells]
-        differing = [key for key in _keys(having) if len({o[key] for o in having if key in o}) > 1]
-        for side, names in zip(sides, made, strict=True):
+        keys = dict.fromkeys(key for options in having for key in options)
+        differing = [key for key in keys if len({o[key] for o in having if key in o}) > 1]
+        for side, names in zip(sides, renamed, strict=True):
             options = side.cells.get(cell, {})
             parts = [f"{key} {options[key]}" for key in differing if key in options]
             if parts:
                 names[cell] = f"{cell} ({', '.join(parts)})"
-    return made
-
-
-def _keys(maps: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for each in maps for key in each))
+    return renamed
 
 
 def identity(side: RunSnapshot) -> dict[str, str]:
@@ -168,9 +164,11 @@ def identity(side: RunSnapshot) -> dict[str, str]:
     env, config = side.env, side.config
     adapters = (env.models.adapters or {}).items()
     facts: dict[str, object] = {
-        "model": model_of(side),
-        **{f"{role} weights": _short(env.models.weights_of(role)) for role in ("target", "draft")},
-        **{f"{name} adapter": _short(known.weights_sha256) for name, known in adapters},
+        "model": describe_model(side),
+        **{
+            f"{role} weights": _short(env.models.weights_hash(role)) for role in ("target", "draft")
+        },
+        **{f"{name} adapter": _short(each.weights_sha256) for name, each in adapters},
         **{key.replace("_", " "): config.get(key) for key in _SETTINGS},
         "hardware": hardware(side),
         "threads": env.torch.threads,
@@ -190,15 +188,16 @@ def _short(digest: str | None) -> str | None:
     return digest and digest.rpartition(":")[2][:12]
 
 
-def facts_of(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
+def all_facts(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
     """Return every identity fact with its value in each run (None: unknown)."""
     each = [identity(member.side) for member in members]
-    return [(key, [facts.get(key) for facts in each]) for key in _keys(each)]
+    keys = dict.fromkeys(key for facts in each for key in facts)
+    return [(key, [facts.get(key) for facts in each]) for key in keys]
 
 
 def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]]]:
     """Return the identity facts that differ between the runs."""
-    return [(key, values) for key, values in facts_of(members) if len(set(values)) > 1]
+    return [(key, values) for key, values in all_facts(members) if len(set(values)) > 1]
 
 
 def same_machine(members: Sequence[NamedRun]) -> bool:

@@ -22,7 +22,7 @@ from bench.records.phases import PhasedAnswer, read_phases, write_phases
 from bench.records.plan import Plan, PlannedPrompt, write_plan
 from bench.records.prompts import Prompt, read_prompts, write_prompts
 from bench.records.record import SampleRecord
-from bench.records.run_folder import CONFIG, Run, create_run_dir, load_run, point_latest
+from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, load_run
 from bench.records.status import COMPLETE, Floor, RunStatus, write_status
 from bench.records.vocabulary import VOCABULARY
 from bench.stats.unequal import pooled
@@ -48,7 +48,7 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
     folder = create_run_dir(parent, name, {CONFIG: config})
     with only_writer(folder):
         _write(folder, runs, merged)
-    point_latest(folder)
+    link_newest(folder)
     return folder, merged.notes
 
 

@@ -31,7 +31,7 @@ from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.records.files import LineCollector
 from bench.records.phases import PhasedAnswer
-from bench.settings.config import config_of
+from bench.settings.config import build_config
 
 if TYPE_CHECKING:
     from bench.plan.setup import Setup
@@ -69,7 +69,7 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(opening.gpu)
         from bench.plan.select import stored_decoders
 
-        setup = opening.opener(stored_decoders(config_of(tomllib.loads(opening.config))))
+        setup = opening.opener(stored_decoders(build_config(tomllib.loads(opening.config))))
         _refuse_other(setup, opening, len(whole))
         lines = LineCollector(worker=opening.worker, node=node())
         self.begin(setup, opening.prompts, opening.blocks, lines, opening.attempt)
@@ -133,9 +133,9 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     The machine is compared with all of its cores, because pinning a worker to some changes nothing.
     """
     from bench.machine.env import comparability_key
-    from bench.plan.identity import identity_of
+    from bench.plan.identity import setup_identity
 
-    now = identity_of(setup)
+    now = setup_identity(setup)
     for name, then in opening.identity.items():
         if now.get(name) != then:
             line = f"the {name} on node {node()} differs from this run's"

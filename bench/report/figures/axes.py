@@ -36,9 +36,9 @@ def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
 def row_of_panels(
     count: int, height: float, *, rows: bool = False, apart: float = 0.02
 ) -> tuple[Figure, list[Axes]]:
-    """Make panels side by side, together as wide as a text column; `rows` shares their y axis.
+    """Make panels side by side, together as wide as a text column.
 
-    `apart` is the gap between them as a share of a panel's width.
+    `rows` shares their y axis. `apart` is the gap between them as a share of a panel's width.
     """
     figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=apart))
     grid = list(figure.subplots(1, count, sharey=rows, squeeze=False).flat)
@@ -55,10 +55,8 @@ def wrapped(name: str) -> list[str]:
 def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Write decoders' names at the rows, the first on top; wrap long names, put marks below."""
-    names = [
-        "\n".join([*wrapped(name), *([marks[name]] if name in marks else [])]) for name in decoders
-    ]
+    """Write decoders' names at the rows, the first on top, long ones wrapped, with marks below."""
+    names = ["\n".join(filter(None, (*wrapped(name), marks.get(name)))) for name in decoders]
     axes.set_yticks(range(len(decoders)), names)
     axes.set_ylim(len(decoders) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -74,28 +72,28 @@ def annotate_point(
     side: Literal["left", "right"] = "left",
     **style: Any,
 ) -> None:
-    """Write text next to a point, `gap` points to the right; `side` is its alignment."""
+    """Write text next to a point, `gap` points to the right, with the alignment `side`."""
     style |= {"va": "center", "ha": side, "fontsize": size}
     axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
 
 
-def whole(axis: Axis, most: int) -> None:
-    """Set at most `most` intervals between ticks, at whole numbers."""
-    axis.set_major_locator(MaxNLocator(most, integer=True))
+def whole(axis: Axis, max_intervals: int) -> None:
+    """Set ticks at whole numbers, with at most `max_intervals` between them."""
+    axis.set_major_locator(MaxNLocator(max_intervals, integer=True))
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label 1, 2 and 5 of each decade of a logarithmic axis; only 1 if there are many decades."""
+    """Label 1, 2 and 5 of each decade of a logarithmic axis, or only 1 if decades are many."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 
-def percents(axis: Axis, most: int) -> None:
-    """Set at most `most` intervals between ticks, and label fractions in whole per cents."""
+def percents(axis: Axis, max_intervals: int) -> None:
+    """Label fractions in whole per cents, with at most `max_intervals` between ticks."""
     axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.set_major_locator(MaxNLocator(most, steps=_WHOLE))
+    axis.set_major_locator(MaxNLocator(max_intervals, steps=_WHOLE))
 
 
 def points(axis: Axis) -> None:
@@ -104,8 +102,3 @@ def points(axis: Axis) -> None:
         FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
     )
     axis.set_major_locator(MaxNLocator(5, steps=_WHOLE))
-
-
-def dodged(index: int, count: int, width: float) -> float:
-    """Return the offset of one of `count` decoders from their middle, within +- `width`."""
-    return width * (2 * index / (count - 1) - 1) if count > 1 else 0.0

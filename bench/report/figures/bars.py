@@ -19,12 +19,12 @@ from bench.report.figures.axes import (
     row_of_panels,
     whole,
 )
-from bench.report.figures.canvas import Drawn, overall, several_families
+from bench.report.figures.canvas import Plot, overall, several_families
 from bench.report.figures.style import INK, Look
 from bench.stats.decompose import Split
 from bench.text import factor
 
-_MOST_BARS = 16
+_MAX_BARS = 16
 _PHASE_COLOURS = {
     "prefill": "#9aa7b8",
     "draft": "#c8a45c",
@@ -39,7 +39,7 @@ _PHASE_NAMES = {"verify": "target calls"}
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 
 
-def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
+def tokens_per_call_figure(summary: pd.DataFrame) -> Plot | None:
     """Draw tokens per target call: a panel per family, a bar per decoder."""
     data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)
     if data.empty:
@@ -62,14 +62,14 @@ def tokens_per_call_figure(summary: pd.DataFrame) -> Drawn | None:
     return figure, data
 
 
-def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Drawn | None:
+def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
     """Draw how many tokens a step emits: a histogram per decoder, its mean marked."""
     decoders = [d for d in lengths["decoder"].unique() if d != BASELINE]
     if not decoders:
         return None
-    look, longest = Look.of(summary), int(lengths["tokens"].max())
-    most, first = min(longest, _MOST_BARS), min(1, int(lengths["tokens"].min()))
-    clipped = lengths.assign(tokens=lengths["tokens"].clip(upper=most))
+    look, max_tokens = Look.of(summary), int(lengths["tokens"].max())
+    last, first = min(max_tokens, _MAX_BARS), min(1, int(lengths["tokens"].min()))
+    clipped = lengths.assign(tokens=lengths["tokens"].clip(upper=last))
     shares = clipped.groupby(["decoder", "tokens"])["share"].sum()
     means = (lengths["tokens"] * lengths["share"]).groupby(lengths["decoder"]).sum()
     top, wide = shares.loc[decoders].max(), 22 if len(decoders) > 3 else 30
@@ -80,39 +80,39 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Dr
         titles = (decoder, look.marks.get(decoder, ""))
         lines = [line for title in titles for line in textwrap.wrap(title, wide)]
         axes.set_title("\n".join(lines), fontsize=9)
-        axes.axvline(min(mean, most), color=INK, lw=1, ls=(0, (2, 2)))
-        left, point = mean < 0.6 * most, (min(mean, most), 1.2 * top)
+        axes.axvline(min(mean, last), color=INK, lw=1, ls=(0, (2, 2)))
+        left, point = mean < 0.6 * last, (min(mean, last), 1.2 * top)
         side: Literal["left", "right"] = "left" if left else "right"
         annotate_point(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, side)
         percents(axes.yaxis, 3)
         axes.set(ylim=(0, 1.3 * top))
-        axes.set_xticks(range(first, most + 1) if most <= 8 else range(0, most + 1, 4))
-    tail = f" (last bar: {most} or more)" if longest > most else ""
+        axes.set_xticks(range(first, last + 1) if last <= 8 else range(0, last + 1, 4))
+    tail = f" (last bar: {last} or more)" if max_tokens > last else ""
     figure.supxlabel("tokens emitted by a step after prefill" + tail, fontsize=9)
     figure.supylabel("share of steps", fontsize=9)
     return figure, lengths.reset_index(drop=True)
 
 
-def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Drawn | None:
+def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Plot | None:
     """Draw the time of a token by phase, as shares and in milliseconds, a bar per decoder."""
-    chosen = [split for split in splits if split.decoder in set(summary["decoder"])]
-    if not chosen:
+    splits = [split for split in splits if split.decoder in set(summary["decoder"])]
+    if not splits:
         return None
-    each = [1e3 * split.time_per_token_s for split in chosen]
+    each = [1e3 * split.time_per_token_s for split in splits]
     rows = [
         (split.decoder, phase, share, share * ms)
-        for split, ms in zip(chosen, each, strict=True)
+        for split, ms in zip(splits, each, strict=True)
         for phase, share in split.shares.items()
     ]
     data = pd.DataFrame(rows, columns=["decoder", "phase", "share", "ms_per_token"])
     phases = [phase for phase in PHASES if data.loc[data["phase"] == phase, "share"].max() > 0]
-    figure, grid = row_of_panels(2, 0.3 * len(chosen) + 1.1, rows=True)
+    figure, grid = row_of_panels(2, 0.3 * len(splits) + 1.1, rows=True)
     for column, axes in zip(("share", "ms_per_token"), grid, strict=True):
-        left = np.zeros(len(chosen))
+        left = np.zeros(len(splits))
         for phase in phases:
             widths = data.loc[data["phase"] == phase, column].to_numpy()
             label, colour = _PHASE_NAMES.get(phase, phase), _PHASE_COLOURS[phase]
-            axes.barh(range(len(chosen)), widths, 0.7, left=left, label=label, color=colour)
+            axes.barh(range(len(splits)), widths, 0.7, left=left, label=label, color=colour)
             left += widths
     for y, ms in enumerate(each):
         annotate_point(grid[1], _short(ms), (ms, y), 3, 8)
@@ -122,13 +122,13 @@ def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Drawn |
     grid[1].tick_params(axis="y", length=0)
     grid[0].set_title("share of time", fontsize=9)
     grid[1].set_title("ms per token", fontsize=9)
-    name_rows(grid[0], Look.of(summary).names(split.decoder for split in chosen))
+    name_rows(grid[0], Look.of(summary).names(split.decoder for split in splits))
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=len(phases), frameon=False)
     return figure, data
 
 
-def memory_figure(summary: pd.DataFrame) -> Drawn | None:
+def memory_figure(summary: pd.DataFrame) -> Plot | None:
     """Draw the most memory an answer needed, by decoder, with its ratio to the baseline's."""
     data = overall(summary, ["peak_memory_bytes"]).dropna().reset_index(drop=True)
     if data.empty:
@@ -136,18 +136,17 @@ def memory_figure(summary: pd.DataFrame) -> Drawn | None:
     data["peak_memory_bytes"] = data["peak_memory_bytes"].astype("int64")
     of_ar = data.loc[data["decoder"] == BASELINE, "peak_memory_bytes"]
     data["over_ar"] = data["peak_memory_bytes"] / (of_ar.iloc[0] if len(of_ar) else np.nan)
-    look, most = Look.of(summary), int(data["peak_memory_bytes"].max())
-    size, unit = next(((s, u) for s, u in _UNITS if most >= s), _UNITS[-1])
+    look, peak = Look.of(summary), int(data["peak_memory_bytes"].max())
+    size, unit = next(((s, u) for s, u in _UNITS if peak >= s), _UNITS[-1])
     figure, (axes,) = row_of_panels(1, 0.28 * len(data) + 0.85)
     for y, row in enumerate(data.to_dict("records")):
         value, name = row["peak_memory_bytes"] / size, row["decoder"]
         axes.barh(y, value, height=0.68, **look.bar(name))
-        known = name != BASELINE and len(of_ar)
-        times = f"  ({factor(row['over_ar'])} ar)" if known else ""
+        times = f"  ({factor(row['over_ar'])} ar)" if name != BASELINE and len(of_ar) else ""
         annotate_point(axes, f"{_short(value)} {unit}{times}", (value, y), 4, 8.5)
     for value in of_ar:
         axes.axvline(value / size, color=INK, lw=0.7, alpha=0.5)
-    axes.set_xlim(0, 1.3 * most / size)
+    axes.set_xlim(0, 1.3 * peak / size)
     name_rows(axes, look.names(data["decoder"]))
     axes.set_xlabel(f"peak memory of an answer, {unit}")
     axes.set_title("Peak memory")

@@ -24,7 +24,7 @@ from bench.records.frames import csv_bytes
 from bench.report.figures.style import STYLE, Look, footnotes
 from bench.stats.summary import ALL, family_order
 
-Drawn = tuple[Figure, pd.DataFrame]
+Plot = tuple[Figure, pd.DataFrame]
 """A figure and its data."""
 _KEY_ROW = 0.19
 """Height of a row of the legend above a figure, in inches."""
@@ -63,9 +63,9 @@ def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict
     return files
 
 
-def figure_files(name: str, drawn: Drawn) -> dict[str, bytes]:
+def figure_files(name: str, plot: Plot) -> dict[str, bytes]:
     """Return a figure in every format and its data as CSV, by path in a report's folder."""
-    figure, data = drawn
+    figure, data = plot
     files = {f"figures/{name}.{kind}": content for kind, content in render(figure).items()}
     return files | {f"figures/data/{name}.csv": csv_bytes(data)}
 
@@ -123,11 +123,11 @@ def _columns(widths: Sequence[float], width: float) -> int:
 
 def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return columns of the summary over all families, a row per decoder."""
-    chosen: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
-    return chosen
+    rows: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
+    return rows
 
 
 def several_families(column: pd.Series) -> list[str]:
-    """Return the families in order, then `all`; only `all` if there is a single family."""
+    """Return the families in order, then `all`, or only `all` for a single family."""
     families = [f for f in family_order(column) if f != ALL] + [ALL]
     return families[-1:] if len(families) == 2 else families

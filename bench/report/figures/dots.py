@@ -16,9 +16,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
 from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels, wrapped
-from bench.report.figures.canvas import Drawn, overall, styled
-from bench.report.figures.runs import RunNumbers, decoders_of
-from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_of, lossy
+from bench.report.figures.canvas import Plot, overall, styled
+from bench.report.figures.runs import RunNumbers, ordered_decoders
+from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
 from bench.report.tables.table import number, without_wrong
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
@@ -41,7 +41,7 @@ _WIDE = 1.7
 
 
 class Number(NamedTuple):
-    """A summary column as shown in figures; a line at `neutral` marks no difference."""
+    """A summary column as shown in figures, with a line at `neutral` for no difference."""
 
     column: str
     label: str
@@ -73,8 +73,10 @@ def dots_figure(
     labels: Mapping[str, str] = MappingProxyType({}),
     size: float = 8,
     palette: Mapping[str, str] | None = None,
-) -> Drawn | None:
-    """Draw one number by decoder, a panel per run; lossy decoders last and hollow, no WRONG ones.
+) -> Plot | None:
+    """Draw one number by decoder, a panel per run, without WRONG decoders.
+
+    Lossy decoders are last and hollow.
 
     Args:
         runs: one per panel; panels have titles if there are several.
@@ -87,40 +89,39 @@ def dots_figure(
     Returns:
         The figure and its data; None if no decoder has the number.
     """
-    palette = palette or colours(decoders_of(runs))
-    found = [(run, _chosen(run.summary, metric)) for run in runs]
-    found = [(run, data) for run, data in found if len(data)]
-    if not found:
+    palette = palette or colours(ordered_decoders(runs))
+    panels = [(run, data) for run in runs if len(data := _ranked(run.summary, metric))]
+    if not panels:
         return None
     titled = len(runs) > 1
-    heights = [_height(data["decoder"], labels) * size + titled * _TITLE for _, data in found]
+    heights = [_height(data["decoder"], labels) * size + titled * _TITLE for _, data in panels]
     with styled(size):
         figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
         ratios = {"height_ratios": heights}
-        grid = figure.subplots(len(found), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
-        for axes, (run, data) in zip(grid[:, 0], found, strict=True):
+        grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
+        for axes, (run, data) in zip(grid[:, 0], panels, strict=True):
             _draw(axes, data, metric, Look(palette, lossy(run.summary)), labels, size)
             if metric.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
                 axes.axvspan(run.floor.low, run.floor.high, color=GREY, alpha=0.35, lw=0)
             if titled:
                 axes.set_title(run.label, fontsize=size)
-        together = pd.concat([data for _, data in found])
-        within = interval_of(together, metric.column, ", ")
+        together = pd.concat([data for _, data in panels])
+        within = interval_note(together, metric.column, ", ")
         figure.supxlabel(f"{metric.label}{within}", fontsize=size)
         _scale(grid[-1, 0], together, metric)
         _make_room(figure)
-    named = [data.assign(run=run.name) for run, data in found]
+    named = [data.assign(run=run.name) for run, data in panels]
     return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 
 
-def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
+def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
     """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
     metric = SPEEDUP._replace(label="times as fast as ar, end to end (geometric mean of prompts)")
     run, palette = RunNumbers(summary=summary, floor=floor), Look.of(summary).palette
-    drawn = dots_figure([run], metric, WIDTH, size=9, palette=palette)
-    if drawn is None:
+    plot = dots_figure([run], metric, WIDTH, size=9, palette=palette)
+    if plot is None:
         return None
-    figure, data = drawn
+    figure, data = plot
     axes = figure.axes[0]
     axes.set_title("Speed-up by decoder")
     style: dict[str, Any] = {"fontsize": 8, "fontweight": "normal", "color": GREY}
@@ -130,7 +131,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Drawn | None:
     return figure, data[["decoder", *metric.columns, "prompts", "guarantee"]]
 
 
-def overview_figure(summary: pd.DataFrame) -> Drawn | None:
+def overview_figure(summary: pd.DataFrame) -> Plot | None:
     """Draw speed-up, tokens per step, quality and identity, a row per decoder.
 
     Panels that would show only the baseline are left out, and identity if every decoder with a
@@ -139,19 +140,19 @@ def overview_figure(summary: pd.DataFrame) -> Drawn | None:
     """
     columns = [*(name for metric in _OVERVIEW[:3] for name in metric.columns), "identical_to_ar"]
     data = overall(summary, ["guarantee", *columns])
-    others = data[data["decoder"] != BASELINE]
-    if others["speedup"].isna().all():
+    rest = data[data["decoder"] != BASELINE]
+    if rest["speedup"].isna().all():
         return None
     look = Look.of(summary)
     fastest = data.sort_values("speedup", ascending=False, kind="stable")
     first = fastest["decoder"] == BASELINE
     data = _lossy_last(pd.concat([fastest[first], fastest[~first]]), look.marks)
-    exact = others.loc[~others["decoder"].isin(look.marks), "identical_to_ar"].dropna()
+    exact = rest.loc[~rest["decoder"].isin(look.marks), "identical_to_ar"].dropna()
     same = len(exact) > 0 and bool((exact == 1).all())
     metrics = [
         metric
         for metric in _OVERVIEW
-        if others[metric.column].notna().any() and not (same and metric.column == exact.name)
+        if rest[metric.column].notna().any() and not (same and metric.column == exact.name)
     ]
     height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
     figure, grid = row_of_panels(len(metrics), height, rows=True, apart=_APART)
@@ -199,21 +200,20 @@ def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look) -
 
 
 def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
-    """Return the height of all rows, in inches per point of font size; long names wrap."""
+    """Return the height of all rows, in inches per point of font size, with long names wrapped."""
     names = [wrapped(labels.get(name, name)) for name in decoders]
     return len(names) * max(_ROW, _LINE * (1 + max(map(len, names))))
 
 
-def _chosen(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
+def _ranked(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
     """Return the rows to draw from top to bottom: largest first, lossy decoders last."""
     columns = ["decoder", "family", *metric.columns, "guarantee"]
     data = without_wrong(summary).reindex(columns=columns)
     data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[metric.column])
     if metric.neutral is not None:
         data = data[data["decoder"] != BASELINE]
-    return _lossy_last(
-        data.sort_values(metric.column, ascending=False, kind="stable"), lossy(summary)
-    )
+    data = data.sort_values(metric.column, ascending=False, kind="stable")
+    return _lossy_last(data, lossy(summary))
 
 
 def _draw(

@@ -15,7 +15,7 @@ from bench.report.figures.bars import (
     time_split_figure,
     tokens_per_call_figure,
 )
-from bench.report.figures.canvas import Drawn, annotate, styled
+from bench.report.figures.canvas import Plot, annotate, styled
 from bench.report.figures.curves import (
     acceptance_figure,
     entropy_figure,
@@ -24,12 +24,10 @@ from bench.report.figures.curves import (
 )
 from bench.report.figures.dots import overview_figure, speedup_figure
 from bench.report.figures.pareto import quality_speed_figure
-from bench.report.figures.style import interval_of
+from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.tables.table import without_wrong
 from bench.stats.intervals import LEVEL
-
-_Draw = Callable[[Findings, pd.DataFrame], Drawn | None]
 
 
 class _Entry(NamedTuple):
@@ -42,13 +40,8 @@ class _Entry(NamedTuple):
     name: str
     caption: str
     without: str
-    draw: _Draw
+    draw: Callable[[Findings, pd.DataFrame], Plot | None]
     hollow: bool = False
-
-
-def _of_summary(draw: Callable[[pd.DataFrame], Drawn | None]) -> _Draw:
-    """Adapt a function that draws from the summary only."""
-    return lambda findings, summary: draw(summary)
 
 
 _WITH = f" with {LEVEL} intervals"
@@ -62,7 +55,7 @@ _ENTRIES = (
         "identical to ar's is shown unless it is 100 % for every decoder with a guarantee. The "
         "thin line is ar.",
         "no decoder was timed against ar",
-        _of_summary(overview_figure),
+        lambda _, summary: overview_figure(summary),
         hollow=True,
     ),
     _Entry(
@@ -77,13 +70,13 @@ _ENTRIES = (
         "intervals cannot tell apart count as equal. Ticks: decoders with a guarantee that share "
         "one quality; the grey band is its interval.",
         "no decoder was both timed against ar and scored",
-        _of_summary(quality_speed_figure),
+        lambda _, summary: quality_speed_figure(summary),
     ),
     _Entry(
         "tokens_per_call",
         "Tokens per target call by family, prefill included.",
         "nothing was timed",
-        _of_summary(tokens_per_call_figure),
+        lambda _, summary: tokens_per_call_figure(summary),
     ),
     _Entry(
         "acceptance_length",
@@ -122,19 +115,19 @@ _ENTRIES = (
         "Peak memory of an answer: weights, adapter and caches that the decoder uses (on CUDA all "
         "allocated memory).",
         "no memory was measured",
-        _of_summary(memory_figure),
+        lambda _, summary: memory_figure(summary),
     ),
     _Entry(
         "entropy",
         "Tokens per forward by family, against the mean entropy of ar's next token.",
         "fewer than three families have the entropy of ar's tokens from the quality pass",
-        _of_summary(entropy_figure),
+        lambda _, summary: entropy_figure(summary),
     ),
     _Entry(
         "passes",
         "Quality against predictions (passes) per block; the grey line is ar.",
         "fewer than three decoders predict blocks and were scored",
-        _of_summary(passes_figure),
+        lambda _, summary: passes_figure(summary),
     ),
 )
 
@@ -143,7 +136,7 @@ _ENTRIES = (
 class Gallery:
     """Figures with their data by file name, their captions, and a line per figure left out."""
 
-    drawn: Mapping[str, Drawn]
+    plots: Mapping[str, Plot]
     captions: Mapping[str, str]
     left_out: Sequence[str]
 
@@ -153,26 +146,26 @@ def draw_all(findings: Findings) -> Gallery:
 
     WRONG decoders are left out, as a line under each figure says.
     """
-    summary = without_wrong(findings.judged)
-    drawn: dict[str, Drawn] = {}
+    summary = without_wrong(findings.report_summary)
+    plots: dict[str, Plot] = {}
     with styled():
         for entry in _ENTRIES:
-            if (made := entry.draw(findings, summary)) is not None:
-                annotate(made[0], findings.judged, hollow=entry.hollow)
-                drawn[entry.name] = made
-    entries = [entry for entry in _ENTRIES if entry.name in drawn]
+            if (plot := entry.draw(findings, summary)) is not None:
+                annotate(plot[0], findings.report_summary, hollow=entry.hollow)
+                plots[entry.name] = plot
+    entries = [entry for entry in _ENTRIES if entry.name in plots]
     return Gallery(
-        drawn=drawn,
-        captions={entry.name: _caption(entry, findings, drawn[entry.name][1]) for entry in entries},
-        left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in drawn],
+        plots=plots,
+        captions={entry.name: _caption(entry, findings, plots[entry.name][1]) for entry in entries},
+        left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in plots],
     )
 
 
 def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
     """Return the caption without parts that are not drawn, plus the decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
-    drawn = any(interval_of(data, column, " ") for column in columns)
-    text = entry.caption if drawn else entry.caption.replace(_WITH, "")
+    has_interval = any(interval_note(data, column, " ") for column in columns)
+    text = entry.caption if has_interval else entry.caption.replace(_WITH, "")
     if "front" in data and data["front"].sum() < 2:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"

@@ -16,14 +16,14 @@ from matplotlib.transforms import Bbox, Transform
 
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures.axes import percents, row_of_panels
-from bench.report.figures.canvas import Drawn, key, overall
-from bench.report.figures.style import GREY, INK, Look, interval_of
+from bench.report.figures.canvas import Plot, key, overall
+from bench.report.figures.style import GREY, INK, Look, interval_note
 
 _NEAR = 0.05
 """Distance below the best quality in which decoders differ more in speed than in quality."""
 _CROWDED = 3.0
 """Ratio of the whole quality range to the crowded region above which the region is enlarged."""
-_LEAST = 0.02
+_MIN_RANGE = 0.02
 """Smallest quality range of an axis; a smaller range would magnify negligible differences."""
 _TOP = 1.0
 _QUALITY = ["quality", "quality_low", "quality_high"]
@@ -34,8 +34,8 @@ _LEADER = "leader"
 _ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 
 
-def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
-    """Draw quality against speed-up, both with intervals; up and to the right is better.
+def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
+    """Draw quality against speed-up, both with intervals, better up and to the right.
 
     Decoders with a guarantee that share one quality are a row of ticks on its band. The line is the
     Pareto front: of decoders whose qualities cannot be told apart, it has only the
@@ -43,31 +43,31 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
     near the best quality and others far below, a second panel enlarges the top. Names are next to
     their points, or above the figure if there are ticks or no room.
     """
-    data = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
-    if data.empty:
+    scored = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
+    if scored.empty:
         return None
-    known = data.reset_index(drop=True)
-    columns = {name: known[name].fillna(known[name.partition("_")[0]]) for name in _COLUMNS}
-    data = known.assign(**columns)  # a missing interval shrinks to the number
+    scored = scored.reset_index(drop=True)
+    columns = {name: scored[name].fillna(scored[name.partition("_")[0]]) for name in _COLUMNS}
+    data = scored.assign(**columns)  # a missing interval shrinks to the number
     rows = data.to_dict("records")
-    front = [not any(_beats(other, mine) for other in rows) for mine in rows]
-    alone = [mine for mine, is_on in zip(rows, front, strict=True) if is_on]
+    front = [not any(_dominates(other, row) for other in rows) for row in rows]
+    alone = [row for row, is_on in zip(rows, front, strict=True) if is_on]
     if (
         len(alone) == 1
         and alone[0]["guarantee"] == NO_GUARANTEE
         and any(other["quality"] > alone[0]["quality"] for other in rows)
     ):
         front = [False] * len(rows)  # intervals too wide for any loss to show
-    exact = known.loc[~known["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED]), _QUALITY].round(9)
-    shared = exact.duplicated(keep=False).reindex(known.index, fill_value=False)
+    exact = scored.loc[~scored["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED]), _QUALITY].round(9)
+    shared = exact.duplicated(keep=False).reindex(scored.index, fill_value=False)
     data = data.assign(front=front, tick=shared)
     near = data["quality"] >= data["quality"].max() - _NEAR
     low = data["quality_low"]
-    region = max(_TOP - low[near].min(), _LEAST)
+    region = max(_TOP - low[near].min(), _MIN_RANGE)
     several = data.loc[near & (data["guarantee"] != NO_GUARANTEE), "quality"].nunique() != 1
     split = several and near.sum() > 1 and _TOP - low.min() > _CROWDED * region
     figure, grid = row_of_panels(1 + split, 3.9)
-    look, within = Look.of(summary), interval_of(data, "quality", ", ")
+    look, within = Look.of(summary), interval_note(data, "quality", ", ")
     for axes in grid:
         _draw_points(axes, data, look)
         axes.set_ylabel(f"quality (mean of families{within})")
@@ -76,7 +76,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
         _frame(grid[1], data[near])
         _show_region(*grid)
     grid[0].set_title("Quality against speed")
-    within = interval_of(data, "speedup", ", ")
+    within = interval_note(data, "speedup", ", ")
     figure.supxlabel(f"times as fast as ar, end to end{within}", fontsize=9)
     figure.draw_without_rendering()
     named = [data[~near], data[near]] if split else [data]
@@ -87,14 +87,14 @@ def quality_speed_figure(summary: pd.DataFrame) -> Drawn | None:
             for artist in [*axes.texts, *leaders]:
                 artist.remove()
         key(figure, list(data["decoder"]), look)
-    return figure, known.assign(front=front)
+    return figure, scored.assign(front=front)
 
 
-def _beats(other: Mapping[Any, Any], mine: Mapping[Any, Any]) -> bool:
-    """Tell whether `other` is as fast, not shown to be worse, and better in speed or quality."""
-    if other["speedup"] < mine["speedup"] or _better(mine, other):
+def _dominates(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+    """Tell whether one is as fast, not shown to be worse, and better in speed or quality."""
+    if one["speedup"] < other["speedup"] or _better(other, one):
         return False
-    return bool(other["speedup"] > mine["speedup"] or _better(other, mine))
+    return bool(one["speedup"] > other["speedup"] or _better(one, other))
 
 
 def _better(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
@@ -135,7 +135,7 @@ def _frame(axes: Axes, data: pd.DataFrame) -> None:
     spare = 0.13 * (right - left or 1.0)
     axes.set_xlim(left - spare, right + spare)
     bottom, top = np.min(values[:, 3:]), np.max(values[:, 3:])
-    bottom = min(bottom, top - _LEAST)
+    bottom = min(bottom, top - _MIN_RANGE)
     spare = 0.13 * (top - bottom)
     # shares end at 100 %; the rest is room for a point's marker
     axes.set_ylim(bottom - spare, min(top + spare, _TOP + spare / 2))
@@ -156,8 +156,8 @@ def _show_region(whole: Axes, enlarged: Axes) -> None:
 
 
 def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
-    """Name points without covering names or lines; return False if a name has no room."""
-    taken = [box for line in axes.lines for box in _boxes(axes.transData, line.get_xydata())]
+    """Name points without covering names or lines, and tell whether all names have room."""
+    obstacles = [box for line in axes.lines for box in _boxes(axes.transData, line.get_xydata())]
     rows = named[["decoder", "speedup", "quality"]].itertuples(index=False, name=None)
     for (decoder, *data), text in zip(rows, look.names(named["decoder"]), strict=True):
         x, y = data
@@ -169,14 +169,14 @@ def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
         free = [
             (gap, box)
             for gap, box in boxes
-            if axes.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken)
+            if axes.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(obstacles)
         ]
         if not free:
             return False
         gap, box = free[0]
         middle = box.get_points().mean(axis=0)
         name.set_position(tuple(axes.transAxes.inverted().transform(middle)))
-        taken.append(box.padded(4, 1))
+        obstacles.append(box.padded(4, 1))
         if gap > _GAPS[1]:
             x, y = axes.transData.inverted().transform([point, middle]).T
             axes.plot(x, y, color=look.palette[decoder], lw=0.7, zorder=0, gid=_LEADER)

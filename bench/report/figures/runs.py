@@ -9,7 +9,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, guarantee_rank
 from bench.stats.intervals import Estimate
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 
 
@@ -27,11 +27,11 @@ class RunNumbers:
     floor: Estimate
 
 
-def decoders_of(members: Sequence[RunNumbers]) -> list[str]:
+def ordered_decoders(members: Sequence[RunNumbers]) -> list[str]:
     """Return all decoders: the baseline first, then by guarantee, then in the runs' order."""
     ranks: dict[str, int] = {}
     for member in members:
-        for row in rows_of(member.summary, ALL):
+        for row in summary_rows(member.summary, ALL):
             rank = -1 if row.decoder == BASELINE else guarantee_rank(row.guarantee)
             ranks[row.decoder] = max(rank, ranks.get(row.decoder, rank))
     return sorted(ranks, key=ranks.__getitem__)

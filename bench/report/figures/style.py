@@ -87,10 +87,10 @@ class Look:
         return [f"{name} (lossy)" if name in self.marks else name for name in decoders]
 
 
-def interval_of(data: pd.DataFrame, column: str, before: str) -> str:
-    """Name the intervals of a column, after `before`; empty if no interval has a width."""
-    drawn = (data[f"{column}_low"] < data[f"{column}_high"]).any()
-    return f"{before}{LEVEL} interval" if drawn else ""
+def interval_note(data: pd.DataFrame, column: str, before: str) -> str:
+    """Name the intervals of a column, after `before`, if one of them has a width."""
+    has_width = (data[f"{column}_low"] < data[f"{column}_high"]).any()
+    return f"{before}{LEVEL} interval" if has_width else ""
 
 
 def lossy(summary: pd.DataFrame) -> dict[str, str]:
@@ -104,8 +104,8 @@ def lossy(summary: pd.DataFrame) -> dict[str, str]:
 
 def footnotes(summary: pd.DataFrame, *, hollow: bool = True) -> list[tuple[str, str]]:
     """Explain hollow markers and list WRONG decoders, each line with its colour."""
-    marks = {name: what.removeprefix("lossy").strip(", ") for name, what in lossy(summary).items()}
-    marked = "; ".join(f"{name}: {what}" if what else name for name, what in marks.items())
+    marks = {name: mark.removeprefix("lossy").strip(", ") for name, mark in lossy(summary).items()}
+    marked = "; ".join(f"{name}: {mark}" if mark else name for name, mark in marks.items())
     left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
     return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * (hollow and bool(marked)) + [
         (f"left out: {name} is {WRONG}: it claims to be lossless and is not", RED)
@@ -119,15 +119,15 @@ def colours(decoders: Sequence[str]) -> dict[str, str]:
     A labelled built-in (``spec@LABEL``) gets the built-in's colour, unless the plain name is
     present or another label comes first.
     """
-    taken: dict[str, str] = {}
+    palette: dict[str, str] = {}
     names = {BASELINE, *(decoder.split("@")[0] for decoder in decoders)}
     spare = itertools.cycle(
         [*_SPARE, *(colour for name, colour in _FIXED.items() if name not in names)]
     )
     plain = {_FIXED[decoder] for decoder in decoders if decoder in _FIXED}
     for decoder in decoders:
-        own = _FIXED.get(decoder.split("@")[0])
-        if own is None or (decoder not in _FIXED and own in {*plain, *taken.values()}):
-            own = next(spare)
-        taken[decoder] = own
-    return taken
+        colour = _FIXED.get(decoder.split("@")[0])
+        if colour is None or (decoder not in _FIXED and colour in {*plain, *palette.values()}):
+            colour = next(spare)
+        palette[decoder] = colour
+    return palette

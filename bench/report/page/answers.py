@@ -34,14 +34,14 @@ from bench.records.plan import SECOND_BASELINE
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.records.vocabulary import VOCABULARY, answered_ids, pieces_of
+from bench.records.vocabulary import VOCABULARY, answered_ids, read_pieces
 from bench.report.figures.style import RED, colours
 from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable
 
-MOST_BYTES = 11_000_000
+MAX_BYTES = 11_000_000
 """Size limit of all answers; beyond it, prompts are chosen from the families in turn."""
-_MOST_TEXT = 4_000
+_MAX_TEXT = 4_000
 """Characters of a prompt that are shown, from its beginning and its end."""
 _COLUMNS = ("drafted", "accepted", "undrafted", "depth", "rejected", "decided")
 _Decoders = Mapping[str, SampleRecord]
@@ -59,13 +59,13 @@ class Viewer:
 
 
 def viewer(run: Run) -> Viewer | None:
-    """Return all data of the step viewer; None if no prompt was timed."""
-    order = decoder_order(run.plan, run.records, run.status.found)
+    """Return all data of the step viewer, or None if no prompt was timed."""
+    order = decoder_order(run.plan, run.records, run.status.guarantees)
     answers = chosen_answers(run.records)
     if not answers:
         return None
-    names = [p.prompt for p in run.plan.prompts if p.prompt in answers]
-    names += [name for name in answers if name not in set(names)]
+    planned = (p.prompt for p in run.plan.prompts if p.prompt in answers)
+    names = list(dict.fromkeys((*planned, *answers)))
     packed = {
         name: pack(
             [answer_data(answers[name][d], order.index(d)) for d in order if d in answers[name]]
@@ -73,14 +73,14 @@ def viewer(run: Run) -> Viewer | None:
         for name in names
     }
     first = {name: next(iter(answers[name].values())) for name in names}
-    fitting = _within(packed, {name: first[name].family for name in names}, MOST_BYTES)
+    fitting = _within(packed, {name: first[name].family for name in names}, MAX_BYTES)
     pieces, problem = _pieces(run.path)
     records = [record for name in fitting for record in answers[name].values()]
     texts, lost = _texts(run.path, fitting, pieces)
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
-    promised = run.plan.guarantees(run.status.found)
+    promised = run.plan.guarantees(run.status.guarantees)
     index = {
         "decoders": [
             {"name": printable(d), "colour": palette[d], "guarantee": promised.get(d)}
@@ -137,8 +137,8 @@ def answer_data(record: SampleRecord, decoder: int) -> dict[str, Any]:
     data |= {name: getattr(steps, name) for name in _COLUMNS if any(getattr(steps, name))}
     if record.drafters:
         names = [printable(name) for name in record.drafters]
-        told = [dict.fromkeys(names[i] for i in drafters) for drafters in steps.source]
-        data["by"] = [" + ".join(each) for each in told]
+        accepted = [dict.fromkeys(names[i] for i in drafters) for drafters in steps.source]
+        data["by"] = [" + ".join(each) for each in accepted]
     if steps.ended_s and record.total_s is not None:
         ends = [round(end_s * 1e6) for end_s in steps.ended_s]
         data["ended"] = [after - before for before, after in itertools.pairwise([0, *ends])]
@@ -152,9 +152,9 @@ def pack(data: Any) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
 
 
-def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -> list[str]:
-    """Return prompts whose chunks fit into `most` bytes: all, or some from each family in turn."""
-    if sum(map(len, packed.values())) <= most:
+def _within(packed: Mapping[str, str], families: Mapping[str, str], max_bytes: int) -> list[str]:
+    """Return prompts whose chunks fit into `max_bytes`: all, or some from each family in turn."""
+    if sum(map(len, packed.values())) <= max_bytes:
         return list(packed)
     queues = {
         family: [name for name in packed if families[name] == family]
@@ -164,16 +164,16 @@ def _within(packed: Mapping[str, str], families: Mapping[str, str], most: int) -
     fitting, size = set(), 0
     for name in (name for turn in turns for name in turn if name is not None):
         size += len(packed[name])
-        if size > most:
+        if size > max_bytes:
             break
         fitting.add(name)
     return [name for name in packed if name in fitting]
 
 
 def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
-    """Return `pieces_of`; if the vocabulary is damaged, return ids as texts, and the reason."""
+    """Return `read_pieces`, or ids as texts with the reason if the vocabulary is damaged."""
     try:
-        return pieces_of(run_dir), None
+        return read_pieces(run_dir), None
     except BenchError:
         return lambda token: f"<{token}>", f"{VOCABULARY} is damaged: tokens are shown as ids."
 
@@ -196,8 +196,8 @@ def _texts(
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= _MOST_TEXT:
+    if len(text) <= _MAX_TEXT:
         return text
-    head = _MOST_TEXT * 3 // 4
-    left_out = len(text) - _MOST_TEXT
+    head = _MAX_TEXT * 3 // 4
+    left_out = len(text) - _MAX_TEXT
     return f"{text[:head]}\n[… {left_out} characters …]\n{text[head + left_out :]}"

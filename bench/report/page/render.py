@@ -38,9 +38,9 @@ def render(template: str, **context: object) -> bytes:
     if template in _PAGES:
         styles, code = _PAGES[template]
         every = ("page.js", "tables.js", *code, "open.js")  # in order of execution
-        own = '"use strict";\n' + "\n".join(map(_text, every))
+        script = '"use strict";\n' + "\n".join(map(_text, every))
         style = Markup("\n".join(map(_text, styles)))
-        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode("ascii")
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
         allowed = {
             "default-src": "'none'",
             "script-src": f"'sha256-{digest}'",
@@ -52,7 +52,7 @@ def render(template: str, **context: object) -> bytes:
         context |= {
             "policy": "; ".join(f"{name} {value}" for name, value in allowed.items()),
             "style": style,
-            "code": Markup(own),
+            "code": Markup(script),
         }
     environment = Environment(
         loader=FunctionLoader(_text),

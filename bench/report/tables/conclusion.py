@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
-from bench.report.tables.speed import floor_note, prompts_needed_note
+from bench.report.tables.speed import WITHIN, floor_note
 from bench.report.tables.table import (
     guarantee_label,
     interval,
@@ -24,7 +24,7 @@ from bench.report.tables.table import (
 )
 from bench.stats.further_tables import Rivals
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, counted, factor, percent
 
@@ -38,18 +38,18 @@ _NO_CLAIM = {
 
 def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
-    rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != BASELINE]
     failed = [row for row in rows if row.errors]
-    others = [row for row in rows if is_number(row.speedup) and row not in failed]
+    timed = [row for row in rows if is_number(row.speedup) and row not in failed]
     ahead = leaders(summary, pairs)
-    sentences = [_of_exact(ahead)] if ahead is not None else []
-    for guarantee, what in _NO_CLAIM.items():
-        if chosen := [row for row in others if what and row.guarantee == guarantee]:
-            best = _fastest(chosen)
-            text = f"{best.decoder}, {what}, is {_times(best)}"
+    sentences = [_leaders_sentence(ahead)] if ahead is not None else []
+    for guarantee, clause in _NO_CLAIM.items():
+        if group := [row for row in timed if clause and row.guarantee == guarantee]:
+            best = _fastest(group)
+            text = f"{best.decoder}, {clause}, is {_times(best)}"
             if is_number(best.quality):
                 text += f" at quality {percent(best.quality, '')} %"
-                for row in rows_of(summary, ALL):
+                for row in summary_rows(summary, ALL):
                     if row.decoder == BASELINE and is_number(row.quality):
                         text += f" ({BASELINE}: {percent(row.quality, '')} %)"
             if (lost := best.nll_over_ar) is not None:
@@ -87,7 +87,7 @@ def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
     """
     rows = [
         row
-        for row in rows_of(summary, ALL)
+        for row in summary_rows(summary, ALL)
         if row.decoder != BASELINE
         and is_number(row.speedup)
         and not row.errors
@@ -103,7 +103,7 @@ def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
     return Leaders(best, tied, bool(faster), len(rows))
 
 
-def _of_exact(ahead: Leaders) -> str:
+def _leaders_sentence(ahead: Leaders) -> str:
     best, tied, num = ahead.best, ahead.tied, ahead.num
     if not ahead.shown:
         text = f"{best.decoder} measures {_times(best)}"
@@ -124,10 +124,10 @@ def _of_exact(ahead: Leaders) -> str:
 
 
 def not_slower(
-    best: SummaryRow, others: Iterable[SummaryRow], pairs: Rivals, floor: Estimate
+    best: SummaryRow, rest: Iterable[SummaryRow], pairs: Rivals, floor: Estimate
 ) -> list[str]:
     """Return the decoders that are not shown to be slower than the best."""
-    over = {other: pairs.get((best.decoder, other.decoder), Estimate()) for other in others}
+    over = {other: pairs.get((best.decoder, other.decoder), Estimate()) for other in rest}
     return [
         other.decoder
         for other, pair in over.items()
@@ -156,7 +156,8 @@ def sentence(row: SummaryRow) -> str:
         text += f": not compared with {BASELINE}"
     else:
         text += f": {speed(row).text} vs ar end to end"
-    if aside := "; ".join(filter(None, (floor_note(row), prompts_needed_note(row)))):
+    needs = f"needs {row.prompts_needed} more prompts for {WITHIN}" if row.prompts_needed else ""
+    if aside := "; ".join(filter(None, (floor_note(row), needs))):
         text += f" ({aside})"
     speedup = row.estimate("speedup")
     if speedup.low is not None and not speedup.exceeds(row.floor):
@@ -176,7 +177,9 @@ def sentence(row: SummaryRow) -> str:
 
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     """Name the run's primary comparison, and count the exploratory comparisons."""
-    rows = [r for r in rows_of(summary, None) if r.decoder != BASELINE and r.speedup is not None]
+    rows = [
+        r for r in summary_rows(summary, None) if r.decoder != BASELINE and r.speedup is not None
+    ]
     there = any(row.decoder == primary and row.family == ALL for row in rows)
     num = len(rows) - there
     named = "No primary comparison was named"
@@ -184,35 +187,35 @@ def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
         named = f"Primary comparison: {primary} over {BASELINE}, all families"
     elif primary not in (None, "none"):
         named = f"The primary comparison, {primary} over {BASELINE}, could not be made"
-    others = f"{counted(num, 'comparison')} by decoder and family {'is' if num == 1 else 'are'}"
-    return f"{named}; {others} exploratory, not adjusted for their number."
+    rest = f"{counted(num, 'comparison')} by decoder and family {'is' if num == 1 else 'are'}"
+    return f"{named}; {rest} exploratory, not adjusted for their number."
 
 
 def resolution(summary: pd.DataFrame) -> str:
-    """State the smallest differences from ar that the intervals can show; empty without intervals.
+    """State the smallest differences from ar that the intervals can show, if there are intervals.
 
     A speed-up's interval [low, high] is one of logarithms, so its half-width is the factor
     ``sqrt(high / low)``: around a smaller speed-up, an interval of this width contains 1. For a
     quality, the smallest difference is the half-width of the interval, in points.
     """
-    rows = rows_of(without_wrong(summary), ALL)
+    rows = summary_rows(without_wrong(summary), ALL)
     speeds = {row: width for row in rows if (width := speed_width(row)) is not None}
     qualities = {row: width for row in rows if (width := quality_width(row)) is not None}
     units = "prompts" if all(row.batch_size in (None, 1) for row in rows) else "groups of prompts"
     parts = []
     if speeds:
-        num = _range_of([row.pairs for row in speeds])
+        num = _range([row.pairs for row in speeds])
         widths = _widths(speeds, factor)
         parts.append(f"in speed below {widths} cannot be detected with {num} {units}")
     if qualities:
-        num = _range_of([row.quality_prompts for row in qualities])
+        num = _range([row.quality_prompts for row in qualities])
         widths = _widths(qualities, lambda width: f"{percent(width, '')} points")
         parts.append(f"in quality below {widths} cannot be detected with {num} held-out prompts")
     return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
 
 
 def speed_width(row: SummaryRow) -> float | None:
-    """Return the half-width of a speed-up's interval, as a factor; None without an interval."""
+    """Return the half-width of a speed-up's interval, as a factor, or None without an interval."""
     low, high = row.speedup_low, row.speedup_high
     if row.decoder == BASELINE or low is None or high is None or low <= 0:
         return None
@@ -220,19 +223,19 @@ def speed_width(row: SummaryRow) -> float | None:
 
 
 def quality_width(row: SummaryRow) -> float | None:
-    """Return the half-width of a quality's interval; None if unknown or all scores are equal."""
+    """Return the half-width of a quality's interval, or None if unknown or all scores are equal."""
     low, high = row.quality_low, row.quality_high
     return None if low is None or high is None or low == high else (high - low) / 2
 
 
 def _widths(widths: Mapping[SummaryRow, float], text: Callable[[float], str]) -> str:
     """Format ``1.08x (spec) to 1.26x (idlm)``, or one width if all are equal."""
-    least, most = min(widths, key=widths.__getitem__), max(widths, key=widths.__getitem__)
-    first, last = text(widths[least]), text(widths[most])
-    return first if first == last else f"{first} ({least.decoder}) to {last} ({most.decoder})"
+    low, high = min(widths, key=widths.__getitem__), max(widths, key=widths.__getitem__)
+    first, last = text(widths[low]), text(widths[high])
+    return first if first == last else f"{first} ({low.decoder}) to {last} ({high.decoder})"
 
 
-def _range_of(counts: Sequence[int | None]) -> str:
-    known = [count for count in counts if count is not None] or [0]
-    least, most = min(known), max(known)
-    return str(least) if least == most else f"{least} to {most}"
+def _range(counts: Sequence[int | None]) -> str:
+    numbers = [count for count in counts if count is not None] or [0]
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"

@@ -21,11 +21,11 @@ from bench.report.tables.table import (
 )
 from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.text import percent
 
-_MOST_POSITIONS = 16
+_MAX_POSITIONS = 16
 _ROUNDS: Columns = {
     "decoder": lambda r: r.decoder,
     "tokens per forward": lambda r: number(r.tpf),
@@ -43,10 +43,10 @@ _ROUNDS: Columns = {
 def acceptance(table: pd.DataFrame) -> Table | None:
     """Make the table of three kinds of acceptance by position over all families."""
     overall = table[table["family"] == ALL].astype({"position": int})
-    positions = sorted(overall["position"].unique())[:_MOST_POSITIONS]
+    positions = sorted(overall["position"].unique())[:_MAX_POSITIONS]
     rows = [
-        (decoder, kind, mine.set_index("position"))
-        for decoder, mine in overall.groupby("decoder", sort=False)
+        (decoder, kind, group.set_index("position"))
+        for decoder, group in overall.groupby("decoder", sort=False)
         for kind in ("unconditional", "joint", "conditional")
     ]
     columns: Columns = {
@@ -58,8 +58,7 @@ def acceptance(table: pd.DataFrame) -> Table | None:
     def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:
         return number(row[2][row[1]].get(position), ".3f")
 
-    for position in positions:
-        columns[str(position)] = partial(probability, position=position)
+    columns |= {str(position): partial(probability, position=position) for position in positions}
     note = (
         "Unconditional: P(a step emits more than j tokens), over all steps after the prefill; 1 + "
         "its sum is the tokens per step. Conditional: P(draft j accepted | all earlier drafts "
@@ -79,9 +78,9 @@ def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
         "accepted per step": lambda row: number(row[2]),
     }
     rows = [
-        (decoder, drafter, num / Tally.pool(timed(mine)).later_steps)
-        for decoder, mine in group_by(records, lambda record: record.decoder).items()
-        for drafter, num in sorted(accepted_by_drafter(mine).items())
+        (decoder, drafter, num / Tally.pool(timed(group)).later_steps)
+        for decoder, group in group_by(records).items()
+        for drafter, num in sorted(accepted_by_drafter(group).items())
     ]
     note = "Accepted drafts / steps after the prefill. The target adds one token to each step."
     return Table.of("Accepted drafts by drafter", note, columns, rows)
@@ -97,7 +96,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     )
     rows = [
         row
-        for row in rows_of(summary, ALL)
+        for row in summary_rows(summary, ALL)
         if is_number(row.cold_rounds) or is_number(row.passes_per_block)
     ]
     return Table.of("Rounds and passes", note, _ROUNDS, rows)
@@ -111,8 +110,8 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
         "its answers; low entropy makes drafting easy."
     )
     table = by_family(summary, "Tokens per step by family", note, step_length)
-    if not (known := entropies(summary)):
+    if not (entropy := entropies(summary)):
         return table
-    texts = (number(known.get(family), ".3g") for family in table.headings[1:])
+    texts = (number(entropy.get(family), ".3g") for family in table.headings[1:])
     first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
     return replace(table, rows=(first, *table.rows))

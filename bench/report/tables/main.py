@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,7 +22,7 @@ from bench.report.tables.table import (
 )
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metric import Heading, Metric
-from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, rows_of
+from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.units import FACTOR
 from bench.text import counted
@@ -73,13 +72,13 @@ _CELLS: Mapping[str, Callable[[SummaryRow], TableCell | str]] = {
 """Cells that other columns of the row change: brackets, and what was checked."""
 
 
-def columns_of(metrics: Mapping[str, Metric]) -> dict[str, Column]:
+def main_columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
     """Return the columns of the main table by heading, in the order of their ranks."""
-    found = [Column(each, each.heading) for each in metrics.values() if each.heading is not None]
-    return {c.text: c for c in sorted(found, key=lambda column: column.heading.rank)}
+    columns = [Column(each, each.heading) for each in metrics.values() if each.heading is not None]
+    return {c.text: c for c in sorted(columns, key=lambda column: column.heading.rank)}
 
 
-COLUMNS: Mapping[str, Column] = columns_of(METRICS)
+COLUMNS: Mapping[str, Column] = main_columns(METRICS)
 """The main table of every report, by heading; a narrow terminal drops columns from the right."""
 
 
@@ -103,20 +102,19 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"Model: {model}. Verdict of the run: {verdict}."
     )
     columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
-    table = Table.made("All families", note, columns, sorted(rows_of(summary, ALL), key=_rank))
+    rows = sorted(
+        summary_rows(summary, ALL),
+        key=lambda r: (r.decoder != BASELINE, guarantee_rank(r.guarantee), -(r.speedup or 0.0)),
+    )
+    table = Table.from_rows("All families", note, columns, rows)
     folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
     return replace(table, folded=frozenset(folded))
-
-
-def _rank(row: SummaryRow) -> tuple[bool, int, float]:
-    speedup = -math.inf if row.speedup is None else row.speedup
-    return row.decoder != BASELINE, guarantee_rank(row.guarantee), -speedup
 
 
 def bases(summary: pd.DataFrame) -> str:
     """Describe the samples of all rows, each with its decoders if there are several."""
     sharing: dict[str, list[str]] = {}
-    for row in rows_of(summary, ALL):
+    for row in summary_rows(summary, ALL):
         sharing.setdefault(basis(row), []).append(row.decoder)
     several = len(sharing) > 1
     each = [f"{text} ({', '.join(names)})" if several else text for text, names in sharing.items()]
@@ -143,7 +141,7 @@ def basis(row: SummaryRow) -> str:
 
 def entropies(summary: pd.DataFrame) -> dict[str, float]:
     """Return the known mean entropies of ar's next token along its answers, by family, in nats."""
-    rows = [row for row in rows_of(summary, None) if row.decoder == BASELINE]
+    rows = [row for row in summary_rows(summary, None) if row.decoder == BASELINE]
     return {row.family: row.base_entropy for row in rows if row.base_entropy is not None}
 
 

@@ -8,22 +8,22 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.records.run_folder import Run
-from bench.records.vocabulary import pieces_of
+from bench.records.vocabulary import read_pieces
 from bench.report.tables import table as tables
 from bench.report.tables.table import (
     Table,
     TableCell,
     by_family,
+    from_cells,
     interval,
     is_number,
     number,
-    of_cells,
     with_interval,
 )
 from bench.stats.ceilings import holds, mean_ceiling, on_lists
 from bench.stats.counters import group_by
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.parallel_counters import (
     LOOP_EXCESS,
     LOOP_SHARE,
@@ -40,7 +40,7 @@ _NO_CEILING = "none"
 
 
 def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
-    """Make the table of quality by family; None if nothing was scored."""
+    """Make the table of quality by family, if anything was scored."""
     scored = summary.dropna(subset=["quality"])
     if scored.empty:
         return None
@@ -60,7 +60,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
     Only existing answers are scored, so a decoder that fails on hard prompts looks better.
     """
     scored: dict[str, dict[str, int]] = {}
-    for row in rows_of(summary[summary["family"] != ALL], None):
+    for row in summary_rows(summary[summary["family"] != ALL], None):
         counts = scored.setdefault(row.decoder, {})
         if is_number(row.quality):
             counts[row.family] = row.quality_prompts or 0
@@ -83,7 +83,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
                 f"{decoder} has no quality over all families: nothing scored in {missing}."
             )
         pairs = [(family, counts.get(family, 0), baseline.get(family, 0)) for family in families]
-        unequal = [f"{family} {mine} (ar {ars})" for family, mine, ars in pairs if mine != ars]
+        unequal = [f"{family} {num} (ar {ars})" for family, num, ars in pairs if num != ars]
         if unequal and BASELINE in scored:
             line = f"Quality of {decoder} is from other numbers of prompts than ar's"
             lines.append(f"{line}: {', '.join(unequal)}.")
@@ -91,9 +91,9 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
 
 
 def telling(summary: pd.DataFrame) -> str:
-    """Name the families whose mean is the quality over all; empty if it is that of all."""
+    """Name the families whose mean is the quality over all, unless it is that of all."""
     of_ar = summary[summary["decoder"].eq(BASELINE) & summary["family"].ne(ALL)]
-    rows = [row for row in rows_of(of_ar, None) if row.quality is not None]
+    rows = [row for row in summary_rows(of_ar, None) if row.quality is not None]
     kept = [row.family for row in rows if row.quality_tells is not False]
     if len(kept) == len(rows):
         return ""
@@ -104,9 +104,9 @@ def telling(summary: pd.DataFrame) -> str:
 
 
 def agreement(summary: pd.DataFrame) -> Table | None:
-    """Make the table of agreement with ar's answers, without gold answers; None if all agree."""
-    others = summary[(summary["decoder"] != BASELINE) & summary["shared_with_ar"].notna()]
-    if (others["shared_with_ar"] == 1).all():
+    """Make the table of agreement with ar's answers, unless all agree."""
+    rest = summary[(summary["decoder"] != BASELINE) & summary["shared_with_ar"].notna()]
+    if (rest["shared_with_ar"] == 1).all():
         return None
     note = (
         "Timed answers: % of ar's tokens before the first difference / % of answers identical to "
@@ -114,7 +114,7 @@ def agreement(summary: pd.DataFrame) -> Table | None:
         "above 0, not coupled)."
     )
     return by_family(
-        others,
+        rest,
         "Agreement with ar by family",
         note,
         lambda r: f"{percent(r.shared_with_ar, '')} / {percent(r.identical_to_ar, '')}",
@@ -123,12 +123,12 @@ def agreement(summary: pd.DataFrame) -> Table | None:
 
 def lost_quality(summary: pd.DataFrame) -> Table | None:
     """Make the table of the quality lost against ar, in points and relative to ar."""
-    rows = rows_of(summary, None)
+    rows = summary_rows(summary, None)
     baseline = {
         r.family: r.quality for r in rows if r.decoder == BASELINE and r.quality_tells is not False
     }
-    others = summary[(summary["decoder"] != BASELINE) & summary["quality"].notna()]
-    if not any(map(is_number, baseline.values())) or others.empty:
+    rest = summary[(summary["decoder"] != BASELINE) & summary["quality"].notna()]
+    if not any(map(is_number, baseline.values())) or rest.empty:
         return None
 
     def lost(row: SummaryRow) -> str:
@@ -139,11 +139,11 @@ def lost_quality(summary: pd.DataFrame) -> Table | None:
         return f"{change(lost, '')} ({change(lost / reference)})" if reference else change(lost, "")
 
     note = "Quality minus ar's, in percentage points, and relative to ar's."
-    return by_family(others, "Quality against ar by family", note, lost)
+    return by_family(rest, "Quality against ar by family", note, lost)
 
 
 def repetition(summary: pd.DataFrame) -> Table | None:
-    """Make the table of repeated 3-grams, with loops in red; None if they were not counted."""
+    """Make the table of repeated 3-grams, with loops in red, if they were counted."""
     counted = summary[summary["repeated_trigrams"].notna()]
     if counted.empty:
         return None
@@ -161,15 +161,14 @@ def repetition(summary: pd.DataFrame) -> Table | None:
 
 def looping(summary: pd.DataFrame) -> list[str]:
     """Name decoders whose answers loop, because loops are easy to draft."""
-    lines, rows = [], rows_of(summary, ALL)
+    lines, rows = [], summary_rows(summary, ALL)
     of_ar = next((row.repeated_trigrams for row in rows if row.decoder == BASELINE), None)
     for row in rows:
         if row.loops and row.repeated_trigrams is not None:
             line = f"{row.decoder} loops: {100 * row.repeated_trigrams:.0f} % of its 3-grams"
             aside = "" if of_ar is None else f" (ar {100 * of_ar:.0f} %)"
-            lines.append(
-                f"{line} repeat earlier ones of the answer{aside}; loops are easy to draft."
-            )
+            line += f" repeat earlier ones of the answer{aside}; loops are easy to draft."
+            lines.append(line)
     return lines
 
 
@@ -196,8 +195,8 @@ def text(summary: pd.DataFrame) -> Table | None:
 
 
 def likelihood(summary: pd.DataFrame) -> Table | None:
-    """Make the table of likelihood lost against ar's answers; None if unknown."""
-    others = summary[(summary["decoder"] != BASELINE) & summary["nll_over_ar"].notna()]
+    """Make the table of likelihood lost against ar's answers, if it is known."""
+    rest = summary[(summary["decoder"] != BASELINE) & summary["nll_over_ar"].notna()]
     note = (
         "Negative log-likelihood per token of the quality pass's answers under the target "
         "(teacher-forced, temperature 1) minus that of ar's answers to the same prompts, in nats; "
@@ -212,11 +211,11 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
         return TableCell(text, bold=low > 0 or high < 0)
 
     title = "Likelihood lost against ar by family"
-    return None if others.empty else by_family(others, title, note, lost)
+    return None if rest.empty else by_family(rest, title, note, lost)
 
 
 def area(summary: pd.DataFrame) -> Table | None:
-    """Make the table of accuracy under parallelism; None if no method has several settings."""
+    """Make the table of accuracy under parallelism, if a method has several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
     scored = scored[(scored["guarantee"] != WRONG) & scored["quality_tells"].fillna(True)]
     methods = curves(str(cell) for cell in scored["decoder"].unique())
@@ -224,17 +223,17 @@ def area(summary: pd.DataFrame) -> Table | None:
         return None
     areas: dict[tuple[str, str], TableCell | str] = {}
     for family in scored["family"].unique():
-        rows = {row.decoder: row for row in rows_of(scored, str(family))}
+        rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
         for method, cells in methods.items():
             points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]
             areas[method, str(family)] = UNKNOWN
             if BASELINE in accuracy:
                 best = max(accuracy.values())
-                found = accuracy_under_parallelism(points, best, accuracy[BASELINE])
-                if found is not None:
-                    starred = "*" * bool(found.num_dropped)
-                    areas[method, str(family)] = f"{found.value:.1f}{starred}"
+                aup = accuracy_under_parallelism(points, best, accuracy[BASELINE])
+                if aup is not None:
+                    starred = "*" * bool(aup.num_dropped)
+                    areas[method, str(family)] = f"{aup.value:.1f}{starred}"
     note = (
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
@@ -242,15 +241,15 @@ def area(summary: pd.DataFrame) -> Table | None:
         "number. Those that lose over 5 points of ar's quality are left out (*); d3LLM compares "
         "with the slowest setting instead. '-': fewer than two settings are left."
     )
-    return of_cells(areas, "Accuracy under parallelism", note)
+    return from_cells(areas, "Accuracy under parallelism", note)
 
 
 def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
-    """Make the table of right lists and their ceilings; None if no ceiling applies."""
+    """Make the table of right lists and their ceilings, if ceilings apply."""
     filled = group_by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
     if not filled or not holds(run.config):
         return None
-    piece = pieces_of(run.path)
+    piece = read_pieces(run.path)
     note = (
         "% of correct lists / their ceiling in %, if the items decided in one pass are drawn "
         "independently, each from the task's distribution at its position. Computed from the "
@@ -261,8 +260,8 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
 
     def cell(row: SummaryRow) -> str:
         answers = filled.get(f"{row.decoder} {row.family}")
-        most = _NO_CEILING if answers is None else percent(mean_ceiling(answers, piece), "")
-        return f"{percent(row.quality, '')} / {most}"
+        ceiling = _NO_CEILING if answers is None else percent(mean_ceiling(answers, piece), "")
+        return f"{percent(row.quality, '')} / {ceiling}"
 
     lists = summary[summary["family"].isin(LISTS)]
     table = by_family(lists, "Lists against the ceiling of independent prediction", note, cell)
@@ -271,7 +270,7 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
 
 
 def ceiling_caveat(run: Run) -> list[str]:
-    """State why a run with lists has no table of ceilings; empty for other runs."""
+    """State why a run with lists has no table of ceilings."""
     if holds(run.config) or not on_lists(run.records):
         return []
     return ["No ceilings of lists: they need --temperature 1, --top-p 1 and --top-k 0."]

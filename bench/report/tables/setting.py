@@ -12,8 +12,8 @@ from bench.records.run_folder import Run
 from bench.text import counted, portable
 
 
-def title_of(run: Run) -> str:
-    """Return a report's title: model, tasks, date; unrecorded parts are left out."""
+def report_title(run: Run) -> str:
+    """Return a report's title: model, tasks and date, as far as they are recorded."""
     model, tasks = _short_name(run.config.get("model")), str(run.config.get("tasks") or "")
     kind, _, place = tasks.partition("=")
     tasks = _short_name(place) if kind in ("jsonl", "hf") else kind
@@ -37,7 +37,7 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     parts = [f"sha256 {str(sha256)[:12]}"] if sha256 else []
     parts += [words] if (words := _as_words(template.get("arguments") or {})) else []
     rows = {
-        "model": model_of(run),
+        "model": describe_model(run),
         "tasks": _tasks(run.config),
         "decoders": ", ".join(decoders),
         "dtype": run.env.dtype or run.config.get("dtype"),
@@ -54,7 +54,7 @@ def _as_words(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
 
 
-def model_of(run: Run) -> str:
+def describe_model(run: Run) -> str:
     """Return the target's name (a folder's last part), size, weight format, and call mode."""
     name = _short_name(run.config.get("model"))
     facts = run.env.models.target or {}
@@ -88,19 +88,19 @@ def _tasks(config: Mapping[str, Any]) -> str | None:
     """Describe the source of the prompts, the sampling, and the repeats."""
     if not config.get("tasks"):
         return None
-    temperature, most = config.get("temperature"), config.get("max_new_tokens")
+    temperature, limit = config.get("temperature"), config.get("max_new_tokens")
     repeats = config.get("repeats")
     parts = [str(config["tasks"])]
     parts += [f"split {split}"] if (split := config.get("split")) else []
     if temperature is not None:
         parts.append("greedy" if temperature == 0 else f"temperature {temperature:g}")
-    parts += [f"at most {most} new tokens"] if most else []
+    parts += [f"at most {limit} new tokens"] if limit else []
     parts += [counted(repeats, "repeat")] if repeats else []
     return ", ".join(parts)
 
 
 def _date(started: str | None) -> str | None:
-    """Format ``2026-11-24 22:00 UTC``; return a text that is not a time unchanged."""
+    """Format ``2026-11-24 22:00 UTC``, and leave a text unchanged that is not a time."""
     try:
         return started and f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
     except ValueError:

@@ -24,13 +24,13 @@ from bench.report.tables.table import (
 )
 from bench.stats.further_tables import Rivals
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.speedups import PRECISION, Speedups
 from bench.stats.summary import ALL
 from bench.stats.workers import Part
 from bench.text import UNKNOWN, change
 
-_WITHIN = f"±{100 * PRECISION:.0f} %"
+WITHIN = f"±{100 * PRECISION:.0f} %"
 _BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
 _FAMILY_TABLES = {
     "speedup": (
@@ -52,7 +52,7 @@ _ESTIMATORS: Columns = {
     f"geometric mean [{LEVEL} t]": speed,
     f"ratio of totals [{LEVEL}]": partial(speed, column="speedup_total"),
     f"specbench_compat [{LEVEL}]": partial(speed, column="specbench_compat"),
-    f"prompts needed for {_WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
+    f"prompts needed for {WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
 }
 _PARTS = {
     "worker": (
@@ -76,9 +76,9 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
         "bootstraps. Ratio of totals: ar's seconds per token over all answers / the decoder's. "
         "specbench_compat: mean over questions of the decoder's tokens per second / mean of ar's, "
         "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
-        f"interval to {_WITHIN}. {SESSIONS}"
+        f"interval to {WITHIN}. {SESSIONS}"
     )
-    rows = [row for row in rows_of(summary, ALL) if row.decoder != BASELINE]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != BASELINE]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
     if table is None:
         return None
@@ -87,13 +87,13 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
         estimated(second_arm.geometric),
         estimated(second_arm.totals),
         estimated(second_arm.specbench),
-        number(second_arm.needed, ".0f"),
+        number(second_arm.more_prompts, ".0f"),
     )
     return replace(table, rows=(*table.rows, tuple(map(TableCell, texts))))
 
 
 def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
-    """Make the table of speed-ups between all decoders; None for fewer than two besides ar."""
+    """Make the table of speed-ups between all decoders, if there are two besides ar."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
     if sum(decoder != BASELINE for decoder in decoders) < 2:
         return None  # the main table already has all speed-ups
@@ -112,7 +112,7 @@ def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
 
 
 def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
-    """Make a table by family per estimator; the first table ends with a row of A/A floors."""
+    """Make a table by family per estimator, the first with a last row of A/A floors."""
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
         note = (
@@ -121,34 +121,31 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
         )
         cell = partial(speed, column=column)
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
-    floors = {row.family: TableCell(estimated(row.floor)) for row in rows_of(summary, None)}
+    floors = {row.family: TableCell(estimated(row.floor)) for row in summary_rows(summary, None)}
     cells = (floors.get(family, TableCell(UNKNOWN)) for family in tables[0].headings[1:])
     last = (TableCell(f"{SECOND_BASELINE} (A/A)"), *cells)
     return [replace(tables[0], rows=(*tables[0].rows, last)), *tables[1:]]
 
 
 def needs(summary: pd.DataFrame) -> str:
-    """State how many more prompts the wide intervals need, widest first; empty if none is wide."""
-    wide = {row.decoder: row.prompts_needed for row in rows_of(summary, ALL) if row.prompts_needed}
+    """State how many more prompts the wide intervals need, widest first."""
+    wide = {
+        row.decoder: row.prompts_needed for row in summary_rows(summary, ALL) if row.prompts_needed
+    }
     if not wide:
         return ""
-    first, *others = sorted(wide, key=lambda decoder: -wide[decoder])
-    more = "".join(f", {wide[decoder]} for {decoder}" for decoder in others)
-    return f"Wide intervals: {_WITHIN} needs {wide[first]} more prompts for {first}{more}."
-
-
-def prompts_needed_note(row: SummaryRow) -> str:
-    """State how many more prompts a wide interval needs; empty if it is narrow or unknown."""
-    return f"needs {row.prompts_needed} more prompts for {_WITHIN}" if row.prompts_needed else ""
+    first, *rest = sorted(wide, key=lambda decoder: -wide[decoder])
+    more = "".join(f", {wide[decoder]} for {decoder}" for decoder in rest)
+    return f"Wide intervals: {WITHIN} needs {wide[first]} more prompts for {first}{more}."
 
 
 def floor_note(row: SummaryRow) -> str:
-    """State the A/A floor of one speed-up; empty if unknown."""
+    """State the A/A floor of one speed-up, if it is known."""
     return "" if row.aa_speedup is None else f"A/A {estimated(row.floor)}"
 
 
 def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table | None:
-    """Make the table of a run's workers, or of a merged run's machines; None without parts."""
+    """Make the table of a run's workers, or of a merged run's machines."""
     columns: Columns = {
         kind: lambda part: part.name,
         "node": lambda part: part.node or UNKNOWN,

@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_DISTRIBUTION, WRONG
 from bench.stats.intervals import Estimate
-from bench.stats.metrics import SummaryRow, rows_of
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, csv_value, factor, markdown, percent
 
@@ -37,7 +37,7 @@ EXPLORATORY = f"Exploratory intervals: {_OF}, not adjusted for the number of com
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One cell of a table; `bad` cells are red where colours are available."""
+    """One cell of a table, red where colours are available if it is `bad`."""
 
     text: str
     bold: bool = False
@@ -50,9 +50,9 @@ Columns = dict[str, Callable[[Any], TableCell | str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A titled table; the first column names the row. `note` states estimand and n.
+    """A titled table, whose first column names the row.
 
-    A page shows `folded` columns only on demand.
+    `note` states estimand and n. A page shows `folded` columns only on demand.
     """
 
     title: str
@@ -62,34 +62,42 @@ class Table:
     folded: frozenset[str] = frozenset()
 
     @classmethod
-    def made(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
+    def from_rows(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
         """Make a table with one row per object."""
-        cells = tuple(tuple(_cell(make(row)) for make in columns.values()) for row in rows)
+        contents = [[make(row) for make in columns.values()] for row in rows]
+        cells = tuple(
+            tuple(TableCell(c) if isinstance(c, str) else c for c in row) for row in contents
+        )
         return cls(title=title, note=note, headings=tuple(columns), rows=cells)
 
     @classmethod
     def of(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table | None:
-        """Make a table with one row per object; None without objects."""
-        table = cls.made(title, note, columns, rows)
+        """Make a table with one row per object, or return None without objects."""
+        table = cls.from_rows(title, note, columns, rows)
         return table if table.rows else None
 
     @property
     def words(self) -> tuple[bool, ...]:
         """One flag per column: True for words (left-aligned), False for numbers (right-aligned)."""
         texts = [[row[i].text for row in self.rows] for i in range(len(self.headings))]
-        return tuple(i == 0 or _are_words(column) for i, column in enumerate(texts))
+        values = [[text for text in column if text not in (UNKNOWN, "=")] for column in texts]
+        are_words = [bool(column) and not any(map(_NUMBER.match, column)) for column in values]
+        return (True, *are_words[1:])
 
     def to_markdown(self) -> str:
         """Return the table (not its title or note) as GitHub-flavoured Markdown."""
         lines = [
             tuple(map(markdown, self.headings)),
             tuple("---" if left else "---:" for left in self.words),
-            *(tuple(_strong(cell) for cell in row) for row in self.rows),
+            *(
+                tuple(f"**{markdown(c.text)}**" if c.bold else markdown(c.text) for c in row)
+                for row in self.rows
+            ),
         ]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def to_latex(self) -> str:
-        """Return a booktabs tabular; bold cells in textbf."""
+        """Return a booktabs tabular, with bold cells in textbf."""
         columns = list(self.headings)
         frame = pd.DataFrame([[c.text for c in row] for row in self.rows], columns=columns)
         bold = [["textbf:--rwrap;" * cell.bold for cell in row] for row in self.rows]
@@ -115,8 +123,8 @@ class Table:
         from rich.text import Text
 
         printed = RichTable(box=None, pad_edge=False, header_style="bold")
-        chosen, left = [self.headings.index(heading) for heading in headings], self.words
-        for index, text in zip(chosen, headings.values(), strict=True):
+        indices, left = [self.headings.index(heading) for heading in headings], self.words
+        for index, text in zip(indices, headings.values(), strict=True):
             lines = [*text.splitlines(), *(row[index].text for row in self.rows)]
             wrapped = [word for line in lines for word in line.split()] if index else lines
             printed.add_column(
@@ -129,8 +137,8 @@ class Table:
                 no_wrap=not left[index],
             )
         for row in self.rows:
-            styles = [(style or _style)(row, index) for index in chosen]
-            texts = [row[index].text for index in chosen]
+            styles = [(style or _style)(row, index) for index in indices]
+            texts = [row[index].text for index in indices]
             printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styles, strict=True)))
         return printed
 
@@ -185,29 +193,15 @@ def _style(row: Sequence[TableCell], index: int) -> str:
     return "bold red" if row[index].bad else "bold" * row[index].bold
 
 
-def _cell(made: TableCell | str) -> TableCell:
-    return TableCell(made) if isinstance(made, str) else made
-
-
-def _are_words(column: Sequence[str]) -> bool:
-    known = [text for text in column if text not in (UNKNOWN, "=")]
-    return bool(known) and not any(_NUMBER.match(text) for text in known)
-
-
-def _strong(cell: TableCell) -> str:
-    text = markdown(cell.text)
-    return f"**{text}**" if cell.bold else text
-
-
 def by_family(
     summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell | str]
 ) -> Table:
     """Make a table with a row per decoder, and a column per family and for `all`."""
-    cells = {(row.decoder, row.family): make(row) for row in rows_of(summary, None)}
-    return of_cells(cells, title, note)
+    cells = {(row.decoder, row.family): make(row) for row in summary_rows(summary, None)}
+    return from_cells(cells, title, note)
 
 
-def of_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
+def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
     """Make a table by family from cells keyed by decoder and family."""
     families = [*family_order({family for _, family in cells} - {ALL}), ALL]
 
@@ -215,7 +209,7 @@ def of_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note:
         return cells.get((decoder, family), UNKNOWN)
 
     columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
-    return Table.made(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
+    return Table.from_rows(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
 
 
 def mark_wrong(table: Table, wrong: Collection[str]) -> Table:
@@ -272,7 +266,7 @@ def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
 
 
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
-    """Format a row's speed-up with its interval; the baseline's has none."""
+    """Format a row's speed-up with its interval, which the baseline's lacks."""
     estimate = row.estimate(column)
     if row.decoder == BASELINE:
         return TableCell(factor(estimate.value))

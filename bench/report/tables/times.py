@@ -9,7 +9,7 @@ import pandas as pd
 
 from bench.records.phases import PHASES
 from bench.report.tables.table import Columns, Table, TableCell, number
-from bench.stats.decompose import MOST_RESIDUAL, Decomposition, Split
+from bench.stats.decompose import MAX_RESIDUAL, Decomposition, Split
 from bench.stats.latency import BETWEEN, FIRST
 from bench.text import UNKNOWN, change, counted, factor, percent
 
@@ -26,14 +26,14 @@ _PARTS: Columns = {
     "predicted speed-up": lambda item: factor(item.predicted),
     "measured": lambda item: factor(item.measured),
     "residual %": lambda item: TableCell(
-        change(item.residual, ""), abs(item.residual or 0) > MOST_RESIDUAL
+        change(item.residual, ""), abs(item.residual or 0) > MAX_RESIDUAL
     ),
 }
 _PERCENTILES = (50, 95, 99)
 
 
 def split(splits: Sequence[Split]) -> Table | None:
-    """Make the table of time by phase; None without a second pass."""
+    """Make the table of time by phase, if there was a second pass."""
 
     def share(item: Split, phase: str) -> str:
         return percent(item.shares[phase], "")
@@ -79,24 +79,24 @@ def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
     ratios = [item.against_timed for item in splits if item.against_timed is not None]
     if len(ratios) < 2 or min(ratios) <= 1 <= max(ratios):
         return []
-    which = "faster" if max(ratios) < 1 else "slower"
+    word = "faster" if max(ratios) < 1 else "slower"
     why = "the machine's speed changed in between, so shares of time hold, milliseconds do not"
-    if 1 < min(ratios) <= 1 + MOST_RESIDUAL:
+    if 1 < min(ratios) <= 1 + MAX_RESIDUAL:
         why = "reading the clock costs that much, and the milliseconds above include it"
     return [
-        f"The second pass was {which} than the timed one for every decoder "
+        f"The second pass was {word} than the timed one for every decoder "
         f"({factor(min(ratios))} to {factor(max(ratios))}): {why}."
     ]
 
 
 def parts(decomposed: Sequence[Decomposition]) -> Table | None:
-    """Make the table of speed-ups split into parts; None without decompositions."""
+    """Make the table of speed-ups split into parts, if there was a second pass."""
     note = (
         "After the first token: speed-up = tokens per step / (target calls + draft + overhead). "
         "Costs are per step, in units of ar's seconds per token; overhead is sampling, scheduler "
         f"and the decoder's own code. {_PASS.format(_prompts(decomposed))} Measured: the timed "
         "pass's ratio of totals of the same answers. Residual: measured / predicted - 1; bold "
-        f"beyond {MOST_RESIDUAL:.0%}, which means that one of the two passes was disturbed."
+        f"beyond {MAX_RESIDUAL:.0%}, which means that one of the two passes was disturbed."
     )
     return Table.of("What the speed-up is made of", note, _PARTS, decomposed)
 

@@ -36,7 +36,7 @@ def line_of(text: str, start: str) -> str:
 
 
 def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
-    text = rendered(listing.table_of("decoders", ROOT))
+    text = rendered(listing.facts_table("decoders", ROOT))
     for name in registry.names():
         assert line_of(text, name)
     spec = line_of(text, "spec")
@@ -58,12 +58,12 @@ def test_a_decoder_that_cannot_be_imported_is_listed_with_the_reason(
 
     monkeypatch.setattr(registry, "names", lambda: ("theirs",))
     monkeypatch.setattr(registry, "resolve", broken)
-    text = rendered(listing.table_of("decoders", ROOT))
+    text = rendered(listing.facts_table("decoders", ROOT))
     assert "cannot be loaded: No module named 'flux'" in text
 
 
 def test_every_task_is_listed_with_its_count_and_licence() -> None:
-    text = rendered(listing.table_of("tasks", ROOT))
+    text = rendered(listing.facts_table("tasks", ROOT))
     for name in ("zoo", "specbench[=PATH]", "jsonl=PATH", "hf=ID", *FAMILIES):
         assert line_of(text, name)
     assert "480" in line_of(text, "specbench")
@@ -79,7 +79,7 @@ def test_a_listing_that_is_piped_is_neither_folded_nor_cut(tmp_path: Path) -> No
 
     def printed(**console: Any) -> str:
         out = Console(file=io.StringIO(), width=80, color_system=None, **console)
-        listing.print_table(listing.table_of("runs", tmp_path), out)
+        listing.print_table(listing.facts_table("runs", tmp_path), out)
         return out.file.getvalue()  # type: ignore[attr-defined]
 
     heading, line = printed().splitlines()
@@ -104,12 +104,12 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     (tmp_path / "latest").symlink_to(begun.name)
 
     assert run_folders(tmp_path) == [done, begun]
-    text = rendered(listing.table_of("runs", tmp_path))
+    text = rendered(listing.facts_table("runs", tmp_path))
     first = line_of(text, done.name).split()
     assert first[1:] == ["done", "INVALID", "zoo", "qa", "ar,", "spec@k4", "1"]
     assert line_of(text, begun.name).split()[1:3] == ["unfinished", "INCOMPLETE"]
     (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\nquantize = "int8"\n')
-    assert "zoo (int8)" in line_of(rendered(listing.table_of("runs", tmp_path)), done.name)
+    assert "zoo (int8)" in line_of(rendered(listing.facts_table("runs", tmp_path)), done.name)
 
 
 def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:
@@ -152,26 +152,26 @@ def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
     (tmp_path / "run" / "run.json").write_text(json.dumps(written))
     (tmp_path / "run" / "samples.jsonl").write_text("{}\n")
     (tmp_path / "run" / "manifest.json").write_text('{"cells": [], "blocks": []}')
-    (found,) = listing.facts_of("runs", tmp_path)
+    (found,) = listing.list_facts("runs", tmp_path)
     assert found["verdict"] == verdict
     (tmp_path / "run" / "manifest.json").unlink()
-    (found,) = listing.facts_of("runs", tmp_path)
+    (found,) = listing.list_facts("runs", tmp_path)
     assert found["verdict"] == "DAMAGED"
 
 
 def test_a_stored_reference_is_listed_with_its_answers_and_damaged_without(tmp_path: Path) -> None:
     reference = shutil.copytree(REFERENCES / "h100-zoo", tmp_path / "h100-zoo")
     status = json.loads((reference / "run.json").read_text())
-    (found,) = listing.facts_of("runs", tmp_path)
+    (found,) = listing.list_facts("runs", tmp_path)
     assert (found["verdict"], found["records"]) == ("VALID", status["num_records"])
     for name in ("manifest.json", "samples.parquet"):
         (reference / name).unlink()
-    (found,) = listing.facts_of("runs", tmp_path)
+    (found,) = listing.list_facts("runs", tmp_path)
     assert (found["verdict"], found["records"]) == ("DAMAGED", 0)
 
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:
-    assert listing.table_of("runs", tmp_path / "nowhere").row_count == 0
+    assert listing.facts_table("runs", tmp_path / "nowhere").row_count == 0
 
 
 def test_prompts_are_shown_with_every_turn_and_reference() -> None:
@@ -211,8 +211,8 @@ def test_a_turn_without_reference_says_so() -> None:
 def test_tasks_and_runs_are_listed_without_torch() -> None:
     code = (
         "import sys, pathlib; from bench.records import prompts; from bench.cli import listing; "
-        "results = pathlib.Path('results'); listing.table_of('tasks', results); "
-        "listing.table_of('runs', results); "
+        "results = pathlib.Path('results'); listing.facts_table('tasks', results); "
+        "listing.facts_table('runs', results); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

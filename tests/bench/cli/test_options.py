@@ -15,7 +15,7 @@ from bench.cli import options
 from bench.errors import UsageError
 from bench.settings import bounds, config
 from bench.settings.config import RunConfig
-from bench.settings.setting import PANELS, kind_of, setting, settings_of
+from bench.settings.setting import PANELS, field_settings, option_type, setting
 from docs.generate import schema
 from tests import command_line
 from tests.command_line import bench
@@ -49,16 +49,16 @@ def test_a_new_field_is_in_the_help_the_configuration_and_the_docs() -> None:
 
 
 def test_every_field_has_documentation_and_a_heading_that_is_one() -> None:
-    for name, about in settings_of(RunConfig).items():
+    for name, about in field_settings(RunConfig).items():
         assert about.help.partition("[default")[0], name
         assert about.panel in (None, *PANELS), name
 
 
 def test_the_type_of_an_option_is_that_of_its_field() -> None:
-    kinds = {name: kind_of(f.annotation) for name, f in RunConfig.model_fields.items()}
+    kinds = {name: option_type(f.annotation) for name, f in RunConfig.model_fields.items()}
     assert (kinds["tile"], kinds["limit"], kinds["top_p"]) == (int, int, float)
     assert (kinds["compile"], kinds["overlong"], kinds["decoders"]) == (bool, str, str)
-    assert kind_of(Literal["a"] | None) is str
+    assert option_type(Literal["a"] | None) is str
 
 
 def test_a_wrong_adapter_is_refused_under_the_name_of_its_option() -> None:

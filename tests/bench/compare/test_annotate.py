@@ -10,7 +10,7 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-from bench.compare.annotate import PLUGINS, Place, github_commands, places_of, to_junit
+from bench.compare.annotate import PLUGINS, Place, github_commands, locate_decoders, to_junit
 from bench.compare.compare import compare
 from bench.compare.gate import Gate, Verdicts
 from bench.compare.judge import Comparison
@@ -128,5 +128,5 @@ def test_the_class_of_a_decoder_is_found_in_its_repository(
     cells = [Cell(cell=cell, name=name, lossless=True) for cell, name in names.items()]
     line = 1 + toy.source().splitlines().index("class Toy(DraftAndVerify):")
     expected = Place("src/toydec/toy.py", line)
-    assert places_of(cells, toy.root / "src") == {"mine": expected, "toy": expected}
-    assert places_of(cells, tmp_path) == {}
+    assert locate_decoders(cells, toy.root / "src") == {"mine": expected, "toy": expected}
+    assert locate_decoders(cells, tmp_path) == {}

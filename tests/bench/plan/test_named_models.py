@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.errors import BenchError
-from bench.machine.env import models_of
+from bench.machine.env import model_facts
 from bench.plan import named_models
 from bench.plan.named_models import MODELS, fetch, resolve
 from bench.plan.select import choose_decoders
@@ -144,7 +144,7 @@ def test_a_run_of_a_named_model_opens_what_is_embedded_for_it(packaged, tmp_path
     assert {"spec", "idlm@isd"} < set(run.decoders)
     assert [note for note in notes if "needs an adapter named 'ptp'" in note]
     opened = open_setup(run)
-    models = models_of(opened.facts)
+    models = model_facts(opened.facts)
     assert models.adapters is not None
     assert models.adapters["isd"].base_weights_sha256 == f"gguf:{packaged[0].sha256}"
     settings = {"temperature": 0.7, "top_p": 1.0, "top_k": 0}

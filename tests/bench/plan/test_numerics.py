@@ -14,7 +14,7 @@ from bench.plan import numerics
 from bench.plan.devices import computed_in
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup, open_setup
-from bench.records.environment import Environment, Models
+from bench.records.environment import Environment, ModelFacts
 from bench.settings.config import load_config
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Call
@@ -59,7 +59,8 @@ def test_a_run_records_numerics_tile_and_what_a_cell_chose(setup: Setup) -> None
 
 
 def test_times_of_other_tiles_are_not_compared() -> None:
-    envs = [Environment(models=Models(target=target)) for target in ({}, {"tile": 8}, {"tile": 16})]
+    targets: tuple[dict[str, int], ...] = ({}, {"tile": 8}, {"tile": 16})
+    envs = [Environment(models=ModelFacts(target=target)) for target in targets]
     assert len({comparability_key(env) for env in envs}) == 3
 
 

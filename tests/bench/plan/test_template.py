@@ -10,10 +10,10 @@ import pytest
 from bench.plan import template as templates
 from bench.plan.template import (
     ChatTemplate,
+    RenderError,
     TemplateEndless,
-    TemplateRefused,
-    notes_of,
-    template_of,
+    chat_template,
+    template_notes,
 )
 from bench.plan.tokenise import PromptEncoder
 from decoders.core.hf.checkpoint import refusing_panics
@@ -56,7 +56,7 @@ def tokenizer() -> Any:
 )
 def test_templates_are_rendered_as_by_transformers(text: str, tokenizer: Any) -> None:
     tokenizer.chat_template = text
-    found = template_of(tokenizer, {"enable_thinking": False}, None)
+    found = chat_template(tokenizer, {"enable_thinking": False}, None)
     assert found is not None
     for messages in (HI, TALK):
         theirs = tokenizer.apply_chat_template(
@@ -85,12 +85,12 @@ def test_an_answer_goes_on_inside_the_last_message() -> None:
     ],
 )
 def test_a_template_that_fails_skips_its_prompts(text: str, reason: str) -> None:
-    with pytest.raises(TemplateRefused, match=reason):
+    with pytest.raises(RenderError, match=reason):
         made(text).render(HI)
 
 
 def test_a_template_that_writes_without_measure_is_refused(monkeypatch: Any) -> None:
-    with pytest.raises(TemplateRefused, match="at most 50,000,000 are allowed"):
+    with pytest.raises(RenderError, match="at most 50,000,000 are allowed"):
         made("{% for i in range(60000) %}{{ 'aaaaaaaaaa' * 100 }}{% endfor %}").render(HI)
 
 
@@ -155,5 +155,5 @@ def test_a_tokenizer_with_a_way_of_its_own_keeps_it(tokenizer: Any) -> None:
             return "own"
 
     own = Own(tokenizer_object=tokenizer.backend_tokenizer, chat_template=SAY)
-    assert template_of(own, {}, None) is None
-    assert notes_of(None, own, frozenset()) == []
+    assert chat_template(own, {}, None) is None
+    assert template_notes(None, own, frozenset()) == []

@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from bench.errors import BenchError, InvalidRunError
-from bench.extras.cost.records import CostFacts, LeftOut, Reading, Visit
+from bench.extras.cost.records import CostFacts, LeftOut, MachineReading, Visit
 from bench.extras.external.answers import ExternalAnswer
 from bench.records import run_folder
 from bench.records.environment import Environment
@@ -28,7 +28,7 @@ from tests.bench.conftest import make_record, write_run
 
 STORED = (
     *(SampleRecord, Plan, RunStatus, Environment, PhasedAnswer, ExternalAnswer, Prompt),
-    *(CostFacts, Visit, LeftOut, Reading, *run_folder._EVENTS.values()),
+    *(CostFacts, Visit, LeftOut, MachineReading, *run_folder._EVENTS.values()),
 )
 
 

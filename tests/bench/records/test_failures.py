@@ -11,7 +11,7 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError
-from bench.records.failures import ERRORS, error_line, position_of
+from bench.records.failures import ERRORS, error_line, error_position
 from bench.records.files import SampleWriter
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
@@ -111,8 +111,8 @@ def raised(error: Exception) -> Exception:
 
 def test_an_error_from_elsewhere_has_no_place(longest: Path) -> None:
     decoder = decoder_of(longest, "Longest")
-    assert position_of(raised(ValueError("of the harness")), decoder) is None
-    assert position_of(ValueError("never raised"), decoder) is None
+    assert error_position(raised(ValueError("of the harness")), decoder) is None
+    assert error_position(ValueError("never raised"), decoder) is None
 
 
 def test_a_decoder_that_inherits_is_found_in_the_file_it_inherits_from(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_decoder_that_inherits_is_found_in_the_file_it_inherits_from(tmp_path:
     decoder = decoder_of(own, "Own")
     with pytest.raises(AttributeError) as caught:
         next(decoder.steps(None))  # type: ignore[arg-type]
-    assert str(position_of(caught.value, decoder)).startswith("ar.py:")
+    assert str(error_position(caught.value, decoder)).startswith("ar.py:")
 
 
 def test_an_error_is_one_line() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from bench.errors import InvalidRunError
 from bench.records import frames
-from bench.records.record import SampleRecord, StepColumns, fields_of
+from bench.records.record import SampleRecord, StepColumns, field_values
 from tests.bench.conftest import make_record
 from tests.bench.stats.test_workers import record
 
@@ -47,7 +47,7 @@ def test_groups_hold_all_records_and_unknown_is_null(monkeypatch: pytest.MonkeyP
                 assert value is None or tuple(row[field.name]) == value
             elif field.name not in ("steps", "scores"):
                 assert pd.isna(row[field.name]) if value is None else row[field.name] == value
-        for name, column in (fields_of(wanted.steps) if wanted.steps else {}).items():
+        for name, column in (field_values(wanted.steps) if wanted.steps else {}).items():
             assert tuple(row[f"steps_{name}"]) == column
     assert frame["score_f1"].tolist()[-1] == 0.5
     assert frame["score_f1"].isna().sum() == len(records) - 1

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.records.record import (
-    MOST_REJECTED,
-    MOST_REJECTED_IN_ALL,
+    MAX_REJECTED,
+    MAX_REJECTED_PER_ANSWER,
     SampleRecord,
     StepColumns,
     broken_invariants,
@@ -49,10 +49,10 @@ def test_a_record_keeps_what_fell_what_decided_and_when(record: Make) -> None:
 
 
 def test_of_rejected_ids_a_record_keeps_a_bounded_number(record: Make) -> None:
-    long = tuple(range(MOST_REJECTED + 5))
-    many = MOST_REJECTED_IN_ALL // MOST_REJECTED
+    long = tuple(range(MAX_REJECTED + 5))
+    many = MAX_REJECTED_PER_ANSWER // MAX_REJECTED
     steps = read_again(record(steps=StepColumns.of(rejecting(*[long] * (many + 2), ()))))
-    assert steps.rejected == (*[long[:MOST_REJECTED]] * many, (), (), ())
+    assert steps.rejected == (*[long[:MAX_REJECTED]] * many, (), (), ())
     assert steps.drafted[:2] == (len(long),) * 2
     assert StepColumns.of(rejecting((), ())).rejected == ()
 

@@ -18,10 +18,10 @@ from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import (
     create_run_dir,
     find_run,
+    link_newest,
     load_records,
     load_run,
     outlines,
-    point_latest,
 )
 from bench.records.status import RunStatus
 from decoders.core.types import Generation, StepEvent
@@ -233,7 +233,7 @@ def test_a_read_only_results_folder_is_one_line(tmp_path: Path) -> None:
 def test_a_run_is_found_by_path_by_name_and_as_latest(tmp_path: Path) -> None:
     run = create_run_dir(tmp_path, "run")
     write_json(run / "manifest.json", MANIFEST)
-    point_latest(run)
+    link_newest(run)
     assert find_run(str(run), tmp_path) == run
     assert find_run("run", tmp_path) == run
     assert find_run("latest", tmp_path).samefile(run)
@@ -247,7 +247,7 @@ def test_latest_moves_on_and_may_be_a_text_file(
     runs = [create_run_dir(tmp_path, "run") for _ in range(3)]
     for run in runs[:2]:
         write_json(run / "manifest.json", MANIFEST)
-        point_latest(run)
+        link_newest(run)
         assert find_run("latest", tmp_path).samefile(run)
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -255,7 +255,7 @@ def test_latest_moves_on_and_may_be_a_text_file(
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
     write_json(runs[2] / "manifest.json", MANIFEST)
-    point_latest(runs[2])
+    link_newest(runs[2])
     assert (tmp_path / "latest").read_text() == "run-3\n"
     assert find_run("latest", tmp_path) == runs[2]
 
@@ -271,7 +271,7 @@ def test_a_copied_latest_is_read_until_a_newer_run_stands_beside_it(tmp_path: Pa
         )
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "run.json").write_text("{")
-    assert not point_latest(new)
+    assert not link_newest(new)
     for name in ("latest", str(copy)):
         with pytest.raises(BenchError, match=r"latest is a copy of a run.* newest, run-2: name"):
             find_run(name, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from bench.errors import BenchError, Exit
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import VOCABULARY, answered_ids, pieces_of, write_vocabulary
+from bench.records.vocabulary import VOCABULARY, answered_ids, read_pieces, write_vocabulary
 
 Make = Callable[..., SampleRecord]
 
@@ -50,13 +50,13 @@ def test_rejected_drafts_have_pieces_as_answers_and_prompts_have(
     write_vocabulary(tmp_path, cast(Any, Letters()), records, [prompt])
     pieces_kept = json.loads((tmp_path / VOCABULARY).read_text(encoding="utf-8"))
     assert pieces_kept == {"27": "\x1b", "97": "a", "98": "b", "99": "c", "112": "p", "120": "x"}
-    pieces = pieces_of(tmp_path)
+    pieces = read_pieces(tmp_path)
     assert [pieces(97), pieces(27), pieces(5)] == ["a", "␛", "<5>"]
 
 
 def test_a_run_without_pieces_shows_ids_and_a_damaged_file_is_told(tmp_path: Path) -> None:
-    assert pieces_of(tmp_path)(7) == "<7>"
+    assert read_pieces(tmp_path)(7) == "<7>"
     (tmp_path / VOCABULARY).write_text("{", encoding="utf-8")
     with pytest.raises(BenchError, match="damaged") as caught:
-        pieces_of(tmp_path)
+        read_pieces(tmp_path)
     assert caught.value.exit_code == Exit.INVALID

@@ -594,7 +594,7 @@ def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run:
 def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_run: Write) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0}, lossy=["idlm"])
     findings = Findings(load_run(path))
-    drawn = dict(gallery.draw_all(findings).drawn)
+    drawn = dict(gallery.draw_all(findings).plots)
     figure, data = drawn["speedup"]
     assert list(data["decoder"]) == ["spec", "idlm"]
     assert data["speedup"].is_monotonic_increasing
@@ -635,7 +635,7 @@ def test_what_hollow_means_is_said_once_and_every_other_figure_names_the_lossy(
 @pytest.mark.slow
 def test_every_axis_of_numbers_has_a_label(synthetic_run: Write) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0, "ptp": 4.0}, lossy=["idlm"])
-    for name, (figure, _) in gallery.draw_all(Findings(load_run(path))).drawn.items():
+    for name, (figure, _) in gallery.draw_all(Findings(load_run(path))).plots.items():
         figure.draw_without_rendering()
         for axes in figure.axes:
             ticks = [tick.get_text() for tick in axes.get_yticklabels() if tick.get_visible()]

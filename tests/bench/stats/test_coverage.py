@@ -103,7 +103,7 @@ def source(
             geometric=Estimate(value=2.0),
             totals=Estimate(value=2.0 * math.exp(0.35**2 / 2)),
             specbench=Estimate(value=2.0 * math.exp(-(0.35**2) / 2)),
-            needed=None,
+            more_prompts=None,
         )
     population = stored(*place)
     if not whole:

@@ -17,11 +17,11 @@ import pytest
 
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.report.tables.main import columns_of
+from bench.report.tables.main import main_columns
 from bench.stats.cell_data import CellData
 from bench.stats.intervals import Estimate
-from bench.stats.metric import Heading, end, metric, metrics_of
-from bench.stats.metrics import METRICS, SummaryRow, compute, rows_of
+from bench.stats.metric import Heading, declared_metrics, end, metric
+from bench.stats.metrics import METRICS, SummaryRow, compute, summary_rows
 from bench.stats.summary import ALL, summarise
 
 ROOT = Path(__file__).parents[3]
@@ -44,13 +44,13 @@ class Longer(SummaryRow):
 
 
 def test_a_metric_is_one_entry(record: Callable[..., SampleRecord]) -> None:
-    metrics = metrics_of(Longer)
+    metrics = declared_metrics(Longer)
     assert list(metrics)[:-3] == list(METRICS)
     records = [record(emitted=(1, 2, 3)), record(emitted=(1, 3))]
     found = compute(CellData(decoder="x", family=ALL, records=records), metrics)
     assert [found[name] for name in list(metrics)[-3:]] == [5.0, 1.0, 9.0]
     assert "emitted_per_answer" not in METRICS
-    columns = columns_of(metrics)
+    columns = main_columns(metrics)
     assert list(columns).index("tokens of an answer") == 5
     row = Longer(decoder="x", family=ALL, emitted_per_answer=5.0)
     assert columns["tokens of an answer"].cell(row) == "5.0"
@@ -110,39 +110,39 @@ def frame(synthetic_run: Callable[..., Path]) -> pd.DataFrame:
 
 
 def test_rows_hold_what_the_frame_holds(frame: pd.DataFrame) -> None:
-    rows = rows_of(frame, None)
+    rows = summary_rows(frame, None)
     assert [(row.decoder, row.family) for row in rows] == list(
         zip(frame["decoder"], frame["family"], strict=True)
     )
     assert [row.speedup for row in rows] == frame["speedup"].to_list()
     assert all(type(row.pairs) is int for row in rows)
-    assert {row.family for row in rows_of(frame, ALL)} == {ALL}
+    assert {row.family for row in summary_rows(frame, ALL)} == {ALL}
 
 
 def test_rows_are_the_same_from_the_file_that_readers_get(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:
     frame.to_csv(tmp_path / "summary.csv", index=False)
-    assert rows_of(pd.read_csv(tmp_path / "summary.csv"), None) == rows_of(frame, None)
+    assert summary_rows(pd.read_csv(tmp_path / "summary.csv"), None) == summary_rows(frame, None)
 
 
 def test_what_is_unknown_is_none_in_every_kind_of_column(frame: pd.DataFrame) -> None:
     for column in frame.columns.drop(["decoder", "family"]):
         frame[column] = pd.Series([None] * len(frame), dtype=frame[column].dtype)
-    for row in rows_of(frame, None):
+    for row in summary_rows(frame, None):
         assert row == SummaryRow(decoder=row.decoder, family=row.family)
 
 
 def test_a_column_that_an_older_version_did_not_write_is_unknown(frame: pd.DataFrame) -> None:
-    (row, *_) = rows_of(frame.drop(columns=["guarantee", "pairs"]), ALL)
+    (row, *_) = summary_rows(frame.drop(columns=["guarantee", "pairs"]), ALL)
     assert (row.guarantee, row.pairs, row.value("pairs")) == (None, None, None)
 
 
 def test_a_column_that_this_version_does_not_know_is_passed_over(frame: pd.DataFrame) -> None:
-    assert rows_of(frame.assign(weather="rain"), ALL) == rows_of(frame, ALL)
+    assert summary_rows(frame.assign(weather="rain"), ALL) == summary_rows(frame, ALL)
 
 
 @pytest.mark.parametrize("file", REFERENCES, ids=lambda file: file.parent.name)
 def test_stored_summaries_are_read(file: Path) -> None:
-    baseline = rows_of(pd.read_csv(file), ALL)[0]
+    baseline = summary_rows(pd.read_csv(file), ALL)[0]
     assert (baseline.decoder, baseline.speedup, baseline.tokens_per_call) == ("ar", 1.0, 1.0)

@@ -15,7 +15,7 @@ from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
 from bench.stats.cell_data import CellData
 from bench.stats.metrics import COLUMNS, compute
-from bench.stats.parallel_counters import accuracy_under_parallelism, passes_per_block, rounds_of
+from bench.stats.parallel_counters import accuracy_under_parallelism, passes_per_block, round_shares
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
@@ -42,9 +42,9 @@ def columns(records: Sequence[SampleRecord]) -> dict[str, object]:
 
 def test_rounds_are_shares_of_later_steps(record: Make) -> None:
     drafting = record(emitted=(1, 1, 4, 2, 1), drafted=(0, 0, 3, 3, 0), accepted=(0, 0, 3, 1, 0))
-    found = rounds_of([steps_of(drafting)])
+    found = round_shares([steps_of(drafting)])
     assert found == {"cold_rounds": 0.5, "accepted_rounds": 0.25, "rejected_rounds": 0.25}
-    assert set(rounds_of([steps_of(record())]).values()) == {None}
+    assert set(round_shares([steps_of(record())]).values()) == {None}
 
 
 def test_overlap_and_alpha_pool_what_was_compared_and_are_unknown_elsewhere(record: Make) -> None:
@@ -146,8 +146,8 @@ def test_decoders_that_compare_distributions_fill_their_columns_and_others_leave
 ) -> None:
     found = columns_of(decoder, models(), 0.9)
     assert len(found.tested) == len(found.overlap) == len(found.alpha) == len(found.emitted)
-    overlap = parallel_counters.of_compared([found], "overlap", "tested")
-    alpha = parallel_counters.of_compared([found], "alpha", "emitted")
+    overlap = parallel_counters.compared_ratio([found], "overlap", "tested")
+    alpha = parallel_counters.compared_ratio([found], "alpha", "emitted")
     assert overlap is not None
     assert alpha is not None
     assert 0 < overlap < 1

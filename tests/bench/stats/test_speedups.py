@@ -79,7 +79,7 @@ def test_spec_benchs_own_count_of_the_baselines_tokens_counts_for_its_ratio_alon
 def test_without_common_answers_nothing_is_known() -> None:
     found = speedups(units([1.0]), [])
     assert found.geometric == found.totals == found.specbench == Estimate()
-    assert found.needed is None
+    assert found.more_prompts is None
 
 
 def spread(num: int, sd: float = 0.2, seed: int = 0) -> tuple[list[Unit], list[Unit]]:
@@ -135,9 +135,9 @@ def test_the_bootstrap_is_seeded_and_takes_wider_percentiles_of_few_clusters() -
 def test_the_prompts_that_are_needed_give_the_interval_asked_for() -> None:
     base, mine = spread(20)
     found = speedups(base, mine)
-    assert found.needed
+    assert found.more_prompts
     pairs = pair_up(base, mine, lambda u: u.time_per_token)
-    num, error = 20 + found.needed, found.geometric.error or 0
+    num, error = 20 + found.more_prompts, found.geometric.error or 0
     sd = error * math.sqrt(20)
     half = [scipy_stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) for n in (num, num - 1)]
     assert half[0] <= math.log(1.05) < half[1]
@@ -145,7 +145,7 @@ def test_the_prompts_that_are_needed_give_the_interval_asked_for() -> None:
 
 
 def test_a_narrow_interval_needs_nothing_more_and_an_unknown_one_says_nothing() -> None:
-    assert speedups(*spread(20, sd=0.001)).needed == 0
+    assert speedups(*spread(20, sd=0.001)).more_prompts == 0
     assert more_prompts(Estimate(value=1.0)) is None
 
 

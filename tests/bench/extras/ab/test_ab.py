@@ -21,12 +21,12 @@ from bench.compare.gate import Gate
 from bench.compare.judge import Comparison
 from bench.errors import BenchError, Exit
 from bench.extras.ab.ab import run_ab
-from bench.extras.ab.checkout import PROTOCOL, Process, Tree, check_setup, checkout
-from bench.extras.ab.request import of_side
-from bench.extras.ab.worker import Worker, answer
+from bench.extras.ab.checkout import PROTOCOL, SideProcess, Tree, check_setup, checkout
+from bench.extras.ab.request import side_request
+from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
-from bench.records.environment import Environment, environment_of
+from bench.records.environment import Environment, parse_environment
 from bench.records.run_folder import load_run
 from bench.stats.side import load_side
 from decoders.core.hf.graph_files import missing_compiler
@@ -44,14 +44,14 @@ CONFIG = {
 }
 
 
-class Local(Process):
+class Local(SideProcess):
     """A worker in this process, spoken to in JSON like any other; keeps what it was asked."""
 
     asked: list[tuple[str, str, Any]]
 
     def __init__(self, name: str, opener: Any, asked: list[tuple[str, str, Any]]) -> None:
         self.name, self.tree, self.asked = name, Tree(ROOT, ROOT), asked
-        self._worker, self._opener = Worker(), opener
+        self._worker, self._opener = SideWorker(), opener
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
         self.asked.append((self.name, do, arguments.get("cell")))
@@ -86,7 +86,7 @@ def sides(
         asked: list[tuple[str, str, Any]] = []
         openers = {"base": opener, "head": lambda config: head(opener(config))}
         monkeypatch.setattr(
-            "bench.extras.ab.ab.Process", lambda name, _tree: Local(name, openers[name], asked)
+            "bench.extras.ab.ab.SideProcess", lambda name, _tree: Local(name, openers[name], asked)
         )
         folders = run_ab(
             base, str(ROOT), CONFIG | values, tmp_path / "results", shown or progress()
@@ -230,12 +230,12 @@ def test_a_decoder_whose_file_only_head_has_is_asked_of_head_alone(tmp_path: Pat
             (tree.folder / file).write_text("")
     cells = {"old.py:Mine": {}, "new.py:Mine@x": {"k": "2"}, "spec": {}, "gone.py:Mine": {}}
     config = {"decoders": cells, "limit": 3}
-    assert of_side(config, head, (base, head)) == config
+    assert side_request(config, head, (base, head)) == config
     left = {cell: cells[cell] for cell in ("old.py:Mine", "spec", "gone.py:Mine")}
-    assert of_side(config, base, (base, head)) == {"decoders": left, "limit": 3}
-    alone = of_side({"decoders": {"new.py:Mine": {}}}, base, (base, head))
+    assert side_request(config, base, (base, head)) == {"decoders": left, "limit": 3}
+    alone = side_request({"decoders": {"new.py:Mine": {}}}, base, (base, head))
     assert alone == {"decoders": {"ar": {}}}, "not the built-in ones in its place"
-    assert of_side({"limit": 3}, base, (base, head)) == {"limit": 3}
+    assert side_request({"limit": 3}, base, (base, head)) == {"limit": 3}
 
 
 # ---------------------------------------------------------------- setups and checkouts
@@ -253,7 +253,7 @@ def env(**changes: Any) -> Environment:
         "gpu": None,
         **changes,
     }
-    return environment_of(facts, "a side")
+    return parse_environment(facts, "a side")
 
 
 def test_only_code_may_differ_between_the_sides() -> None:
@@ -339,7 +339,7 @@ def tree(tmp_path: Path) -> Callable[..., Tree]:
 
 def test_each_side_runs_the_worker_of_its_own_tree(tree: Callable[..., Tree]) -> None:
     folder = tree("input()\nprint('{\"mine\": 1}')\n")
-    with Process("base", folder) as process:
+    with SideProcess("base", folder) as process:
         assert process.ask("look") == {"mine": 1}
 
 
@@ -347,7 +347,7 @@ def test_a_tree_without_a_worker_is_too_old_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         BenchError, match=r"^base is too old: it has no bench/extras/ab/worker"
     ) as refused:
-        Process("base", Tree(tmp_path, tmp_path))
+        SideProcess("base", Tree(tmp_path, tmp_path))
     assert refused.value.exit_code == Exit.UNAVAILABLE
 
 
@@ -355,11 +355,11 @@ def test_another_version_of_the_exchange_is_refused(tree: Callable[..., Tree]) -
     says = "import json\ninput()\nprint(json.dumps({said}))\n"
     root = tree("")
     tree(says.replace("{said}", repr({"protocol": PROTOCOL, "root": str(root.bench)})))
-    with Process("base", root) as process:
+    with SideProcess("base", root) as process:
         assert process.open({})["root"] == str(root.bench)
     root = tree(says.replace("{said}", repr({"protocol": PROTOCOL + 1, "root": "/"})))
     with (
-        Process("head", root) as process,
+        SideProcess("head", root) as process,
         pytest.raises(BenchError, match=f"head speaks version {PROTOCOL + 1}") as refused,
     ):
         process.open({})
@@ -387,7 +387,7 @@ def test_the_failure_of_a_request_and_the_end_of_a_process_are_told_apart(
         "    print(json.dumps(failed if request['do'] == 'fail' else request))\n"
         "    sys.stdout.flush()\n"
     )
-    with Process("base", folder) as process:
+    with SideProcess("base", folder) as process:
         assert process.ask("echo", number=1) == {"do": "echo", "number": 1}
         with pytest.raises(BenchError, match="base: no") as refused:
             process.ask("fail")
@@ -403,7 +403,7 @@ def test_each_side_works_in_its_checkout_and_finds_its_own_files(
     for number, name in enumerate(("base", "head")):
         folder = tree(script, name=name)
         (folder.folder / "mine.py").write_text(str(number))
-        with Process(name, folder) as process:
+        with SideProcess(name, folder) as process:
             assert process.ask("look") == {"found": number}
 
 

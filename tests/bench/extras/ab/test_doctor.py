@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.extras.ab import doctor
-from bench.extras.ab.doctor import noise_of, supported_margin
+from bench.extras.ab.doctor import baseline_noise, supported_margin
 from bench.records.record import SampleRecord
 from bench.stats.intervals import cluster_mean
 
@@ -37,9 +37,9 @@ def test_more_threads_than_processors_are_advised_against() -> None:
         (doctor.governor(None), True),
         (doctor.governor("performance"), True),
         (doctor.governor("powersave"), False),
-        (doctor.others(None), True),
-        (doctor.others(0.4), True),
-        (doctor.others(1.2), False),
+        (doctor.other_load(None), True),
+        (doctor.other_load(0.4), True),
+        (doctor.other_load(1.2), False),
         (doctor.throttling(None), True),
         (doctor.throttling("CPU thermal"), False),
         (doctor.memory(50, 100), True),
@@ -107,12 +107,12 @@ def test_noise_is_read_from_the_two_arms_of_the_baseline(
             place: dict[str, Any] = {"conversation": f"c{i}", "prompt_hash": f"h{i}"}
             seconds = float(np.exp(rng.normal(0, 0.02)))
             arms.append(record(arm, total_s=seconds, **place))
-    noise = noise_of(arms)
+    noise = baseline_noise(arms)
     assert noise is not None
     assert noise.num_pairs == 40
     assert noise.pair_sd == pytest.approx(0.02 * 2**0.5, rel=0.4)
     assert noise.floor.value == pytest.approx(1, abs=0.02)
-    wanted = noise.wanted(0.03)
+    wanted = noise.cheapest(0.03)
     assert wanted is not None
     assert wanted.margin <= 0.03
     lines = doctor.noise_lines(noise, 0.03)
@@ -121,4 +121,4 @@ def test_noise_is_read_from_the_two_arms_of_the_baseline(
 
 
 def test_one_pair_is_no_measurement_of_noise(record: Callable[..., SampleRecord]) -> None:
-    assert noise_of([record("ar"), record("ar@aa")]) is None
+    assert baseline_noise([record("ar"), record("ar@aa")]) is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.ab.checkout import Process, Tree, checkout, repository_of
+from bench.extras.ab.checkout import SideProcess, Tree, checkout, compared_repository
 from bench.machine.env import ROOT
 from tests.toy_package import DECODER, Toy
 
@@ -27,12 +27,14 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
 def test_the_repository_is_that_of_the_current_folder(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert repository_of(("HEAD", ".")) == toy.root
+    assert compared_repository(("HEAD", ".")) == toy.root
     monkeypatch.chdir(toy.root / "src")
-    assert repository_of(("HEAD", ".")) == toy.root
-    assert repository_of((str(ROOT), str(ROOT))) == ROOT, "checkouts of the benchmark are compared"
+    assert compared_repository(("HEAD", ".")) == toy.root
+    assert compared_repository((str(ROOT), str(ROOT))) == ROOT, (
+        "checkouts of the benchmark are compared"
+    )
     monkeypatch.chdir(tmp_path)
-    assert repository_of(("HEAD", ".")) == ROOT
+    assert compared_repository(("HEAD", ".")) == ROOT
 
 
 @pytest.mark.parametrize("here", [".", "src"])
@@ -85,7 +87,7 @@ def test_the_worker_of_the_benchmark_works_in_the_sides_folder_with_its_imports(
     )
     with checkout("HEAD", toy.root) as base:
         side = Tree(base.folder, tmp_path / "bench", base.imports)
-        with Process("base", side) as process:
+        with SideProcess("base", side) as process:
             asked = process.ask("look")
         assert asked == {"imports": list(base.imports), "folder": str(base.folder)}
 
@@ -172,5 +174,5 @@ def test_folders_of_pythonpath_outside_of_the_repository_are_kept_and_those_insi
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(("", f"{tmp_path}/x", f"{toy.root}/src")))
     with checkout("HEAD", toy.root) as base:
-        assert base.others == (f"{tmp_path}/x",)
+        assert base.python_path == (f"{tmp_path}/x",)
         assert base.imports[0] == f"{base.folder}/src"

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.ab.request import check_asked, request_of
+from bench.extras.ab.request import check_defaults, make_request
 from bench.machine.env import ROOT
 from bench.settings.config import load_config
 
 
 def asked(notes: list[str] | None = None, root: Path = ROOT, **values: Any) -> dict[str, Any]:
-    return request_of(load_config(None, values), root, ([] if notes is None else notes).append)
+    return make_request(load_config(None, values), root, ([] if notes is None else notes).append)
 
 
 def test_only_what_was_set_is_asked_for() -> None:
@@ -30,7 +30,7 @@ def test_a_value_that_was_set_to_the_default_is_asked_for(tmp_path: Path) -> Non
     file.write_text("temperature = 0.0\nlimit = 3\n")
     config = load_config(file, {"top_p": 1.0})
     asked = {"temperature": 0.0, "limit": 3, "top_p": 1.0}
-    assert request_of(config, ROOT, print) == {
+    assert make_request(config, ROOT, print) == {
         **asked,
         "quality_limit": 20,
     }  # the zoo's own, as limit is
@@ -88,10 +88,10 @@ def test_one_decoder_named_twice_is_refused() -> None:
 
 def test_other_defaults_are_refused_where_they_decide_answers_and_told_where_base_decides() -> None:
     notes: list[str] = []
-    check_asked("temperature = 0.0\nlimit = 24\n", "temperature = 0.0\nnew = 1\n", notes.append)
+    check_defaults("temperature = 0.0\nlimit = 24\n", "temperature = 0.0\nnew = 1\n", notes.append)
     assert not notes
-    check_asked("limit = 24\n", "limit = 48\n", notes.append)
+    check_defaults("limit = 24\n", "limit = 48\n", notes.append)
     assert notes == ["the default of limit is 24 in base and 48 in head: base plans for both"]
     with pytest.raises(BenchError, match=r"temperature is 0\.0 in base and 0\.7 in head") as found:
-        check_asked("temperature = 0.0\n", "temperature = 0.7\n", notes.append)
+        check_defaults("temperature = 0.0\n", "temperature = 0.7\n", notes.append)
     assert found.value.exit_code == Exit.UNAVAILABLE

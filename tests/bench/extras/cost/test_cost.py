@@ -8,16 +8,25 @@ import torch
 
 from bench.errors import BenchError
 from bench.extras.cost.curve import load_cost
-from bench.extras.cost.measure import Subject, measure_cost
+from bench.extras.cost.measure import CostSubject, measure_cost
 from bench.extras.cost.probes import Probe, make_probes
-from bench.extras.cost.records import CALLS, CURVE, MACHINE, Calls, CostCell, CostFacts, Grid, Work
+from bench.extras.cost.records import (
+    CALLS,
+    CURVE,
+    MACHINE,
+    Calls,
+    CallWork,
+    CostCell,
+    CostFacts,
+    Grid,
+)
 from bench.progress import Progress
 from bench.records.environment import Environment
 from decoders.core.model import Session
 from tests.fake_clock import FakeClock
 
 GRID = Grid(rows=(1, 4), sequences=(1, 2), contexts=(20, 50), rounds=6, longest_s=10.0)
-WORK = Work(weight_bytes=10**6, token_bytes=1000, row_flops=10, pair_flops=1)
+WORK = CallWork(weight_bytes=10**6, token_bytes=1000, row_flops=10, pair_flops=1)
 
 
 def truth(cell):
@@ -70,7 +79,7 @@ def subject(grid=GRID, stop_after=None, room_bytes=1e9, replayer=None, **env):
     clock = FakeClock()
     model = TimedModel(clock, stop_after)
     probe = Probe(
-        what=("memory_bandwidth", "bandwidth"), amount=100.0, run=lambda: clock.advance(2.0)
+        rates=("memory_bandwidth", "bandwidth"), amount=100.0, run=lambda: clock.advance(2.0)
     )
     facts = CostFacts(
         name="made up",
@@ -79,7 +88,7 @@ def subject(grid=GRID, stop_after=None, room_bytes=1e9, replayer=None, **env):
         no_replay=None if replayer else "no compiler",
         replayed=CostCell(rows=1, sequences=1, context=20),
     )
-    return Subject(
+    return CostSubject(
         model=cast(Any, model),
         facts=facts,
         env=Environment(schema=1, **{"comparability_key": "here", **env}),
@@ -218,10 +227,10 @@ def test_a_folder_of_another_grid_or_machine_is_refused(tmp_path: Path):
 def test_probes_read_every_matrix_once_and_count_what_they_read():
     cpu, bytes_of = torch.device("cpu"), 1024**2 * 4
     probes = make_probes(2 * bytes_of, dtype=torch.float32, device=cpu, room_bytes=4 * 5 * bytes_of)
-    amounts = {probe.what: probe.amount for probe in probes}
+    amounts = {probe.rates: probe.amount for probe in probes}
     assert amounts[("memory_bandwidth",)] == 5 * bytes_of
     assert amounts[("bandwidth",)] == 2 * bytes_of
     clock = FakeClock(step_s=0.5)
     assert probes[0].per_second(clock) == 5 * bytes_of / 0.5
     whole = make_probes(10**12, dtype=torch.float32, device=cpu, room_bytes=4 * bytes_of)
-    assert whole[0].what == ("memory_bandwidth", "bandwidth")
+    assert whole[0].rates == ("memory_bandwidth", "bandwidth")

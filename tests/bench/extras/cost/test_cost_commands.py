@@ -11,7 +11,7 @@ from bench.extras.cost.curve import CostCurve, load_cost
 from bench.extras.cost.explain import best_drafts
 from bench.extras.cost.limit import OperatingPoint
 from bench.extras.cost.records import CALLS, read_choices
-from bench.extras.cost.texts import curve_table, points_of, write_cost
+from bench.extras.cost.texts import curve_table, run_points, write_cost
 from bench.records.phases import PHASES, PHASES_FILE
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
@@ -170,11 +170,11 @@ def test_where_rows_are_dear_a_run_wants_fewer_drafts_than_where_they_are_free(
 def test_a_runs_decoders_stand_on_the_curve_of_their_own_model_and_machine(tmp_path, synthetic_run):
     env = {"models": {"target": TARGET}, "comparability_key": "here"}
     run = load_run(with_second_pass(synthetic_run({"spec": 3.0}, env=env)))
-    points, why = points_of(run, load_cost(write_cost_folder(tmp_path / "here", TARGET, "here")))
+    points, why = run_points(run, load_cost(write_cost_folder(tmp_path / "here", TARGET, "here")))
     assert why is None
     assert {point.decoder: point.rows for point in points} == {"ar": 1, "spec": 8}
     assert [point.seconds for point in points] == pytest.approx([1e-3, 1.4e-3])
-    none, why = points_of(run, load_cost(write_cost_folder(tmp_path / "there", TARGET, "there")))
+    none, why = run_points(run, load_cost(write_cost_folder(tmp_path / "there", TARGET, "there")))
     assert not none
     assert "another machine" in str(why)
 

@@ -6,7 +6,7 @@ from bench.errors import BenchError
 from bench.extras.cost.curve import load_cost
 from bench.extras.cost.measure import measure_cost
 from bench.extras.cost.records import Grid
-from bench.extras.cost.subject import open_subject, work_of
+from bench.extras.cost.subject import count_work, open_subject
 from bench.progress import Progress
 from bench.settings.config import load_config
 from decoders.core.hf.model import HFModel
@@ -30,7 +30,7 @@ def layer_weights(key_value_width):
     ("name", "key_value_width", "tied"), [("llama", 32, False), ("llama-gqa", 16, True)]
 )
 def test_a_calls_work_is_what_is_counted_by_hand(name, key_value_width, tied):
-    work = work_of(HFModel(fresh(name)))
+    work = count_work(HFModel(fresh(name)))
     products = 2 * layer_weights(key_value_width) + VOCAB * WIDTH  # the head, tied or not
     norms = 5 * WIDTH
     assert work.row_flops == 2 * products
@@ -43,7 +43,7 @@ def test_learned_positions_are_looked_up_and_not_read():
     module = fresh("gpt2")
     positions = module.transformer.wpe.weight
     whole = sum(weight.nbytes for weight in module.parameters())
-    assert work_of(HFModel(module)).weight_bytes == whole - positions.nbytes
+    assert count_work(HFModel(module)).weight_bytes == whole - positions.nbytes
 
 
 @pytest.mark.slow

@@ -8,25 +8,25 @@ from bench.errors import BenchError
 from bench.extras.cost.curve import (
     CostCurve,
     break_even_rate,
+    cost_table,
     load_cost,
     median_interval,
-    table_of,
     tokens_per_step,
     with_readings,
 )
 from bench.extras.cost.records import (
     CURVE,
     Calls,
+    CallWork,
     CostCell,
     CostFacts,
     Grid,
     Measured,
-    Work,
     write_facts,
 )
 from bench.records.frames import csv_bytes
 
-WORK = Work(weight_bytes=1000, token_bytes=10, row_flops=500, pair_flops=2)
+WORK = CallWork(weight_bytes=1000, token_bytes=10, row_flops=500, pair_flops=2)
 GRID = Grid(rows=(1, 4, 16), sequences=(1, 4), contexts=(100, 200), rounds=7, longest_s=1.0)
 FACTS = CostFacts(name="made up", work=WORK, grid=GRID)
 
@@ -115,7 +115,7 @@ def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
     large = cell(16, 200, 4)
     known = [c for c in GRID.cells if c != large]
     disturbed = visits(known) | {(cell(4), 7): 99.0}
-    table = table_of(FACTS, Calls(visits=disturbed, left_out={large: "dear"}))
+    table = cost_table(FACTS, Calls(visits=disturbed, left_out={large: "dear"}))
     assert len(table) == len(GRID.cells)
     row = table[(table["rows"] == 4) & (table["context"] == 100) & (table["sequences"] == 1)]
     assert row["seconds"].item() == pytest.approx(truth(cell(4)))
@@ -135,7 +135,7 @@ def written(folder, table):
 
 
 def test_a_cost_folder_is_read_back_as_it_was_written(tmp_path: Path):
-    table = table_of(FACTS, Calls(visits=visits()))
+    table = cost_table(FACTS, Calls(visits=visits()))
     cost = load_cost(written(tmp_path, table))
     assert cost.facts == FACTS
     assert cost.curve.points == pytest.approx(dict(CURVE_OF_TRUTH.points))
@@ -146,7 +146,7 @@ def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Pa
     with pytest.raises(BenchError, match="not a cost folder") as missing:
         load_cost(tmp_path)
     assert missing.value.exit_code == 2
-    table = table_of(FACTS, Calls(visits=visits([c for c in GRID.cells if c.rows > 1])))
+    table = cost_table(FACTS, Calls(visits=visits([c for c in GRID.cells if c.rows > 1])))
     with pytest.raises(BenchError, match="lacks positive times of one-row calls") as damaged:
         load_cost(written(tmp_path, table))
     assert damaged.value.exit_code == 4

@@ -8,9 +8,9 @@ import pytest
 
 from bench.extras.cost.curve import Cost, CostCurve
 from bench.extras.cost.limit import ar_limit, mean_context, mismatch, operating_points
-from bench.extras.cost.records import CostFacts, Grid, Measured, Work, folder_name
+from bench.extras.cost.records import CallWork, CostFacts, Grid, Measured, folder_name
 from bench.extras.cost.texts import limit_lines
-from bench.records.environment import Environment, Models
+from bench.records.environment import Environment, ModelFacts
 from bench.records.phases import PhasedAnswer
 from tests.bench.conftest import make_record
 
@@ -21,12 +21,12 @@ TARGET = {
     "vocab_size": 11,
     "parameters": 99,
 }
-ENV = Environment(models=Models(target=TARGET), comparability_key="here")
+ENV = Environment(models=ModelFacts(target=TARGET), comparability_key="here")
 GRID = Grid(rows=(1,), sequences=(1,), contexts=(0, 100), rounds=1, longest_s=1.0)
 FACTS = CostFacts(
     name="made up",
     target=TARGET,
-    work=Work(weight_bytes=1000, token_bytes=10, row_flops=2, pair_flops=0),
+    work=CallWork(weight_bytes=1000, token_bytes=10, row_flops=2, pair_flops=0),
     grid=GRID,
     bandwidth=Measured(value=10_000.0),
     replay=Measured(value=0.5),
@@ -79,7 +79,7 @@ def test_the_sentence_has_shares_of_the_time_measured():
 
 def test_of_another_machine_or_model_nothing_is_claimed():
     elsewhere = replace(ENV, comparability_key="there")
-    other = replace(ENV, models=Models(target={**TARGET, "layers": 3}))
+    other = replace(ENV, models=ModelFacts(target={**TARGET, "layers": 3}))
     assert mismatch(COST, ENV) is None
     assert "another machine" in str(mismatch(COST, elsewhere))
     assert "layers is 2, in the run 3" in str(mismatch(COST, other))

@@ -125,7 +125,7 @@ def run(
         drawn: Mapping[str, Any] | None = None,
         **values: Any,
     ) -> Evaluation:
-        asked = EvalRequest(tasks=[task], folder=folder, drawn=drawn or {})
+        asked = EvalRequest(tasks=[task], folder=folder, sampling=drawn or {})
         return evaluate(configured(decoder, **values), asked, tmp_path / "out", progress(), opened)
 
     return ran
@@ -278,6 +278,6 @@ def test_without_the_package_it_says_what_to_install(
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr("importlib.import_module", missing)
-    asked = EvalRequest(tasks=["gsm8k"], drawn={})
+    asked = EvalRequest(tasks=["gsm8k"], sampling={})
     with pytest.raises(BenchError, match=r"needs the package lm_eval.*decoding-bench\[eval\]"):
         evaluate(configured("ar"), asked, tmp_path, progress(), opened)

@@ -11,10 +11,10 @@ import pytest
 from bench.extras.paper.citations import (
     HARNESS,
     bibliography,
+    decoder_keys,
     entries,
-    of_decoder,
-    of_model,
-    of_tasks,
+    model_keys,
+    task_keys,
 )
 from bench.extras.together.runs import load_members
 from tests.bench.extras.paper.test_table import ROOT, stored
@@ -34,7 +34,7 @@ def test_every_decoder_is_cited_by_what_its_page_cites(name: str) -> None:
     papers = set(re.findall(r"\[arXiv ([\d.]+)\]", cited))
     options = [{}, *({"mode": "refine", "commit": c} for c in ("cmlm", "quota", "threshold"))]
     options += ({"kind": kind} for kind in ("assisted", "lookup", "early-exit"))
-    mine = {key for each in options for key in of_decoder(name, each)}
+    mine = {key for each in options for key in decoder_keys(name, each)}
     ours = {number for key in mine for number in re.findall(r"arXiv:([\d.]+)", entries()[key])}
     assert ours <= papers | {"2211.17192", "2302.01318"}
     assert bool(mine) == (name != "ar")
@@ -48,10 +48,10 @@ def test_every_key_has_an_entry_with_title_author_and_year() -> None:
         for field in ("title", "author", "year"):
             assert re.search(rf"^  {field} = \{{", entry, re.MULTILINE), (key, field)
     for tasks in ("zoo", "specbench", "qa,rag"):
-        assert set(of_tasks(tasks)) <= entries().keys()
-        assert of_tasks(tasks)
+        assert set(task_keys(tasks)) <= entries().keys()
+        assert task_keys(tasks)
     for own in ("jsonl=mine.jsonl", "/home/somebody/mine.csv", "", None):
-        assert of_tasks(own) == ()
+        assert task_keys(own) == ()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_every_key_has_an_entry_with_title_author_and_year() -> None:
     ],
 )
 def test_models_are_known_by_name(name: str | None, expected: tuple[str, ...]) -> None:
-    assert of_model(name) == expected
+    assert model_keys(name) == expected
 
 
 @pytest.mark.slow
@@ -76,15 +76,15 @@ def test_a_paper_has_the_entries_of_its_runs_and_no_others() -> None:
     text, missing = bibliography(members)
     assert missing == []
     cells = [each for member in members for each in member.side.cells.items()]
-    assert set(keys(text)) == {key for each in cells for key in of_decoder(*each)} | {HARNESS}
+    assert set(keys(text)) == {key for each in cells for key in decoder_keys(*each)} | {HARNESS}
     assert len(keys(text)) == len(set(keys(text)))
     assert "santilli2023accelerating" not in text
 
 
 def test_refinement_is_cited_by_the_rule_that_commits() -> None:
-    refined = of_decoder("idlm@x", {"mode": "refine", "commit": "quota"})
+    refined = decoder_keys("idlm@x", {"mode": "refine", "commit": "quota"})
     assert "nie2025large" in refined
-    assert of_decoder("idlm@isd", {"mode": "isd", "commit": "quota"}) == ("yu2026introspective",)
+    assert decoder_keys("idlm@isd", {"mode": "isd", "commit": "quota"}) == ("yu2026introspective",)
 
 
 def test_what_has_no_entry_is_named_and_a_hubs_model_gets_one(synthetic_run: Write) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.extras.paper.layout import VENUES, Layout
+from bench.extras.paper.layout import VENUES, PaperLayout
 from bench.extras.paper.write import write_paper
 from tests.bench.extras.paper.latex import compiled, document, needs_latex
 from tests.bench.extras.paper.test_table import LABELS, stored
@@ -28,7 +28,7 @@ def test_latex_takes_everything_within_the_column(
     venue: str, runs: tuple[str, ...], tmp_path: Path
 ) -> None:
     labels = LABELS if len(runs) == 1 else {}
-    write_paper(stored(*runs), tmp_path, Layout(venue=venue, labels=labels))
+    write_paper(stored(*runs), tmp_path, PaperLayout(venue=venue, labels=labels))
     said = compiled(tmp_path, document(venue, FIGURES))
     assert "Overfull" not in said, said
     column = re.search(r"the column is ([\d.]+)pt", said)

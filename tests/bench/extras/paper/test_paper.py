@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.paper.layout import VENUES, Layout
-from bench.extras.paper.table import grid
-from bench.extras.paper.write import caption_of, write_paper
+from bench.extras.paper.layout import VENUES, PaperLayout
+from bench.extras.paper.table import fill_grid
+from bench.extras.paper.write import write_caption, write_paper
 from bench.extras.together.runs import NamedRun, load_members
 from tests.bench.extras.paper.test_table import stored
 from tests.command_line import bench
@@ -27,7 +27,7 @@ Write = Callable[..., Path]
 
 
 def written(members: list[NamedRun], folder: Path, venue: str = "icml") -> dict[str, bytes]:
-    return {f.name: f.read_bytes() for f in write_paper(members, folder, Layout(venue=venue))}
+    return {f.name: f.read_bytes() for f in write_paper(members, folder, PaperLayout(venue=venue))}
 
 
 @pytest.mark.slow
@@ -92,15 +92,15 @@ def test_quality_that_was_not_scored_has_no_figure(synthetic_run: Write, tmp_pat
 
 def test_a_label_for_no_decoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no such decoder; did you mean 'ptp'"):
-        write_paper(stored(), tmp_path, Layout(venue="icml", labels={"ptpp": "x"}))
+        write_paper(stored(), tmp_path, PaperLayout(venue="icml", labels={"ptpp": "x"}))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("saved")
 def test_a_figure_has_the_labels_of_its_paper(reported_run: Path, tmp_path: Path) -> None:
     members = load_members([str(reported_run)], tmp_path)
-    plain, csv, *_ = write_paper(members, tmp_path / "a", Layout(venue="icml"))
-    named = Layout(venue="icml", labels={"spec": "Ours"})
+    plain, csv, *_ = write_paper(members, tmp_path / "a", PaperLayout(venue="icml"))
+    named = PaperLayout(venue="icml", labels={"spec": "Ours"})
     other, again, *_ = write_paper(members, tmp_path / "b", named)
     assert plain.read_bytes() != other.read_bytes()
     assert csv.read_bytes() == again.read_bytes()
@@ -127,12 +127,12 @@ def test_an_unfinished_run_is_called_so(synthetic_run: Write, tmp_path: Path) ->
 
 def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: Path) -> None:
     run = synthetic_run(quality=0)
-    layout = Layout(venue="icml", labels={"ptp": "PTP"})
+    layout = PaperLayout(venue="icml", labels={"ptp": "PTP"})
 
     def caption(config: str) -> str:
         (run / "config.toml").write_text(f'model = "zoo"\n{config}', encoding="utf-8")
         members = load_members([str(run)], tmp_path)
-        return caption_of(members, layout, grid(members, layout, ["speedup"]))
+        return write_caption(members, layout, fill_grid(members, layout, ["speedup"]))
 
     text = caption('primary = "ptp"\n')
     assert "Primary comparison: PTP; all others are exploratory." in text

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.paper.layout import VENUES, Layout, parse_layout
-from bench.extras.paper.table import grid, latex
-from bench.extras.paper.write import caption_of
+from bench.extras.paper.layout import VENUES, PaperLayout, parse_layout
+from bench.extras.paper.table import fill_grid, latex
+from bench.extras.paper.write import write_caption
 from bench.extras.together.runs import NamedRun, load_members
 from bench.report.tables.conclusion import conclusion
 from bench.stats.further_tables import Rivals
@@ -42,14 +42,14 @@ def made_up(summary: pd.DataFrame, pairs: Rivals = MappingProxyType({})) -> list
     return [NamedRun(side=side, name="run", label="run", summary=summary, floor=floor, pairs=pairs)]
 
 
-def table(layout: Layout, *names: str) -> str:
+def table(layout: PaperLayout, *names: str) -> str:
     members = stored(*names)
-    return latex(members, layout, partial(caption_of, members, layout))
+    return latex(members, layout, partial(write_caption, members, layout))
 
 
 def test_a_table_spans_both_columns_of_a_page_and_stands_below_its_caption() -> None:
     for venue, facts in VENUES.items():
-        text = table(Layout(venue=venue, labels=LABELS))
+        text = table(PaperLayout(venue=venue, labels=LABELS))
         assert text.index(r"\caption{") < text.index(r"\begin{tabular}")
         assert (r"\begin{table*}" in text) == facts.two_columns
         assert "ms/tok." in text
@@ -69,11 +69,11 @@ def test_numbers_stand_in_siunitx_columns_with_their_intervals_beside_them() -> 
 
 
 def test_what_is_unknown_is_no_number_for_siunitx() -> None:
-    assert "& {--} &" in table(Layout(venue="neurips"), "cpu-zoo", "cpu-zoo-ptp")
+    assert "& {--} &" in table(PaperLayout(venue="neurips"), "cpu-zoo", "cpu-zoo-ptp")
 
 
 def test_several_runs_are_groups_of_rows_without_times_of_different_runs() -> None:
-    text = table(Layout(venue="neurips"), "cpu-zoo", "cpu-zoo-t07")
+    text = table(PaperLayout(venue="neurips"), "cpu-zoo", "cpu-zoo-t07")
     first, second = (text.index(rf"\emph{{{name}}}") for name in ("cpu-zoo", "cpu-zoo-t07"))
     assert text.count("\nptp & ") == 2
     assert first < text.index("\nptp & ") < second
@@ -109,9 +109,9 @@ SHOWN: Rivals = {("b", "ar"): over(1.9, 2.1), ("b", "a"): over(1.4, 1.6)}
 
 
 def bold_of(
-    members: list[NamedRun], names: tuple[str, ...], layout: Layout
+    members: list[NamedRun], names: tuple[str, ...], layout: PaperLayout
 ) -> set[tuple[str, int]]:
-    ((_, rows),) = grid(members, layout, names).groups
+    ((_, rows),) = fill_grid(members, layout, names).groups
     return {(row[0].text, i) for row in rows for i, entry in enumerate(row) if entry.bold}
 
 
@@ -122,43 +122,46 @@ def test_the_best_of_a_column_is_bold_and_lossy_decoders_do_not_compete() -> Non
         quality=[0.9, 0.9, 0.9, 0.5],
     )
     names = ("tokens_per_call", "time_per_token_s", "quality")
-    assert bold_of(made_up(summary, SHOWN), names, Layout(venue="icml")) == {("a", 1), ("b", 2)}
-    assert not bold_of(made_up(summary, SHOWN), names, Layout(venue="icml", bold="none"))
+    assert bold_of(made_up(summary, SHOWN), names, PaperLayout(venue="icml")) == {
+        ("a", 1),
+        ("b", 2),
+    }
+    assert not bold_of(made_up(summary, SHOWN), names, PaperLayout(venue="icml", bold="none"))
 
 
 @pytest.mark.parametrize("pair", [over(0.97, 1.3), over(1.001, 1.02), Estimate()])
 def test_a_time_is_bold_only_where_its_decoder_is_shown_to_be_the_fastest(
     pair: Estimate,
 ) -> None:
-    names, layout = ("speedup", "time_per_token_s"), Layout(venue="icml")
+    names, layout = ("speedup", "time_per_token_s"), PaperLayout(venue="icml")
     summary = of_four(speedup=[1.0, 1.8, 2.0, 4.0], time_per_token_s=[4e-3, 2.2e-3, 2e-3, 1e-3])
     assert bold_of(made_up(summary, SHOWN), names, layout) == {("b", 1), ("b", 2)}
     unsure = made_up(summary, {**SHOWN, ("b", "a"): pair})
     assert not bold_of(unsure, names, layout)
-    caption = caption_of(unsure, layout, grid(unsure, layout, names))
+    caption = write_caption(unsure, layout, fill_grid(unsure, layout, names))
     assert "is shown to be faster" in caption
 
 
 def test_tokens_per_step_are_bold_only_among_decoders_with_as_many_calls() -> None:
-    names, layout = ("acceptance_length", "calls_per_step"), Layout(venue="icml")
+    names, layout = ("acceptance_length", "calls_per_step"), PaperLayout(venue="icml")
     columns = {"acceptance_length": [1.0, 7.49, 3.94, 13.0]}
     unlike = of_four(**columns, calls_per_step=[1.0, 2.0, 1.0, 1.0])
     assert not bold_of(made_up(unlike), names, layout)
     alike = of_four(**columns, calls_per_step=[1.0, 1.0, 1.0, 1.0])
     assert bold_of(made_up(alike), names, layout) == {("a", 1)}
-    caption = caption_of(made_up(unlike), layout, grid(made_up(unlike), layout, names))
+    caption = write_caption(made_up(unlike), layout, fill_grid(made_up(unlike), layout, names))
     assert "tokens per step only among decoders with as many calls per step" in caption
 
 
 def test_calls_per_step_stand_beside_tokens_per_step() -> None:
-    assert "{Calls/step}" in table(Layout(venue="icml"))
+    assert "{Calls/step}" in table(PaperLayout(venue="icml"))
     chosen = parse_layout("neurips", [], "acceptance_length,quality", "best")
     assert r"{Tok./step} & {Calls/step}" in re.sub(r"\\multicolumn\{2\}\{c\}", "", table(chosen))
 
 
 def test_the_caption_names_the_fastest_as_the_report_does() -> None:
     """The highest estimate covers 1 and leads no table; ar is nobody's rival."""
-    layout, names = Layout(venue="icml"), ("speedup",)
+    layout, names = PaperLayout(venue="icml"), ("speedup",)
     speedups = {
         "speedup": [1.0, 1.9, 1.51, 4.0],
         "speedup_low": [1.0, 0.8, 1.29, 3.0],
@@ -167,17 +170,17 @@ def test_the_caption_names_the_fastest_as_the_report_does() -> None:
     }  # fmt: skip
     pairs = {("b", "a"): over(0.4, 1.6), ("a", "ar"): over(0.8, 4.5), ("a", "b"): over(0.6, 2.5)}
     members = made_up(of_four(**speedups), pairs)
-    caption = caption_of(members, layout, grid(members, layout, names))
+    caption = write_caption(members, layout, fill_grid(members, layout, names))
     assert "The fastest 2 cannot be told apart: b, a." in caption
     assert "b is 1.51 times as fast" in conclusion(members[0].summary, members[0].pairs)
     speedups["speedup_low"][2] = 0.9
     members = made_up(of_four(**speedups), pairs)
-    caption = caption_of(members, layout, grid(members, layout, names))
+    caption = write_caption(members, layout, fill_grid(members, layout, names))
     assert "No decoder with a guarantee is shown to be faster than AR." in caption
 
 
 def test_a_quality_is_bold_only_above_every_other_interval() -> None:
-    names, layout = ("quality",), Layout(venue="icml")
+    names, layout = ("quality",), PaperLayout(venue="icml")
     ends = {"quality_low": [0.8, 0.7, 0.85, 0.9], "quality_high": [0.84, 0.75, 0.95, 0.95]}
     shown = of_four(quality=[0.82, 0.72, 0.9, 0.92], **ends)
     assert bold_of(made_up(shown), names, layout) == {("b", 1)}

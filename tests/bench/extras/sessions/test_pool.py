@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.extras.sessions.pool import Pooled, pool
+from bench.extras.sessions.pool import Pooled, pool_logs
 from bench.stats.intervals import Floats
 
 PROMPTS = 28
@@ -30,7 +30,7 @@ def drawn(
 
 
 def pooled(logs: Floats, occasions: list[str] | None = None) -> Pooled:
-    return pool(logs, occasions or ["one"] * len(logs), NAMES)
+    return pool_logs(logs, occasions or ["one"] * len(logs), NAMES)
 
 
 def test_the_next_session_is_predicted_as_a_new_value_of_the_sessions_means() -> None:

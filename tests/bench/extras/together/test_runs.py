@@ -18,9 +18,9 @@ from bench.extras.together.runs import (
     load_members,
     same_machine,
 )
-from bench.report.figures.runs import decoders_of
-from bench.report.tables.setting import model_of
-from bench.stats.metrics import rows_of
+from bench.report.figures.runs import ordered_decoders
+from bench.report.tables.setting import describe_model
+from bench.stats.metrics import summary_rows
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
 
@@ -81,7 +81,7 @@ def test_sizes_are_in_billions_from_one_on_and_in_millions_below(
     size: int, said: str, synthetic_run: Write
 ) -> None:
     run = configured(synthetic_run(env={"models": {"target": {"parameters": size}}}), model="zoo")
-    assert model_of(load_side(str(run), run)) == f"zoo ({said} parameters)"
+    assert describe_model(load_side(str(run), run)) == f"zoo ({said} parameters)"
 
 
 def test_runs_of_one_name_are_numbered(synthetic_run: Write, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_one_name_is_one_decoder(synthetic_run: Write) -> None:
     one = with_options(synthetic_run(name="one"), "spec", k=4, verify="rejection")
     two = with_options(synthetic_run(name="two"), "spec", k=8, verify="rejection")
     members = load_members([str(one), str(two)], one)
-    assert set(decoders_of(members)) == {"ar", "spec (k 4)", "spec (k 8)", "ptp"}
+    assert set(ordered_decoders(members)) == {"ar", "spec (k 4)", "spec (k 8)", "ptp"}
     assert "spec (k 8)" in set(members[1].summary["decoder"])
     assert "spec" not in set(members[1].summary["decoder"])
 
@@ -165,14 +165,14 @@ def test_a_decoder_stands_where_its_weakest_guarantee_puts_it(synthetic_run: Wri
     lossy = synthetic_run(cells, name="lossy", lossy=["ptp"])
     for runs in ([sure, lossy], [lossy, sure]):
         members = load_members([*map(str, runs)], sure)
-        assert decoders_of(members) == ["ar", "spec", "ptp"]
-    assert decoders_of(load_members([str(sure)], sure)) == ["ar", "ptp", "spec"]
+        assert ordered_decoders(members) == ["ar", "spec", "ptp"]
+    assert ordered_decoders(load_members([str(sure)], sure)) == ["ar", "ptp", "spec"]
 
 
 def test_the_floor_beside_a_row_is_that_of_the_run(synthetic_run: Write) -> None:
     run = synthetic_run(name="run")
     ((member,)) = load_members([str(run)], run)
-    floor = rows_of(member.summary, ALL)[0].floor
+    floor = summary_rows(member.summary, ALL)[0].floor
     assert floor.value == pytest.approx(member.floor.value)
     assert (floor.low, floor.high) == pytest.approx((member.floor.low, member.floor.high))
     assert floor.low is not None
@@ -211,6 +211,6 @@ def test_an_identity_holds_no_absolute_path(synthetic_run: Write) -> None:
         synthetic_run(), model="/home/somebody/models/tiny", tasks="jsonl=/srv/x.jsonl"
     )
     facts = identity(load_side(str(run), run))
-    assert model_of(load_side(str(run), run)) == "tiny"
+    assert describe_model(load_side(str(run), run)) == "tiny"
     assert "/home" not in str(facts)
     assert facts["tasks"] == "jsonl=x.jsonl"

@@ -22,7 +22,7 @@ from bench.records.run_folder import Run, load_run
 from bench.records.status import write_status
 from bench.records.vocabulary import VOCABULARY
 from bench.report.findings import Findings
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.stats.validity import INCOMPLETE, VALID, judge
 from tests.bench.conftest import tables_of
 
@@ -89,7 +89,7 @@ def test_of_unlike_machines_counters_pool_and_times_stand_apart(
     assert {record.machine for record in merged.records} == keys
     assert merged.env.comparability_key is None
     findings = Findings(merged)
-    (row,) = [row for row in rows_of(findings.summary, "all") if row.decoder == "spec"]
+    (row,) = [row for row in summary_rows(findings.summary, "all") if row.decoder == "spec"]
     assert row.tokens_per_call is not None
     assert row.tokens_per_call > 1
     assert (row.speedup, row.time_per_token_s, row.ttft_s) == (None, None, None)

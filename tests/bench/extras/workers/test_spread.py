@@ -26,7 +26,7 @@ from bench.records.phases import PHASES_FILE, read_phases
 from bench.records.run_folder import Run, load_run
 from bench.records.status import write_status
 from bench.settings.config import load_config
-from bench.settings.spread import Kind, WorkerConfig, spread_of
+from bench.settings.spread import Kind, WorkerConfig, parse_workers
 from bench.stats.validity import VALID
 from tests.bench.extras.workers.in_process import InProcess
 from tests.conftest import RecordedProgress
@@ -299,9 +299,9 @@ def test_places_on_a_node_have_cores_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("spread", "says"),
     [
-        (lambda: spread_of("local", 0, None), "--workers 0 is not allowed; use 1 or more"),
-        (lambda: spread_of("ray", 1, ["address"]), "'address' is not KEY=VALUE"),
-        (lambda: spread_of("local", 2, ["a=b"]), "--executor local takes no options"),
+        (lambda: parse_workers("local", 0, None), "--workers 0 is not allowed; use 1 or more"),
+        (lambda: parse_workers("ray", 1, ["address"]), "'address' is not KEY=VALUE"),
+        (lambda: parse_workers("local", 2, ["a=b"]), "--executor local takes no options"),
         (lambda: open_executor(WorkerConfig(workers=99), 1), "at most --workers"),
     ],
 )

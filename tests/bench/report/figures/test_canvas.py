@@ -34,7 +34,7 @@ def test_every_figure_is_drawn_for_few_and_for_many_decoders(
 ) -> None:
     means = {cell: 1.5 + 0.4 * i for i, cell in enumerate(cells)}
     run = load_run(synthetic_run(means, conversations=6, repeats=1, quality=2))
-    drawn = gallery.draw_all(Findings(run)).drawn
+    drawn = gallery.draw_all(Findings(run)).plots
     assert set(drawn) == NAMES
     assert all(len(data) for _, data in drawn.values())
     names = [t.get_text().replace("\n", "") for t in drawn["speedup"][0].axes[0].get_yticklabels()]

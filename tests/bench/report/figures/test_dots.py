@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.extras.together.runs import load_members, members_of
+from bench.extras.together.runs import load_members, name_runs
 from bench.report.figures import dots
 from bench.report.figures.canvas import render
 from bench.stats.side import load_side
@@ -22,7 +22,7 @@ def test_the_numbers_in_a_column_are_whole_beside_what_is_said_of_lossy_decoders
     synthetic_run: Write, width: float, shown: dots.Number
 ) -> None:
     run = synthetic_run({"spec": 3.0, "nar": 9.0}, lossy=["nar"])
-    drawn = dots.dots_figure(members_of([load_side(str(run), run)]), shown, width)
+    drawn = dots.dots_figure(name_runs([load_side(str(run), run)]), shown, width)
     assert drawn is not None
     figure, data = drawn
     figure.draw_without_rendering()
@@ -56,7 +56,7 @@ def test_a_decoder_has_one_colour_in_every_panel_and_runs_share_the_axis(
 @pytest.mark.parametrize("conversations", [1, 6])
 def test_an_interval_is_named_where_one_is_drawn(synthetic_run: Write, conversations: int) -> None:
     run = synthetic_run(conversations=conversations, quality=0)
-    drawn = dots.dots_figure(members_of([load_side(str(run), run)]), dots.SPEEDUP, 3.25)
+    drawn = dots.dots_figure(name_runs([load_side(str(run), run)]), dots.SPEEDUP, 3.25)
     assert drawn is not None
     label = "speed-up over ar, 95 % interval" if conversations > 1 else "speed-up over ar"
     assert drawn[0].get_supxlabel() == label
@@ -64,12 +64,12 @@ def test_an_interval_is_named_where_one_is_drawn(synthetic_run: Write, conversat
 
 def test_what_is_not_known_has_no_figure(synthetic_run: Write) -> None:
     run = synthetic_run(quality=0)
-    assert dots.dots_figure(members_of([load_side(str(run), run)]), dots.QUALITY, 3.25) is None
+    assert dots.dots_figure(name_runs([load_side(str(run), run)]), dots.QUALITY, 3.25) is None
 
 
 @pytest.mark.slow
 def test_a_figure_has_the_same_bytes_again_and_real_fonts(synthetic_run: Write) -> None:
-    members = members_of([load_side(str(run := synthetic_run()), run)])
+    members = name_runs([load_side(str(run := synthetic_run()), run)])
     made = []
     for _ in range(2):
         drawn = dots.dots_figure(members, dots.SPEEDUP, 3.25)

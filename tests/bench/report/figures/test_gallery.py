@@ -30,22 +30,22 @@ def test_each_figure_is_drawn_or_said_to_be_left_out_with_the_reason(made: Galle
     left_out = {line.split(" (")[0]: line for line in made.left_out}
     assert all("\n" not in line for line in made.left_out)
     assert set(left_out) == {"time_split", "entropy", "passes"}
-    assert not set(left_out) & set(made.drawn)
-    assert set(made.captions) == set(made.drawn)
+    assert not set(left_out) & set(made.plots)
+    assert set(made.captions) == set(made.plots)
     assert left_out["time_split"] == "time_split (there was no second pass)"
 
 
 def test_a_run_without_answers_has_no_figure_but_reasons(synthetic_run: Write) -> None:
     run = load_run(synthetic_run())
     made = draw_all(Findings(dataclasses.replace(run, records=())))
-    assert made.drawn == {}
+    assert made.plots == {}
     assert len(made.left_out) == 11
     assert "speedup (no decoder was timed against ar)" in made.left_out
 
 
 def test_the_baseline_alone_has_counters_times_and_memory_to_draw(synthetic_run: Write) -> None:
     made = draw_all(Findings(load_run(synthetic_run({}, conversations=6, repeats=1, quality=0))))
-    assert set(made.drawn) == {"tokens_per_call", "latency", "memory"}
+    assert set(made.plots) == {"tokens_per_call", "latency", "memory"}
 
 
 def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Path) -> None:
@@ -67,7 +67,7 @@ def test_captions_and_labels_name_intervals_and_bands_that_are_drawn(
     assert "with 95 % intervals" in made.captions["quality_speed"]  # that of quality is there
     assert ("grey band" in made.captions["speedup"]) == several
     for name in ("speedup", "quality_speed"):
-        figure = made.drawn[name][0]
+        figure = made.plots[name][0]
         labels = [figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)]
         assert any("95 % interval" in label for label in labels) == several, name
 
@@ -85,7 +85,7 @@ def test_each_figure_has_its_data_beside_it(reported_run: Path) -> None:
 def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:
     run = load_run(synthetic_run({"spec": 3.0, "mine": 4.0, "nar": 6.0}, lossy=["nar"]))
     palette = colours(["ar", "spec", "mine", "nar"])
-    for name, (figure, _) in draw_all(Findings(run)).drawn.items():
+    for name, (figure, _) in draw_all(Findings(run)).plots.items():
         drawn = {str(line.get_color()) for axes in figure.axes for line in axes.lines}
         drawn |= {str(line.get_markeredgecolor()) for axes in figure.axes for line in axes.lines}
         other = {colour for colour in drawn if colour.startswith("#")} - set(palette.values())

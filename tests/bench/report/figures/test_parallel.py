@@ -31,7 +31,7 @@ def summary() -> pd.DataFrame:
     return frame.assign(guarantee=frame["decoder"].map({"ar": "same tokens", "ptp": "same tokens"}))
 
 
-def drawn(made: canvas.Drawn | None) -> canvas.Drawn:
+def drawn(made: canvas.Plot | None) -> canvas.Plot:
     assert made is not None
     return made
 

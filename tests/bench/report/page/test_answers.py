@@ -134,11 +134,11 @@ def test_what_does_not_fit_is_left_out_family_by_family_in_turn(
     whole = viewer(run)
     assert whole is not None
     assert (whole.num_prompts, whole.num_left_out) == (21, 0)
-    monkeypatch.setattr(answers, "MOST_BYTES", sum(map(len, whole.chunks)) // 2)
+    monkeypatch.setattr(answers, "MAX_BYTES", sum(map(len, whole.chunks)) // 2)
     half = viewer(run)
     assert half is not None
     assert half.num_prompts + half.num_left_out == 21
-    assert sum(map(len, half.chunks)) <= answers.MOST_BYTES
+    assert sum(map(len, half.chunks)) <= answers.MAX_BYTES
     families = [prompt["family"] for prompt in unpack(half.index)["prompts"]]
     assert len(set(families)) == 6
     assert max(map(families.count, families)) - min(map(families.count, families)) <= 1

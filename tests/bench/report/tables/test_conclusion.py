@@ -8,7 +8,7 @@ import pytest
 from bench.report.tables.conclusion import conclusion, primary_sentence, sentence
 from bench.stats.further_tables import Rivals
 from bench.stats.intervals import Estimate
-from bench.stats.metrics import COLUMNS, rows_of
+from bench.stats.metrics import COLUMNS, summary_rows
 
 
 def summary(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -135,7 +135,7 @@ def test_a_decoder_that_failed_on_every_answer_is_named_without_a_speed_up() -> 
     said = conclusion(summary(row("spec", 2.0, 1.5, 2.5), dead), {})
     assert said.startswith("spec is 2.00 times as fast as ar")
     assert said.endswith("dead failed on 2 answers and is not ranked.")
-    (_, last) = rows_of(summary(dead), "all")
+    (_, last) = summary_rows(summary(dead), "all")
     assert sentence(last) == "dead (guarantee: same tokens): not compared with ar, 2 errors."
 
 

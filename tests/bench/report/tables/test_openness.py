@@ -15,7 +15,7 @@ from bench.records.run_folder import load_run
 from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
 from bench.report.write import print_findings, write_report
-from bench.stats.metrics import rows_of
+from bench.stats.metrics import summary_rows
 from bench.text import percent
 from tests.bench.conftest import tables_of
 
@@ -94,7 +94,7 @@ def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floore
     cells = {row[0].text: row for row in table.rows}
     place, last = table.headings.index("qa"), table.headings.index("all")
     assert [cells[name][place].text for name in ("ar", "spec")] == ["(0.0)", "(100.0)"]
-    (spec,) = rows_of(findings.summary[findings.summary["decoder"] == "spec"], "all")
+    (spec,) = summary_rows(findings.summary[findings.summary["decoder"] == "spec"], "all")
     assert spec.quality is not None
     assert spec.telling_quality is not None
     assert spec.quality > spec.telling_quality + 0.01
@@ -102,7 +102,7 @@ def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floore
     assert cells["spec"][last].text.startswith(shown)
     assert f"at quality {shown} %" in findings.conclusion
     assert "under the target, its tokens are 0.5" in findings.conclusion
-    front = draw_all(findings).drawn["quality_speed"][1].set_index("decoder")
+    front = draw_all(findings).plots["quality_speed"][1].set_index("decoder")
     assert front.loc["spec", "quality"] == pytest.approx(spec.telling_quality)
     (likelihood,) = [
         t

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.tables.setting import setting, title_of
+from bench.report.tables.setting import report_title, setting
 from bench.stats.side import load_side
 
 REFERENCES = Path(__file__).parents[4] / "results" / "reference"
@@ -35,7 +35,7 @@ def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('model = "/home/someone/tiny"\n')
     known = setting(load_side(str(tmp_path), tmp_path), ["ar"])
     assert known == [("model", "tiny"), ("decoders", "ar")]
-    assert title_of(load_side(str(tmp_path), tmp_path)) == "tiny"
+    assert report_title(load_side(str(tmp_path), tmp_path)) == "tiny"
 
 
 @pytest.mark.slow
@@ -51,4 +51,4 @@ def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
 def test_a_title_names_model_tasks_and_date(model: str, tasks: str, title: str) -> None:
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     config = {**side.config, "model": model, "tasks": tasks}
-    assert title_of(dataclasses.replace(side, config=config)).startswith(title)
+    assert report_title(dataclasses.replace(side, config=config)).startswith(title)

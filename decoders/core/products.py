@@ -152,7 +152,7 @@ def attention(
     `mask` ``[B or 1, 1, N / num_groups, T]`` is additive, or bool, True: seen.
     """
     if mask is not None:  # a trace then knows that both have as many rows
-        torch._check(mask.shape[2] * num_groups == query.shape[2])
+        torch._check(mask.shape[2] * num_groups == query.shape[2])  # type: ignore[no-untyped-call]
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     is_half = query.dtype == torch.bfloat16 and value.shape[-1] == query.shape[-1]
     if mask is not None and is_half and _limit(query):

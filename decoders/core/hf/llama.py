@@ -94,7 +94,7 @@ Change = Delta | Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class SlotGate:
     """An adapter's changes by layer and product, and the gate ``[B, N, 1]`` of rows: 1 or 0."""
 
     changes: Sequence[Sequence[Change]]
@@ -168,7 +168,7 @@ def forward(
     masks: Masks,
     cache: Cache,
     *,
-    gate: Gate | None = None,
+    gate: SlotGate | None = None,
     late: LateSlots | None = None,
 ) -> Tensor:
     """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
@@ -222,7 +222,7 @@ def _layer(
     cache: Cache,
     masks: Masks,
     turn: Sequence[Tensor],
-    gate: Gate | None,
+    gate: SlotGate | None,
 ) -> Tensor:
     """Run a decoder layer: attention, then a gated MLP, both after a norm and added to the rows."""
     layer = weights.layers[number]

@@ -49,7 +49,7 @@ class Head:
 class ModuleRunner:
     """Runs the forward passes of a model, with `adapters` attached by name."""
 
-    def __init__(
+        """Take a transformers module, and its weights for `hf.llama` (None: run its modules).
         self,
         module: Any,
         architecture: Architecture,
@@ -203,7 +203,7 @@ class ModuleRunner:
         adapter = self.adapters[name] if name is not None else None
         late = adapter.late(inputs) if adapter is not None else None
         if self.weights is not None:
-            gate = None if adapter is None else llama.Gate(adapter.deltas, inputs["gate"])
+            gate = None if adapter is None else llama.SlotGate(adapter.deltas, inputs["gate"])
             rows = self.tokens(inputs["ids"]) if adapter is None else inputs["embeds"]
             positions = inputs["positions"]
             out = llama.forward(self.weights, rows, positions, masks, cache, gate=gate, late=late)

@@ -124,7 +124,7 @@ class Case:
             torch.arange(ids.shape[1]).expand(ids.shape),
             None,
             NoCache(),
-            gate=None if gate is None else llama.Gate(self.deltas, gate),
+            gate=None if gate is None else llama.SlotGate(self.deltas, gate),
         )
         return self.module.get_output_embeddings()(states)
 

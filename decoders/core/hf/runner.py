@@ -49,14 +49,14 @@ class Head:
 class ModuleRunner:
     """Runs the forward passes of a model, with `adapters` attached by name."""
 
-        """Take a transformers module, and its weights for `hf.llama` (None: run its modules).
+    def __init__(
         self,
         module: Any,
         architecture: Architecture,
         weights: llama.Weights | None,
         backend: Backend | None,
     ) -> None:
-        """Take a transformers module and its weights for `hf.llama`; None: run its modules.
+        """Take a transformers module, and its weights for `hf.llama` (None: run its modules).
 
         Calls of few rows run as graphs of a `backend` (None: without graphs).
         """

@@ -87,9 +87,14 @@ def _measure_few(dtype: torch.dtype) -> int:
     return few
 
 
+def _is_traced() -> bool:
+    """Tell whether a graph for a CPU is traced that may call our code."""
+    return torch.compiler.is_exporting() and bool(_max_rows)
+
+
 def _limit(rows: Tensor) -> int:
     """Return the most rows for our code while a graph for a CPU is traced, else 0."""
-    return _max_rows.get(rows.dtype, 0) if torch.compiler.is_exporting() else 0
+    return _max_rows.get(rows.dtype, 0) if _is_traced() else 0
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -112,8 +117,8 @@ def gated_product(
         high: B ``[out, R]``.
         gate: float32 ``[B, N, 1]``, 1 or 0.
     """
-    if (limit := _limit(rows)) and low is not None and rows.dtype == torch.bfloat16:
-        operands = (rows, weight, low, high, gate.flatten(0, 1), limit)
+    if _is_traced() and low is not None and rows.dtype == torch.bfloat16:
+        operands = (rows, weight, low, high, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.gated_product(*operands)
         return out
     delta = product(rows if low is None else product(rows, low), high)
@@ -125,7 +130,7 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
 
     The arguments are those of `gated_product`.
     """
-    if torch.compiler.is_exporting() and _max_rows:
+    if _is_traced():
         operands = (rows, weight, other, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.switched_product(*operands)
         return out
@@ -155,7 +160,7 @@ def attention(
         torch._check(mask.shape[2] * num_groups == query.shape[2])  # type: ignore[no-untyped-call]
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     is_half = query.dtype == torch.bfloat16 and value.shape[-1] == query.shape[-1]
-    if mask is not None and is_half and _limit(query):
+    if mask is not None and is_half and _is_traced():
         out: Tensor = torch.ops.decoders.attend(query, key, value, mask, scale)
         return out
     if mask is not None and num_groups > 1:

@@ -205,14 +205,15 @@ def _cut(
 ) -> tuple[Tensor, Masks, Sequence[Tensor]]:
     """Return the inputs of a call's rows for some of them, `tokens` ``[P]``."""
 
-    def cut(mask: Tensor | None) -> Tensor | None:
-        return None if mask is None else mask.index_select(2, tokens)
+    def cut(part: Tensor) -> Tensor:
+        assert part.shape[2] == rows.shape[1], "a trace would let the two sizes differ"
+        return part.index_select(2, tokens)
 
     if isinstance(masks, dict):
-        kept: Masks = {kind: cut(mask) for kind, mask in masks.items()}
+        kept: Masks = {kind: None if each is None else cut(each) for kind, each in masks.items()}
     else:
-        kept = cut(masks)
-    return rows.index_select(1, tokens), kept, [part.index_select(2, tokens) for part in turn]
+        kept = None if masks is None else cut(masks)
+    return rows.index_select(1, tokens), kept, [cut(part) for part in turn]
 
 
 def _layer(

@@ -328,7 +328,8 @@ class Attends(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         value = key[..., : self.width]
-        return products.attention(query, key, value, mask, self.scale)
+        num_groups = 1 if mask is None else query.shape[2] // mask.shape[2]
+        return products.attention(query, key, value, mask, self.scale, num_groups)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the console script; turn known errors into one line and an exit code."""
+    """Run the console script, and turn known errors into one line and an exit code."""
     shorten_spinning()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that is not UTF-8 shows "?" instead
@@ -43,8 +43,8 @@ def main() -> None:
         sys.exit(Exit.INTERRUPTED)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         from importlib.metadata import version
 
         typer.echo(f"bench {version('decoding-bench')}")

@@ -122,8 +122,8 @@ def join_weights(module: Any) -> Weights | None:
             DecoderLayer(
                 attention_norm=part.input_layernorm.weight,
                 attention=_linear(part.self_attn, at, "q_proj", "k_proj", "v_proj"),
-                query_norm=part.self_attn.q_norm.weight if _has_norms(part) else None,
-                key_norm=part.self_attn.k_norm.weight if _has_norms(part) else None,
+                query_norm=getattr(getattr(part.self_attn, "q_norm", None), "weight", None),
+                key_norm=getattr(getattr(part.self_attn, "k_norm", None), "weight", None),
                 attention_out=_linear(part.self_attn, at, "o_proj"),
                 feed_norm=part.post_attention_layernorm.weight,
                 feed=_linear(part.mlp, feed, "gate_proj", "up_proj"),
@@ -141,10 +141,6 @@ def join_weights(module: Any) -> Weights | None:
         num_shared=config.num_key_value_heads,
         scale=body.layers[0].self_attn.scaling,
     )
-
-
-def _has_norms(layer: Any) -> bool:
-    return hasattr(layer.self_attn, "q_norm")
 
 
 def _linear(part: Any, path: str, *names: str) -> Linear:

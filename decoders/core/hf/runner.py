@@ -208,9 +208,7 @@ class ModuleRunner:
             positions = inputs["positions"]
             out = llama.forward(self.weights, rows, positions, masks, cache, gate=gate, late=late)
             return out.flatten(0, 1)
-        fed = (
-            {"input_ids": inputs["ids"]} if adapter is None else {"inputs_embeds": inputs["embeds"]}
-        )
+        kind = "input_ids" if adapter is None else "inputs_embeds"
         active: Any = nullcontext()
         if adapter is not None:
             active = self._gate().gated(adapter.deltas, inputs["gate"])
@@ -218,7 +216,7 @@ class ModuleRunner:
             self._late_slots.running = late
             with active:
                 out = self._body(
-                    **fed,
+                    **{kind: inputs["ids" if adapter is None else "embeds"]},
                     **options,
                     position_ids=inputs["positions"],
                     attention_mask=masks,

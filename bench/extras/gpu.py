@@ -39,7 +39,7 @@ _FEW = (
 )
 GPU_TESTS = (
     *("core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles", "core/hf/placed"),
-    "bench/extras/cost/cost_subject",
+    *("core/hf/split_attention", "bench/extras/cost/cost_subject"),
 )
 """Files with tests marked `gpu`, the most valuable first."""
 _REQUIREMENTS = (

@@ -39,9 +39,9 @@ def test_the_docs_have_a_row_for_each_checkpoint() -> None:
     assert list(verdicts) == sorted(CATALOGUE)
     lines = architectures().splitlines()[2:]
     assert len(lines) == len(verdicts)
-    assert "| llama | yes | all |  |" in lines[list(verdicts).index("llama")]
+    assert "| llama | own | yes | all |  |" in lines[list(verdicts).index("llama")]
     mamba = lines[list(verdicts).index("mamba")]
-    assert "| mamba | no | no | decode: " in mamba
+    assert "| mamba | transformers | no | no | decode: " in mamba
 
 
 def test_a_model_that_is_wrong_late_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

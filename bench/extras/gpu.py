@@ -84,7 +84,7 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         bare("invariant", "llama-1b", 40.0),
         *map(tests, GPU_TESTS),
         replace(smollm2, reason=smollm2.reason or not_here),
-        run("zoo", 60.0, "zoo"),
+        run("zoo", 45.0, "zoo"),
     ]
     slower = _CPU_SLOWER if rehearse else 1
     return [replace(step, budget_s=step.budget_s * slower) for step in steps]

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from decoders.core.adapter.gating import Forward, GatedModule
+from decoders.core.adapter.low_rank import Delta
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
@@ -204,9 +205,7 @@ class Student:
         for layer in self.wrapped.layers:
             weight = layer.weight
             if (pair := factors.get(layer.name)) is not None:
-                low, high = pair
-                delta = high if low is None else high @ low
-                weight = weight.to(delta.dtype) + delta.t()
+                weight = weight.float() + Delta(*pair).whole.t()
             merged.append(weight.to(self.dtype))
         return merged
 
@@ -222,8 +221,7 @@ class Student:
             out = layers[index].plain(x)
             if (pair := factors.get(layers[index].name)) is None:
                 return out
-            low, high = pair
-            return out + F.linear(x if low is None else F.linear(x, low), high)
+            return out + Delta(*pair).rows(x)
 
         return forward
 

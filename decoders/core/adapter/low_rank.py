@@ -32,9 +32,7 @@ def is_whole(pairs: Sequence[Factors | None], weight: Tensor) -> bool:
 def whole(pairs: Sequence[Factors | None], sizes: Sequence[int], weight: Tensor) -> Tensor:
     """Return the delta ``B A`` ``[sum out, in]`` in the factors' precision (see `Delta.of`)."""
     deltas = [
-        weight.new_zeros(size, weight.shape[1])
-        if pair is None
-        else (pair[1] if pair[0] is None else pair[1] @ pair[0])
+        weight.new_zeros(size, weight.shape[1]) if pair is None else Delta(*pair).whole
         for pair, size in zip(pairs, sizes, strict=True)
     ]
     return torch.cat(deltas)
@@ -72,6 +70,11 @@ class Delta:
             blocks.append(weight.new_zeros(0, missing))
         high = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
         return cls(_laid_out_like(torch.cat(lows), weight), _laid_out_like(high, weight))
+
+    @property
+    def whole(self) -> Tensor:
+        """The delta ``B A`` ``[out, in]``."""
+        return self.high if self.low is None else self.high @ self.low
 
     def rows(self, x: Tensor) -> Tensor:
         """Return ``B A x`` ``[…, out]`` of rows ``[…, in]``."""

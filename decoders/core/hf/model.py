@@ -96,8 +96,9 @@ class HFModel(Model):
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self._library: Any = None
         weights = llama.join_weights(module) if in_place else None
-        used = backend if compile else None
-        self._runner = ModuleRunner(module, self.architecture, weights, used)
+        self._runner = ModuleRunner(
+            module, self.architecture, weights, backend if compile else None
+        )
         self._reset()
 
     def _reset(self) -> None:

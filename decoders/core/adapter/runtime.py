@@ -105,13 +105,12 @@ class AttachedAdapter:
         if bucketed is not None:
             missing = graph_size(len(rows), bucketed) - len(rows)
             rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
-        flat = inputs.reshape(-1, inputs.shape[-1])
         return LateSlots(
             adapter=self.module,
             rows=self._indices(rows),
             before=self._indices(before),
             number=self._indices(number),
-            embedded=flat.index_select(0, self._indices(rows)),
+            embedded=inputs.flatten(0, 1).index_select(0, self._indices(rows)),
             tokens=tokens,
         )
 

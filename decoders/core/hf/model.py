@@ -96,9 +96,8 @@ class HFModel(Model):
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self._library: Any = None
         weights = llama.join_weights(module) if in_place else None
-        self._runner = ModuleRunner(
-            module, self.architecture, weights, backend if compile else None
-        )
+        used = backend if compile else None
+        self._runner = ModuleRunner(module, self.architecture, weights, used)
         self._reset()
 
     def _reset(self) -> None:
@@ -200,11 +199,9 @@ class HFModel(Model):
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._detach(name)
         heads = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
-        head: Any = self._runner.head.module
+        head: Any = self._runner.head
         if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
-            head = ShortHead(head, heads.words.to(self.device))
-        else:
-            head = self._runner.head
+            head = ShortHead(head.module, heads.words.to(self.device))
         if (work := _PASSES.get(type(heads))) is not None:
             self._drafts[name] = DraftRunner(work(heads, self._runner.tokens, head), self._runner)
 

@@ -132,7 +132,7 @@ class Package:
             file = Path(scratch) / self.path.name
             # fused operations then round like separate ones: a row has the same bits in all graphs
             is_half = any(each.dtype.itemsize == 2 for each in constants.values())
-            options = {_PACKED: False, "emulate_precision_casts": is_half}
+            options = {_PACKED: False, "emulate_precision_casts": is_half, **products.VECTORS}
             for _ in range(3):  # again while a process beside this one writes a file of both
                 torch._inductor.aoti_compile_and_package(
                     program, package_path=str(file), inductor_configs=options

@@ -34,7 +34,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let packages be written without a compiler."""
 
-    def write(_: Any, *, package_path: str, inductor_configs: object) -> str:
+    def write(_: Any, *, package_path: str, inductor_configs: dict[str, object]) -> str:
+        assert inductor_configs["cpp.vec_isa_ok"]
         with zipfile.ZipFile(package_path, "w") as package:
             package.writestr("model.so", "machine code" * 20)
         return package_path

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,42 @@ def _loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator).to(dtype)
+
+
+@pytest.mark.skipif("avx2" not in graph_files._cpu_flags(), reason="the processor has no AVX2")
+def test_code_uses_the_processors_vectors_if_the_compilers_probe_fails(tmp_path: Path) -> None:
+    """In a process of its own, because the compiler remembers what it found."""
+    code = """
+import sys
+from pathlib import Path
+from torch._inductor import cpp_builder, cpu_vec_isa
+from decoders.core import products
+cpu_vec_isa.VecISA._probe_load = lambda *_: False
+class Options:
+    def __init__(self, vec_isa):
+        sys.exit(str(vec_isa))
+cpp_builder.CppTorchOptions = Options
+products.make(Path(sys.argv[1]))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "rows.so")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stderr.split()[0] in ("avx2", "avx512")
+
+
+def test_rows_count_as_few_up_to_the_library_being_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other work makes readings longer, here every third: the shortest one counts."""
+    clock, spent, runs = [0.0], {0: 1.0, 1: 0.5, 2: 1.04, 4: 1.2}, [0]
+
+    def product(_x: Tensor, _weight: Tensor, limit: int) -> None:
+        runs[0] += 1
+        clock[0] += spent[limit] + (runs[0] % 3 == 0) * 9
+
+    monkeypatch.setattr(products, "_MATRICES", 1)
+    monkeypatch.setattr(torch.ops.decoders, "product", product)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    assert products._measure_few(torch.bfloat16) == 2
 
 
 @pytest.mark.parametrize("dtype", CLOSE)

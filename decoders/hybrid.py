@@ -19,7 +19,7 @@ from decoders.core.decoder import Decoder, Need, Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.model import Call
+from decoders.core.model import Call, DraftCall
 from decoders.core.registry import build, named_code, parse_spec, register
 from decoders.core.types import MAX_DRAFTS, CallResult, DecoderSpec
 
@@ -106,7 +106,7 @@ class FirstMatch(Drafter):
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         self.branches |= any(drafter.branches for drafter in drafters.values())
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
+    def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, DraftTree]:
         """Run drafters until one has enough drafts."""
         for name, drafter in self._drafters.items():
             tree = text.tree((yield from drafter.draft(text, most)), drafter)
@@ -126,7 +126,7 @@ class Merge(FirstMatch):
 
     branches = True
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
+    def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, DraftTree]:
         """Run all drafters, dropping drafts for which the cache has no room."""
         merged, sources = DraftTree(text.last), [""]
         for name, drafter in self._drafters.items():

@@ -12,22 +12,19 @@ Letters: H heads, N rows of a tree, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text, Verdict, draw_uniforms
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.tree import (
-    DraftTree,
-    draw_candidates,
-    likeliest_candidates,
-    likeliest_paths,
-)
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Exact
+from decoders.core.model import DraftCall
 from decoders.core.registry import register
-from decoders.core.types import MAX_DRAFTS
+from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
 
 
 @register("medusa")
@@ -77,24 +74,20 @@ class _Heads(Drafter):
         self._draws = not options.verification.by_picks(request.sampling)
         self._state: Tensor | None = None
 
-    def propose(self, text: Text, most: int) -> DraftTree:
+    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
-        options, sampling = self._options, self._request.sampling
+        options, request = self._options, self._request
+        if most < 1:  # the answer's last call
+            return DraftTree(text.last)
         assert self._state is not None
-        logits = self._request.target.propose(options.adapter, self._state)[0]
-        logits = logits[: max(0, min(self._num_heads, most))]
-        probs, chances, candidates = likeliest_candidates(logits, sampling, options.width)
-        if self._draws:
-            candidates = [
-                draw_candidates(row, options.width, self._request.uniforms, text.output + depth)
-                for depth, row in enumerate(probs)
-            ]
-        tree, rows = DraftTree(text.last), [0]
-        for parent, depth, candidate in likeliest_paths(chances, options.nodes):
-            rows.append(tree.draft(candidates[depth][candidate], rows[parent]))
-        if self._draws:
-            tree.probs = {row: probs[d] for row, d in enumerate(tree.depths) if d < len(probs)}
-        return tree
+        sizes = {"depth": self._num_heads, "width": options.width, "nodes": options.nodes}
+        shape = DraftShape(**sizes, draws=self._draws)
+        uniforms = draw_uniforms(request, text.output, shape, most)
+        state, sampling = self._state, request.sampling
+        result = yield request.target.draft(
+            options.adapter, state, [text.last], shape, sampling, uniforms, max_depth=most
+        )
+        return DraftTree.drafted(text.last, result)
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the state that predicted the text's last token."""

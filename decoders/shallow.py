@@ -5,20 +5,22 @@ is PTP's idea (arXiv 2512.21323) at a fraction of the cost of a target pass, wit
 DFlash's and a bias like DSpark's (docs/decoders/shallow.md). One call verifies the drafts by the
 target's own picks.
 
-A draft call is one run of the layers; its time counts as the decoder's own, as for heads.
+A draft call is one run of the layers.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.model import DraftCall
 from decoders.core.registry import register
-from decoders.core.types import MAX_DRAFTS
+from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
 
 
 @register("shallow")
@@ -59,15 +61,17 @@ class _ExitDrafter(StatesDrafter):
         trained = request.adapter.num_slots
         self._slots = min(options.slots or trained, trained)
 
-    def propose(self, text: Text, most: int) -> list[int]:
+    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, list[int]]:
         """Run all slots and return the drafts up to the first that is unlikely to be reached."""
         request = self._request
         if most < 1:  # the answer's last call
             return []
-        states, fed = self.unfed(text)
+        states, tokens = self.unfed(text)
         uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(self._slots)]
-        layers = request.target.drafter(self._options.adapter, len(fed) + self._slots)
-        tokens, chances = layers.propose(states, fed, uniforms, request.sampling.temperature)
-        reached = itertools.accumulate(chances, operator.mul)
+        shape = DraftShape(depth=self._slots)
+        result = yield request.target.draft(
+            self._options.adapter, states, tokens, shape, request.sampling, uniforms
+        )
+        reached = itertools.accumulate(result.confidences, operator.mul)
         stands = itertools.takewhile(lambda chance: chance >= self._options.stop, reached)
-        return list(tokens[: min(most, len(list(stands)))])
+        return list(result.picks[: min(most, len(list(stands)))])

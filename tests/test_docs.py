@@ -130,7 +130,10 @@ def _is_text(node: ast.AST) -> bool:
 
 def _asks_for_a_gpu(node: ast.AST) -> bool:
     match node:
-        case ast.Attribute(attr="cuda" | "is_cuda" | "on_gpu") | ast.Import(names=[ast.alias(name="pynvml")]):
+        case (
+            ast.Attribute(attr="cuda" | "is_cuda" | "on_gpu")
+            | ast.Import(names=[ast.alias(name="pynvml")])
+        ):
             return True
         case ast.Constant(value=str(text)):
             return "cuda" in text

@@ -6,7 +6,8 @@ device), which would distort the timed pass. It writes its measurements to ``pha
 
 =========  =========================================================================================
 prefill    everything up to the first emit (at batch size > 1: target calls on an empty cache)
-draft      calls of the draft model, and target calls that read no token rows: slots that propose
+draft      calls of the draft model and of drafters' networks, and target calls that read no token
+           rows: slots that propose
 verify     all other target calls; a self-driven decoder reports what it drafts and verifies
 sampling   from logits to the result that the decoder receives: warping, picking, verifying
 scheduler  choosing and merging calls, cutting and counting emitted tokens
@@ -37,11 +38,11 @@ from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.run_folder import outlines
 from decoders.core.decoder import Answer, Role, SelfDriven, Steps
-from decoders.core.engine.forward import forward
+from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import Readout
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.model import Call, Model
+from decoders.core.model import Call, DraftCall, Model
 from decoders.core.types import CallResult, Generation, Sampling
 
 
@@ -217,6 +218,10 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
         with clock.within(_phase(calls[0], arm.models.target)), clock.counting(calls):
             return forward(calls)
 
+    def phased_draft(calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        with clock.within("draft"):
+            return draft(calls)
+
     def phased_read_out(
         logits: Tensor, parts: Sequence[Readout], sampling: Sampling
     ) -> Sequence[CallResult]:
@@ -235,6 +240,7 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
         batch_size,
         steps=lambda request: _phased_steps(arm.decoder.steps(request), clock),
         forward=phased_forward,
+        draft=phased_draft,
         read_out=phased_read_out,
         answer=phased_answer,
     )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from decoders.core.model import Call, Model, Session
+from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.types import CallResult, Emit, Sampling, demand
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from decoders.core.adapter_config import AdapterConfig, Variant
     from decoders.core.sampling import Uniforms
 
-Steps = Generator[Call | Emit, CallResult, None]
+Steps = Generator[Call | DraftCall | Emit, CallResult, None]
 Need = Literal["draft", "adapter"]
 Role = Literal["target", "draft"]
 

@@ -4,8 +4,7 @@ A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's 
 make `Call`s with sessions and move the committed length; the scheduler passes calls to
 `Model.forward`, which runs them and commits their rows.
 
-Letters: B cache rows (sequences), N rows of a call, R rows read, V vocabulary, D hidden width,
-H heads of an adapter.
+Letters: B cache rows (sequences), N rows of a call, R rows read, V vocabulary, D hidden width.
 """
 
 from __future__ import annotations
@@ -14,9 +13,17 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from decoders.core.types import EXACT, AcceptanceRule, Output, Slots
+from decoders.core.types import (
+    EXACT,
+    AcceptanceRule,
+    CallResult,
+    DraftShape,
+    Output,
+    Sampling,
+    Slots,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -109,53 +116,37 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """Return float32 logits ``[R, H, V]`` of an adapter's heads for states ``[R, D]``.
-
-        Head h of H (from 0) predicts the token h + 2 positions after the row.
-        """
-
-    @abstractmethod
-    def drafter(self, name: str, capacity: int) -> RunningLayer | RunningSlots:
-        """Start an attached draft layer for one sequence, with a cache of `capacity` rows."""
+    def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        """Run an attached network once for calls of distinct sessions that share name and shape."""
 
     @abstractmethod
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, …."""
 
 
-class RunningLayer(Protocol):
-    """A draft layer that runs for one sequence on the last hidden states of its model.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftCall:
+    """Drafts of a network on the target's hidden states, requested by `Session.draft`.
 
-    An input row is the hidden state of a position and the token picked there. Its outputs are the
-    logits of the token after that token, and a state from which the layer can continue.
-
-    Attributes:
-        words: ids of the W words that the logits cover; None: the vocabulary.
+    The network `name` reads `states` ``[N, D]`` of new text and the `tokens` picked there, and
+    keeps what it needs of earlier text. Drafts of a tree deeper than `max_depth` are of no use.
+    `uniforms` belong to the slots, or to the draws (`shape.draws`) of each level, `shape.width` in
+    turn.
     """
 
-    words: Sequence[int] | None
+    session: Session
+    name: str
+    states: Tensor
+    tokens: tuple[int, ...]
+    shape: DraftShape
+    sampling: Sampling
+    max_depth: int
+    uniforms: tuple[float, ...] = ()
 
-    def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text with states ``[N, D]``, drop drafts and return the last row's outputs."""
-
-    def draft(
-        self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Append drafts after the text and return their logits ``[N, W]`` and states ``[N, D]``.
-
-        `states` ``[N, D]`` are the layer's own; `parents` are rows of drafts since the last `feed`,
-        or -1 for the last row of text.
-        """
-
-
-class RunningSlots(Protocol):
-    """Layers that draft several tokens in one pass, for one sequence (`SlotCache`)."""
-
-    def propose(
-        self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
-    ) -> tuple[list[int], list[float]]:
-        """Append text with states ``[N, D]`` and return a draft and its chance per uniform."""
+    @property
+    def num_rows(self) -> int:
+        """N, the number of rows of new text."""
+        return len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -208,7 +199,8 @@ class Session:
     """One sequence of one model: committed length and work counters.
 
     `length` tokens are in the cache. `calls` and `rows` count the work done (padding excluded);
-    `draft_calls` and `draft_rows` count the work of a draft layer. `hidden` has the states
+    `draft_calls` and `draft_rows` count the work of drafters' networks, and `fed` the rows of text
+    that each has been fed, by name. `hidden` has the states
     ``[R, D]`` of the last call's read rows, if that call set `hidden`. `kept` are tokens of an
     earlier text whose entries are still in the cache of an empty session (`engine.forward`).
     """
@@ -231,7 +223,7 @@ class Session:
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
-        self._layers: dict[str, Any] = {}
+        self.fed: dict[str, int] = {}
 
     def keep_text(self, tokens: Sequence[int]) -> None:
         """Empty the session for decoders and counters, but keep the cache entries of `tokens`."""
@@ -306,17 +298,34 @@ class Session:
             hidden=states,
         )
 
-    def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """Return logits ``[R, H, V]`` of an adapter's heads (`Model.propose`), without a call."""
-        return self.model.propose(name, hidden)
+    def draft(
+        self,
+        name: str,
+        states: Tensor,
+        tokens: Sequence[int],
+        shape: DraftShape,
+        sampling: Sampling,
+        uniforms: Sequence[float] = (),
+        *,
+        max_depth: int | None = None,
+    ) -> DraftCall:
+        """Describe a call of an attached drafter's own network, which runs once it is yielded."""
+        return DraftCall(
+            session=self,
+            name=name,
+            states=states,
+            tokens=tuple(tokens),
+            shape=shape,
+            sampling=sampling,
+            max_depth=shape.depth if max_depth is None else min(max_depth, shape.depth),
+            uniforms=tuple(uniforms),
+        )
 
-    def drafter(self, name: str, num_rows: int) -> Any:
-        """Return this sequence's draft layer (`Model.drafter`) and count one of its calls."""
-        if name not in self._layers:
-            self._layers[name] = self.model.drafter(name, self.capacity)
-        self.draft_calls += 1
+    def drafted(self, call: DraftCall, num_calls: int, num_rows: int) -> None:
+        """Commit the text of a draft call that took so many passes and rows of its network."""
+        self.fed[call.name] = self.fed.get(call.name, 0) + len(call.tokens)
+        self.draft_calls += num_calls
         self.draft_rows += num_rows
-        return self._layers[name]
 
     def committed(self, call: Call, hidden: Tensor | None = None) -> None:
         """Commit the token rows of a call that ran, with `hidden` hidden states."""

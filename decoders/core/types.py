@@ -137,21 +137,42 @@ class Acceptance:
     overlaps: tuple[float, ...] = field(default=(), compare=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftShape:
+    """The drafts that one call of a drafter's own network makes.
+
+    Attributes:
+        depth: drafts on the longest path: levels of a tree, heads, or slots.
+        width: most candidates for the token after a row, and most rows extended at each level.
+        nodes: most drafts; the likeliest stay.
+        draws: drafts are drawn from the network's distributions, not their likeliest tokens.
+    """
+
+    depth: int
+    width: int = 1
+    nodes: int = 1
+    draws: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """The result of a call for its read rows.
+    """The result of a call for its read rows, or of a draft call.
 
-    `output` determines the fields that are set. ==========
-    ==================================================================== picks       `picks`: R
-    tokens drawn from the warped distributions with the positional uniforms argmax      `picks`: R
-    likeliest tokens; `confidences`: their unwarped probabilities probs       `probs`: warped
-    distributions ``[R, V]`` (on the device) and `picks` drawn from them logits      `logits`: raw
-    float32 logits ``[R, V]`` (on the device) acceptance  `acceptance`: rejection sampling of
-    `Call.drafts` ==========  ====================================================================
+    The call's `output` determines the fields that are set:
+
+    * picks: `picks`, R tokens drawn from the warped distributions with the positional uniforms;
+    * argmax: `picks`, R likeliest tokens, and `confidences`, their unwarped probabilities;
+    * probs: `probs`, warped distributions ``[R, V]`` (on the device), and `picks` drawn from them;
+    * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
+    * acceptance: `acceptance`, rejection sampling of `Call.drafts`.
 
     Read slots set `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
     `slot_probs` ``[R, V]`` replace the confidences. `slot_barred` is the mass of barred ids in each
     slot's unwarped distribution. `hidden` ``[H, D]`` (on device) are the states of `Call.hidden`.
+
+    A draft call sets `picks` to its drafts, `confidences` to the probability of each (in a tree, of
+    its path), `parents` to the index of the draft before each (-1: none) if they form a tree, and
+    `probs` ``[R, V]`` to the distributions that drawn drafts come from.
     """
 
     picks: tuple[int, ...] = ()
@@ -164,6 +185,7 @@ class CallResult:
     slot_probs: Tensor | None = None
     slot_barred: tuple[float, ...] = ()
     hidden: Tensor | None = None
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

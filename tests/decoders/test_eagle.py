@@ -19,7 +19,7 @@ from decoders.core.decoder import Request
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
-from decoders.core.model import Call
+from decoders.core.model import Call, DraftCall
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import CallResult, Emit, Generation, Sampling
 from decoders.eagle import Eagle
@@ -39,17 +39,12 @@ class Recording(recording.Recording):
         super().__init__(7, seed=1, scale=2.0)
         self.attach("eagle", error, "eagle")
         self.drafted_rows: list[int] = []
-        self._words = words
-
-    def drafter(self, name: str, capacity: int) -> Any:
-        drafter = super().drafter(name, capacity)
-        drafter.words = self._words
-        return drafter
+        self.words = None if words is None else torch.tensor(words)
 
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         self.drafted_rows.append(len(tokens))
         logits, after = super().drafted(name, states, tokens)
-        return logits if self._words is None else logits[:, list(self._words)], after
+        return logits if self.words is None else logits[:, self.words], after
 
 
 def answer_of(decoder: Eagle, sampling: Sampling, error: float = 0.2) -> Generation:
@@ -149,15 +144,13 @@ def test_the_layer_is_fed_every_token_once_and_a_long_prompt_by_its_end() -> Non
     expected = generate(Autoregressive(), prompt, GREEDY, models).tokens
     model.seen.clear()
     fed: list[int] = []
-    drafter = model.drafter
+    draft = model.draft
 
-    def counting(name: str, capacity: int) -> Any:
-        made = drafter(name, capacity)
-        feed = made.feed
-        made.feed = lambda states, tokens: (fed.append(len(tokens)), feed(states, tokens))[1]  # type: ignore[method-assign, func-returns-value]
-        return made
+    def counting(calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        fed.extend(call.num_rows for call in calls)
+        return draft(calls)
 
-    model.drafter = counting  # type: ignore[method-assign]
+    model.draft = counting  # type: ignore[method-assign]
     answer = generate(Eagle(), prompt, GREEDY, models)
     assert answer.tokens == expected
     steps = answer.steps
@@ -343,6 +336,9 @@ def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
                     if len(tokens) >= 3:
                         return tuple(tokens[:3])
                     item = next(steps)
+                    continue
+                if isinstance(item, DraftCall):
+                    item = steps.send(model.draft([item])[0])
                     continue
                 probs = torch.softmax(model.forward([item]), -1)
                 first = (

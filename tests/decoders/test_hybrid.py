@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from bench.plan.select import build_decoder, built_in_cells, choose_decoders
 from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafter_names
@@ -22,8 +21,9 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
+from decoders.core.model import DraftCall
 from decoders.core.registry import build, parse_spec
-from decoders.core.testing.table_model import TableDrafter, TableModel
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import MAX_DRAFTS, Generation, Sampling
 from decoders.hybrid import FirstMatch, Hybrid, Merge
 from tests import recording
@@ -138,13 +138,13 @@ def test_the_layer_is_fed_every_token_once_also_those_that_others_drafted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed: list[int] = []
-    feed = TableDrafter.feed
+    draft = TableModel.draft
 
-    def counting(layer: TableDrafter, states: Tensor, tokens: Sequence[int]) -> Any:
-        fed.extend(tokens)
-        return feed(layer, states, tokens)
+    def counting(model: TableModel, calls: Sequence[DraftCall]) -> Any:
+        fed.extend(token for call in calls for token in call.tokens)
+        return draft(model, calls)
 
-    monkeypatch.setattr(TableDrafter, "feed", counting)
+    monkeypatch.setattr(TableModel, "draft", counting)
     answer = answer_of(build(parse_spec("hybrid:first=lookup:then=eagle:least=2")))
     assert {name for step in answer.steps for name in step.sources} == {"lookup", "eagle"}
     text = [*PROMPT[1:], *answer.tokens]

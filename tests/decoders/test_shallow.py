@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter.parallel_layers import ParallelLayers
@@ -14,9 +13,9 @@ from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
+from decoders.core.model import DraftCall
 from decoders.core.sampling import Uniforms
-from decoders.core.testing.table_model import TableModel, TableSlots
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import CallResult, Generation, Sampling
 from decoders.shallow import Shallow
 from tests import recording
 from tests.tiny_models import WIDTH, fresh
@@ -36,20 +35,14 @@ class Recording(recording.Recording):
         self.given: list[tuple[list[int], list[float], float]] = []
         self.chances = chances
 
-    def drafter(self, name: str, capacity: int) -> Any:
-        return Slots(self, name)
-
-
-class Slots(TableSlots):
-    def propose(
-        self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
-    ) -> tuple[list[int], list[float]]:
-        model = self._model
-        assert isinstance(model, Recording)
-        assert len(states) == len(tokens)
-        model.given.append((list(tokens), list(uniforms), temperature))
-        drafts, chances = super().propose(states, tokens, uniforms, temperature)
-        return drafts, list(model.chances[: len(drafts)]) or chances
+    def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        for call in calls:
+            assert len(call.states) == len(call.tokens)
+            temperature = call.sampling.temperature
+            self.given.append((list(call.tokens), list(call.uniforms), temperature))
+        results = super().draft(calls)
+        chances = tuple(self.chances)
+        return [dataclasses.replace(r, confidences=chances or r.confidences) for r in results]
 
 
 def answer_of(decoder: Shallow, sampling: Sampling, error: float = 0.2) -> Generation:
@@ -180,7 +173,3 @@ def test_weights_that_are_not_numbers_draft_nothing() -> None:
     expected = generate(Autoregressive(), PROMPT, sampling, Models(target=model))
     assert answer.tokens == expected.tokens
     assert sum(step.drafted for step in answer.steps) == 0
-
-
-def test_a_table_of_slots_is_no_layer() -> None:
-    assert isinstance(TableModel.drafter(Recording(), "shallow", 8), TableSlots)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from bench.plan.adapters import load_adapter
@@ -33,8 +34,8 @@ WAITS = {
     for names, cells in ROWS
     for spec in re.findall("`(.+?)`", names)
 }
-DRAFTS = {"spec": 4, "eagle": 6, "shallow": 1}
-"""Drafts of a step, one after another; the host reads each before the next is made."""
+DRAFTS = {"spec": 4, "eagle": 1, "shallow": 1, "medusa": 1}
+"""Draft calls of a step, one after another; the host reads each before the next is made."""
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.8},
@@ -99,6 +100,36 @@ def test_a_decoder_answers_as_on_the_cpu_within_its_budget_of_waits(
             assert isinstance(found[0], Generation)
             per_step = sum(device.waits.values()) / len(found[0].steps)
             assert budget - 0.5 < per_step < budget + 0.05, device.waits.most_common(8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "launches"), [("eagle", 550), ("shallow", 290), ("medusa", 170)])
+def test_sequences_share_calls_so_that_a_batch_waits_as_often_as_its_longest_answer(
+    spec: str, launches: int, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    prompts = [prompt[-24:] for prompt in held_out(tokenizer, 3)]  # one call feeds all
+    decoder, sampling = build(parse_spec(spec)), Sampling(max_new_tokens=64)
+    with PretendedCuda() as device:
+        pretended = models(spec, on_cuda=True)
+    for batch in (1, 4, 16):
+        with device:
+            Scheduler(decoder, pretended, sampling, batch).run(prompts[:batch])
+            device.waits.clear()
+            with Launches() as operations:
+                found = Scheduler(decoder, pretended, sampling, batch).run(prompts[:batch])
+        steps = max(len(each.steps) for each in found if isinstance(each, Generation))
+        assert sum(device.waits.values()) <= 2 * steps + 4, (batch, steps, device.waits)
+        assert operations.count / steps < launches * (1 if batch == 1 else 1.4), batch
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations, each of which is a kernel or more on a GPU without graphs."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
 
 
 def test_the_budget_holds_every_decoder_to_a_wait_for_each_call() -> None:

@@ -9,19 +9,23 @@ Letters: N rows, R rows read, D hidden width, H heads, E width of a head, C entr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from decoders.core import masks
+from decoders.core.adapter.growth import Trees, grow, tree_results
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.graph_size import graph_size
+from decoders.core.model import DraftCall
 from decoders.core.products import attention, product
-from decoders.core.types import MAX_DRAFTS
+from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape, Sampling
 from decoders.core.upload import upload
 
 Inputs = Mapping[str, Tensor]
@@ -146,132 +150,206 @@ class DraftPass:
         """Take an adapter, and the model's embedding and head."""
         self.layers, self.embed, self.head = layers, embed, head
 
-    def planes(self, capacity: int) -> list[Tensor]:
-        """Allocate keys and values ``[1, H, C, E]`` of each layer for `capacity` rows of text."""
+    @property
+    def words(self) -> Tensor | None:
+        """Ids of the words that logits cover, or None for the vocabulary."""
+        return self.head.words if isinstance(self.head, ShortHead) else None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes besides the adapter's weights."""
+        return self.head.weight.nbytes if isinstance(self.head, ShortHead) else 0
+
+    def planes(self, num_rows: int, capacity: int) -> list[Tensor]:
+        """Allocate keys and values ``[num_rows, H, C, E]`` of each layer for text and drafts."""
         config, like = self.layers.config, next(self.layers.parameters())
-        room = capacity + max(config.num_slots, MAX_DRAFTS)
-        shape = 1, config.num_heads, room, config.width // config.num_heads
+        room = max(config.num_slots, MAX_DRAFTS) + 1
+        room = capacity + 2 * room  # the last part is for rows of padding and of no call
+        shape = num_rows, config.num_heads, room, config.width // config.num_heads
         return [like.new_zeros(shape) for _ in range(2 * max(1, config.num_layers))]
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run the pass, which reads and writes the planes."""
         raise NotImplementedError
 
+    def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
+        """Draft after texts, count the work and return a result per call, for `size` ids."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Texts:
+    """New text of B sequences, laid out as N rows of each, padded with zeros.
+
+    Attributes:
+        calls: a draft call for each row of the planes, or None.
+        inputs: `states` ``[B, N, D]``, `ids`, `positions` and `entries` ``[B, N]``; `last`, flat
+            indices ``[B]`` of the last rows; `ends` ``[B, 1]`` of the texts, and `depths`
+            ``[B, 1]`` of their drafts, if they may differ.
+        planes: keys and values ``[B, H, C, E]``.
+        seen: the end of the longest text; None: passes read all entries, as graphs need it.
+    """
+
+    calls: Sequence[DraftCall | None]
+    inputs: dict[str, Tensor]
+    planes: Sequence[Tensor]
+    seen: int | None
+
+    @classmethod
+    def of(cls, calls: Sequence[DraftCall | None], planes: Sequence[Tensor], bucketed: int) -> Self:
+        """Lay calls out, padding up to `bucketed` rows to a power of two from 8 on."""
+        if not planes:
+            return cls(calls, {}, planes, None)
+        present = [call for call in calls if call is not None]
+        max_rows = max(call.num_rows for call in present)
+        fixed = max_rows <= bucketed
+        width = graph_size(max(max_rows, 8 * fixed), fixed)
+        scrap, nowhere = planes[0].shape[2] - 1, planes[0].shape[2] - MAX_DRAFTS - 1
+        packed, last_end = list[list[int]](), 0
+        for number, call in enumerate(calls):
+            tokens = () if call is None else call.tokens
+            start = 0 if call is None else call.session.fed.get(call.name, 0)
+            end, rest = start + len(tokens), width - len(tokens)
+            places, last_end = range(start, end), max(last_end, end)
+            last = number * width + max(0, len(tokens) - 1)
+            rows = [*tokens, *[0] * rest, *places, *[0] * rest, *places, *[scrap] * rest]
+            depth = 0 if call is None else call.max_depth
+            packed.append([*rows, last, end if tokens else nowhere, depth])
+        like = present[0].states
+        numbers = upload(packed, like.device)
+        ids, positions, entries = (numbers[:, n * width : (n + 1) * width] for n in range(3))
+        missing = like.new_zeros(1, like.shape[1])
+        states = pad_sequence([missing if call is None else call.states for call in calls], True)
+        states = F.pad(states, (0, 0, 0, width - states.shape[1]))
+        inputs = {"states": states, "ids": ids, "positions": positions, "entries": entries}
+        inputs |= {"last": numbers[:, -3], "ends": numbers[:, -2:-1]}
+        if fixed or len({call.max_depth for call in present}) > 1:
+            inputs["depths"] = numbers[:, -1:]
+        return cls(calls, inputs, planes, None if fixed else last_end)
+
+    @property
+    def first(self) -> DraftCall:
+        """The first call, whose name, shape and sampling all calls share."""
+        return next(call for call in self.calls if call is not None)
+
+    @property
+    def depths(self) -> list[int]:
+        """The depth that each call asks for."""
+        return [0 if call is None else call.max_depth for call in self.calls]
+
+    def uniforms(self, *shape: int) -> Tensor:
+        """Upload the calls' uniforms as float64 ``[B, …]`` (0.5 where there is no call)."""
+        none = (0.5,) * math.prod(shape)
+        numbers = [none if call is None else call.uniforms for call in self.calls]
+        device = self.first.states.device
+        return upload(numbers, device, torch.float64).view(len(self.calls), *shape)
+
+    def present(self, results: Sequence[CallResult]) -> list[CallResult]:
+        """Leave out the results of rows without a call."""
+        pairs = zip(self.calls, results, strict=True)
+        return [result for call, result in pairs if call is not None]
+
 
 class LayerPass(DraftPass):
-    """A forward pass of a draft layer: logits ``[R, W]`` and states ``[R, D]`` of the rows read."""
+    """A forward pass of a draft layer: logits ``[R, W]`` and states ``[R, D]`` of the rows read.
+
+    For a `name` it grows trees (`grow`) from several passes, so that one CUDA graph holds them all.
+    """
 
     layers: DraftLayer
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run a `DraftPass` on the inputs that `DraftCache` lays out."""
-        layer, entries, sees = self.layers, inputs["entries"][0], inputs["mask.draft"]
+        """Run a `DraftPass` on rows and a mask, or grow trees by a shape and a sampling."""
+        if name is not None:
+            shape, sampling = name
+            how: dict[str, Any] = {"limit": shape.depth, "stops": False, "sync": False}
+            return self._grow(shape, sampling, inputs, planes, None, self, **how)[:2]
+        layer, sees = self.layers, inputs["mask.draft"]
         rows = layer.enter(inputs["states"], self.embed(inputs["ids"]))
-        query, *key_value = layer.project(rows, layer.turn(inputs["positions"][0]))
-        write(planes, entries, key_value)
+        query, *key_value = layer.project(rows, layer.turn(inputs["positions"]))
+        write(planes, inputs["entries"], key_value)
         keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
-        attended = attention(query, keys, values, sees)
-        out = layer.leave(rows, attended)[0].index_select(0, inputs["read"])
+        out = layer.leave(rows, attention(query, keys, values, sees))
+        out = out.flatten(0, 1).index_select(0, inputs["read"])
         return self.head(out).float(), out
 
-
-class TextCache:
-    """The keys and values that draft layers store for the text of one sequence."""
-
-    def __init__(
+    def _grow(
         self,
-        run: Run,
+        shape: DraftShape,
+        sampling: Sampling,
+        inputs: Inputs,
         planes: Sequence[Tensor],
+        seen: int | None,
+        run: Run,
         *,
-        bucketed: int = 0,
-        words: Sequence[int] | None = None,
-    ) -> None:
-        """Begin an empty text, with `planes` of any content.
+        limit: int,
+        stops: bool,
+        sync: bool,
+    ) -> Trees:
+        positions, ends = inputs["positions"], inputs["ends"]
+        num, device = len(positions), positions.device
+        columns, drafted = torch.arange(planes[0].shape[2], device=device), 0
+        columns = columns[: None if seen is None else seen + shape.width * shape.depth]
+        sees = (columns < ends).unsqueeze(1)
 
-        Args:
-            run: runs a forward pass.
-            planes: memory for keys and values.
-            bucketed: passes of up to this many rows are padded to a power of two.
-            words: ids of the W words that logits cover; None: the vocabulary.
-        """
-        self.words = words
-        self._run, self._planes, self._bucketed = run, planes, bucketed
-        self._device, self._length = planes[0].device, 0
+        def step(states: Tensor, ids: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal sees, drafted
+            num_rows = ids.shape[1]
+            entries = columns[drafted : drafted + num_rows] + ends
+            before = sees.gather(1, parents.unsqueeze(-1).expand(-1, -1, len(columns)))
+            sees = before | (columns == entries.unsqueeze(-1))
+            rows = {
+                "states": states,
+                "ids": ids,
+                "positions": (ends + drafted // num_rows).expand_as(ids),
+                "entries": entries,
+                "mask.draft": sees.unsqueeze(1),
+                "read": columns[: num * num_rows],
+            }
+            drafted += num_rows
+            logits, out = run(None, rows, planes)
+            return logits.view(num, num_rows, -1), out.view(num, num_rows, -1)
 
-    def _seen(self, entries: int, rows: int) -> int:
-        """Return the number of entries that a pass reads: if bucketed, all of the planes."""
-        return self._planes[0].shape[2] if rows <= self._bucketed else entries
+        rows = {name: inputs[name] for name in ("states", "ids", "positions", "entries")}
+        rows["mask.draft"] = (columns[:seen] <= positions.unsqueeze(-1)).unsqueeze(1)
+        rows["read"] = inputs["last"].repeat(1 + (num == 1))  # one row would need another graph
+        logits, out = run(None, rows, planes)
+        first = logits[:num].unsqueeze(1), out[:num].unsqueeze(1)
+        how: dict[str, Any] = {"words": self.words, "stops": stops, "sync": sync}
+        how |= {"uniforms": inputs.get("uniforms"), "depths": inputs.get("depths"), "limit": limit}
+        return grow(*first, step, shape, sampling, **how)
 
-    def _padded(self, rows: int) -> int:
-        """Round rows up to at least 2, or if bucketed to a power of two from 8 on, for a graph."""
-        bucketed = rows <= self._bucketed
-        return graph_size(max(rows, 8 * bucketed), bucketed)
-
-    def _text(self, states: Tensor, tokens: Sequence[int], room: int) -> dict[str, Tensor]:
-        """Lay rows out for a pass, padded to `room` rows with copies of the last row."""
-        missing = room - len(tokens)
-        ids = upload([[*tokens, *[tokens[-1]] * missing]], self._device)
-        if missing:
-            states = torch.cat([states, states[-1:].expand(missing, -1)])
-        return {"states": states[None], "ids": ids}
-
-
-class DraftCache(TextCache):
-    """The keys and values of a draft layer's text, and of the drafts after it."""
-
-    _parents: Sequence[int] = ()
-
-    @torch.inference_mode()
-    def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Append text, drop drafts and return logits ``[1, W]`` and state ``[1, D]`` of its end."""
-        self._parents = ()
-        start, num_rows = self._length, len(tokens)
-        self._length += num_rows
-        mask = torch.ones(num_rows, self._length, dtype=torch.bool).tril_(start)
-        positions = range(start, self._length)
-        return self._passed(states, tokens, positions, start, mask, [num_rows - 1])
-
-    @torch.inference_mode()
-    def draft(
-        self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Append drafts (parent -1: text's end) and return logits ``[N, W]``, states ``[N, D]``."""
-        first = len(self._parents)
-        self._parents = [*self._parents, *parents]
-        positions = [self._length + depth for depth in masks.depths(self._parents)[first:]]
-        mask = torch.ones(len(tokens), self._length + len(self._parents), dtype=torch.bool)
-        mask[:, self._length :] = masks.tree(self._parents)[first:]
-        rows = range(len(tokens))
-        return self._passed(states, tokens, positions, self._length + first, mask, rows)
-
-    def _passed(
-        self,
-        states: Tensor,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        start: int,
-        mask: Tensor,
-        read: Sequence[int],
-    ) -> tuple[Tensor, Tensor]:
-        num_rows, room, device = len(tokens), self._padded(len(tokens)), self._device
-        missing, seen = room - num_rows, self._seen(mask.shape[1], num_rows)
-        sees = F.pad(mask, (0, seen - mask.shape[1], 0, missing))
-        sees[num_rows:, 0] = True  # a row that sees nothing would be NaN
-        indices = [*read, *[0] * (self._padded(len(read)) - len(read))]
-        inputs = self._text(states, tokens, room) | {
-            "positions": upload([[*positions, *[0] * missing]], device),
-            "entries": upload([[*range(start, start + room)]], device),
-            "mask.draft": upload(sees[None, None], device),
-            "read": upload(indices, device),
-        }
-        logits, after = self._run(None, inputs, self._planes)
-        return logits[: len(read)], after[: len(read)]
+    def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
+        """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
+        shape, sampling = texts.first.shape, replace(texts.first.sampling, seed=0)
+        inputs, planes, fixed = texts.inputs, texts.planes, texts.seen is None
+        if shape.draws:
+            inputs = {**inputs, "uniforms": texts.uniforms(shape.depth, shape.width)}
+        on_cpu = planes[0].device.type == "cpu"
+        for sync in (on_cpu and not fixed, True):  # again if top-p left a row open
+            if fixed and not sync:
+                drafts, probs = run((shape, sampling), inputs, planes)
+                batch = Trees(drafts, probs, [shape.depth] * len(texts.calls))
+            else:
+                how: dict[str, Any] = {"limit": max(texts.depths), "stops": on_cpu, "sync": sync}
+                batch = self._grow(shape, sampling, inputs, planes, texts.seen, run, **how)
+            trees = batch.drafts.tolist()
+            if sync or not any(chance != chance for tree in trees for chance in tree[3]):
+                break
+        for each, levels in zip(texts.calls, batch.levels, strict=True):
+            if each is not None:
+                depth = levels if fixed else min(levels, each.max_depth)
+                each.session.drafted(each, depth, each.num_rows + shape.width * (depth - 1))
+        return texts.present(tree_results(trees, batch.probs, self.words, size))
 
 
 def write(planes: Sequence[Tensor], entries: Tensor, new: Sequence[Tensor]) -> None:
-    """Write keys and values ``[1, H, N, E]`` to entries ``[N]`` of their planes."""
+    """Write keys and values ``[B, H, N, E]`` to entries ``[B, N]`` of their planes."""
+    num_rows, num_heads, capacity, _ = planes[0].shape
+    first = torch.arange(num_rows * num_heads, device=entries.device).view(num_rows, -1, 1)
+    index = (first * capacity + entries.unsqueeze(1)).flatten()
     for plane, each in zip(planes, new, strict=True):
-        plane.index_copy_(2, entries, each)
+        plane.view(-1, plane.shape[-1]).index_copy_(0, index, each.flatten(0, 2))
 
 
 def normed(rows: Tensor) -> Tensor:

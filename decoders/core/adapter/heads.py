@@ -5,7 +5,7 @@ Fresh blocks are the identity. Letters: R rows, H heads, D hidden width, M block
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, Inputs
+from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, Inputs, LayerPass, Run, Texts
+from decoders.core.adapter.growth import trees_of_heads
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
-from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter_config import CONFIG_FILE, HEADS, AdapterConfig
 from decoders.core.products import product
+from decoders.core.types import CallResult
 
 
 class DraftHeads(HiddenAdapter):
@@ -58,6 +60,29 @@ class HeadsPass(DraftPass):
         """Run a `DraftPass`, which needs no planes."""
         return (self.head(self.layers(inputs["states"][0])).float(),)
 
+    def planes(self, num_rows: int, capacity: int) -> list[Tensor]:
+        """Return no planes, because heads read the last state only."""
+        return []
+
+    def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
+        """Make a tree of the heads' likeliest paths after each text."""
+        calls = [call for call in texts.calls if call is not None]
+        states = torch.stack([call.states[-1] for call in calls])
+        (logits,) = run(None, {"states": states[None]}, ())
+        shape, sampling = texts.first.shape, texts.first.sampling
+        uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
+        for call in calls:
+            call.session.drafted(call, 1, 1)
+        return trees_of_heads(logits, texts.depths, shape, sampling, uniforms)
+
+
+DRAFTERS: Mapping[type[HiddenAdapter], type[DraftPass]] = {
+    DraftHeads: HeadsPass,
+    DraftLayer: LayerPass,
+    ParallelLayers: SlotPass,
+}
+"""The networks on hidden states, and the passes that run them."""
+
 
 def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
     """Load an adapter of any kind from its folder, or raise `ValueError` if it cannot be loaded."""
@@ -68,5 +93,4 @@ def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
         return SlotAdapter.load(folder)  # raises an error that says what is wrong
     if config.variant not in HEADS:
         return SlotAdapter.load(folder)
-    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ParallelLayers)
-    return next(kind for kind in kinds if kind.variant == config.variant).load(folder)
+    return next(kind for kind in DRAFTERS if kind.variant == config.variant).load(folder)

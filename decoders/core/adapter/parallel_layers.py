@@ -23,8 +23,9 @@ from decoders.core.adapter.draft_layer import (
     Function,
     Inputs,
     Joined,
+    Run,
     ShortHead,
-    TextCache,
+    Texts,
     TransformerBlock,
     Turn,
     normed,
@@ -34,7 +35,7 @@ from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_
 from decoders.core.adapter.module import spread
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.products import attention, product
-from decoders.core.types import NO_UNIFORM
+from decoders.core.types import NO_UNIFORM, CallResult
 from decoders.core.upload import upload
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -126,7 +127,7 @@ class ParallelLayers(Joined):
 
 
 class SlotPass(DraftPass):
-    """A pass of slots after new text that returns drafts and probabilities, float64 ``[2, K]``."""
+    """A pass of slots after new text that returns drafts and probabilities, ``[B, 2, K]``."""
 
     layers: ParallelLayers
     head: ShortHead
@@ -137,12 +138,17 @@ class SlotPass(DraftPass):
         super().__init__(layers, embed, head)
         self.levels = layers.embedded(all_levels().to(layers.join.device))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes besides the adapter's weights, embedded uniforms included."""
+        return super().num_bytes + self.levels.nbytes
+
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run a `DraftPass` on the inputs that `SlotCache` lays out."""
-        layers, ids, last = self.layers, inputs["ids"][0], inputs["last"]
-        entries, behind, sees = inputs["positions"][0], inputs["behind"][0], inputs["sees"]
+        """Run a `DraftPass` on `Texts` and the slots after them."""
+        layers, last, entries = self.layers, inputs["last"], inputs["entries"]
+        behind, sees, levels = inputs["behind"], inputs["sees"], inputs["levels"]
         rows = layers.enter(inputs["states"], self.embed(inputs["ids"]))
-        text = layers.entries(rows, layers.turn(entries))
+        text = layers.entries(rows, layers.turn(inputs["positions"]))
         write(planes, entries, [part for pair in text for part in pair])
 
         def attend(number: int, query: Tensor, *entries: Tensor) -> Tensor:
@@ -151,56 +157,53 @@ class SlotPass(DraftPass):
             keys, values = (plane[:, :, : sees.shape[-1]] for plane in both)
             return attention(query, keys, values, sees)
 
-        embedded = self.levels.index_select(0, inputs["levels"][0])
-        slots = layers.slots(rows[0].index_select(0, last), embedded, inputs["warmth"])
-        out = layers(slots, layers.turn(behind), attend)[0]
-        return (chain(layers, self.head(out).float(), ids.index_select(0, last)),)
+        embedded = self.levels.index_select(0, levels.flatten()).view(*levels.shape, -1)
+        anchors = rows.flatten(0, 1).index_select(0, last)
+        slots = layers.slots(anchors, embedded, inputs["warmth"])
+        out = layers(slots, layers.turn(behind), attend)
+        before = inputs["ids"].flatten().index_select(0, last)
+        return (chain(layers, self.head(out).float(), before),)
 
-
-class SlotCache(TextCache):
-    """The keys and values of a text, and after them those of slots, which later text overwrites."""
-
-    @torch.inference_mode()
-    def propose(
-        self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
-    ) -> tuple[list[int], list[float]]:
-        """Append text with states ``[N, D]`` and return a draft and its probability per uniform.
-
-        At temperature 0 the uniforms are ignored. The host waits once.
-        """
-        num_rows, num_slots, device = len(tokens), len(uniforms), self._device
-        start, stop = self._length, self._length + num_rows
-        room, end = self._padded(num_rows), stop + num_slots
-        self._length = stop
-        levels = [level_index(u if temperature else NO_UNIFORM) for u in uniforms]
-        # padding rows write to an entry that a slot overwrites
-        entries = [*range(start, stop), *[stop] * (room - num_rows)]
-        sees = torch.ones(num_slots, self._seen(end, num_rows), dtype=torch.bool).tril_(stop)
-        inputs = self._text(states, tokens, room) | {
-            "positions": upload([entries], device),
-            "behind": upload([[*range(stop, end)]], device),
-            "sees": upload(sees[None, None], device),
-            "levels": upload([levels], device),
-            "last": upload([num_rows - 1], device),
-            "warmth": upload([temperature], device, self._planes[0].dtype),
+    def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
+        """Draft a token per slot after each text. At temperature 0 the uniforms are ignored."""
+        num_slots, warmth = texts.first.shape.depth, texts.first.sampling.temperature
+        planes, ends = texts.planes, texts.inputs["ends"]
+        device = ends.device
+        columns = torch.arange(planes[0].shape[2], device=device)
+        reach = None if texts.seen is None else texts.seen + num_slots
+        inputs = {name: texts.inputs[name] for name in ("states", "ids", "positions", "entries")}
+        behind = ends + columns[:num_slots]
+        unknown = (NO_UNIFORM,) * num_slots
+        uniforms = [each.uniforms if each and warmth else unknown for each in texts.calls]
+        inputs |= {
+            "behind": behind,
+            "sees": (columns[:reach] <= behind.unsqueeze(-1)).unsqueeze(1),
+            "levels": upload([[*map(level_index, row)] for row in uniforms], device),
+            "last": texts.inputs["last"],
+            "warmth": upload([warmth], device, planes[0].dtype),
         }
-        (drafted,) = self._run(f"{num_slots} slots", inputs, self._planes)
-        drafts, chances = drafted.tolist()
-        return [int(token) for token in drafts], chances
+        (drafted,) = run(f"{num_slots} slots", inputs, planes)
+        results = []
+        for each, (tokens, chances) in zip(texts.calls, drafted.tolist(), strict=True):
+            if each is not None:
+                each.session.drafted(each, 1, each.num_rows + num_slots)
+                picks = tuple(map(int, tokens))
+                results.append(CallResult(picks=picks, confidences=tuple(chances)))
+        return results
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
     """Pick each slot's likeliest word, biased by the token before, and return ids, probabilities.
 
-    The bias is added to all W words of `logits` ``[K, W]``. `before` is the id ``[1]`` of the last
-    known token. The result is float64 ``[2, K]``.
+    The bias is added to all W words of `logits` ``[B, K, W]``. `before` are the ids ``[B]`` of the
+    last known tokens. The result is float64 ``[B, 2, K]``.
     """
     picks, values, index = [], [], layers.index(before)
-    for row in logits.unbind(0):
+    for row in logits.unbind(1):
         if layers.config.bias_rank:
-            row = row + (layers.right @ layers.left.index_select(0, index)[0]).float()
-        value, index = row.max(-1, keepdim=True)
+            row = row + product(layers.left.index_select(0, index), layers.right).float()
+        value, index = row.max(-1)
         picks.append(index)
         values.append(value - row.logsumexp(-1))
-    tokens = layers.words.index_select(0, torch.cat(picks))
-    return torch.stack([tokens.double(), torch.cat(values).exp().double()])
+    tokens = layers.words[torch.stack(picks, 1)]
+    return torch.stack([tokens.double(), torch.stack(values, 1).exp().double()], 1)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.model import Call
-from decoders.core.types import CallResult
+from decoders.core.model import Call, DraftCall
+from decoders.core.types import CallResult, DraftShape
 from decoders.core.upload import upload
 
 Drafts = Sequence[int] | DraftTree
@@ -114,8 +114,8 @@ class Drafter:
         """Propose up to `most` tokens that may follow the text (more are of no use)."""
         raise NotImplementedError(f"{type(self).__name__} must define propose or draft")
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Drafts]:
-        """Propose like `propose`, but yield calls, usually calls of the draft model."""
+    def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, Drafts]:
+        """Propose like `propose`, but yield calls of a draft model or of a drafter's network."""
         yield from ()
         return self.propose(text, most)
 
@@ -145,3 +145,12 @@ class StatesDrafter(Drafter):
         states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
         self._unfed = []
         return states, text.tokens[-len(states) :]
+
+
+def draw_uniforms(request: Request, output: int, shape: DraftShape, most: int) -> list[float]:
+    """Return the uniforms that draw a tree's drafts from an output position on (none drawn: [])."""
+    return [
+        request.uniforms.at("draw", output + level, candidate) if level < most else 0.5
+        for level in range(shape.depth if shape.draws else 0)
+        for candidate in range(shape.width)
+    ]

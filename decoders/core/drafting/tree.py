@@ -4,13 +4,11 @@ Row 0 is the last token of the answer. Every other row continues its parent and 
 its ancestors. A row's position is that of row 0 plus the row's depth.
 
 Sources: SpecInfer (arXiv 2305.09781), tree masks and multi-step speculative sampling; drawing
-without replacement: Jeon et al. 2024 (arXiv 2402.14160). Shape: likeliest paths first, as in
-EAGLE-2 (arXiv 2406.16858). Letters: N rows, D depths, V vocabulary.
+without replacement: Jeon et al. 2024 (arXiv 2402.14160). Letters: N rows, D depths, V vocabulary.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -18,8 +16,8 @@ import torch
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.sampling import Uniforms, pick, warp
-from decoders.core.types import Sampling
+from decoders.core.sampling import Uniforms, pick
+from decoders.core.types import CallResult
 from decoders.core.upload import upload
 
 
@@ -51,6 +49,18 @@ class DraftTree:
         """Make a tree of one path after the last token."""
         tree = cls(last)
         tree.add(drafts)
+        return tree
+
+    @classmethod
+    def drafted(cls, last: int, result: CallResult) -> Self:
+        """Make the tree of a draft call's drafts after the last token."""
+        tree, rows, laws = cls(last), list[int](), dict[int, Tensor]()
+        for number, (token, parent) in enumerate(zip(result.picks, result.parents, strict=True)):
+            before = rows[parent] if parent >= 0 else 0
+            rows.append(tree.draft(token, before))
+            if result.probs is not None:
+                laws[before] = result.probs[number]
+        tree.probs = laws
         return tree
 
     def __len__(self) -> int:
@@ -125,72 +135,6 @@ class DraftTree:
         return tuple(tokens)
 
 
-def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tuple[int, int, int]]:
-    """Shape a tree of the likeliest rows, if candidates depend only on the depth.
-
-    Args:
-        chances: for each depth, the probabilities of its candidates, descending. A row's
-            probability is the product along its path; candidates of probability 0 are left out.
-        limit: maximum number of drafts of the tree.
-
-    Returns:
-        ``(parent row, depth, candidate)`` of rows 1, 2, …, parents first; depths count from 0.
-    """
-    shape: list[tuple[int, int, int]] = []
-    # chance (negated), order of entry, chance of the parent, parent row, depth, candidate
-    heap: list[tuple[float, int, float, int, int, int]] = []
-    entered = 0
-
-    def offer(chance: float, parent: int, depth: int, candidate: int) -> None:
-        nonlocal entered
-        if depth < len(chances) and candidate < len(chances[depth]):
-            joint = chance * chances[depth][candidate]
-            if joint > 0:
-                heapq.heappush(heap, (-joint, entered, chance, parent, depth, candidate))
-                entered += 1
-
-    offer(1.0, 0, 0, 0)
-    while heap and len(shape) < limit:
-        joint, _, before, parent, depth, candidate = heapq.heappop(heap)
-        shape.append((parent, depth, candidate))
-        offer(-joint, len(shape), depth + 1, 0)
-        offer(before, parent, depth, candidate + 1)
-    return shape
-
-
-def likeliest_candidates(
-    logits: Tensor, sampling: Sampling, num: int
-) -> tuple[Tensor, list[list[float]], list[list[int]]]:
-    """Return a drafter's distributions ``[R, V]``, and the likeliest tokens of each.
-
-    At temperature 0 the distributions are not warped, because the tree needs its candidates'
-    probabilities. Returns the distributions, then the probabilities and the ids of the `num`
-    likeliest tokens.
-    """
-    for sync in (logits.device.type == "cpu", True):  # again if top-p made rows NaN
-        probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling, sync=sync)
-        best = probs.topk(min(num, probs.shape[-1]), -1)
-        chances, ids = torch.stack((best.values.double(), best.indices.double())).tolist()
-        if sync or all(row[0] == row[0] for row in chances):
-            break
-    return probs, chances, [list(map(int, row)) for row in ids]
-
-
-def draw_candidates(probs: Tensor, num: int, uniforms: Uniforms, output: int) -> list[int]:
-    """Draw up to `num` tokens without replacement from q ``[V]``, each by a separate uniform."""
-    left, draws = probs.double().clone(), []
-    for candidate in range(num):
-        if not left.sum() > 0:
-            break
-        u = torch.tensor(
-            [uniforms.at("draw", output, candidate)], dtype=torch.float64, device=left.device
-        )
-        token = int(pick(left[None], u))
-        draws.append(token)
-        left[token] = 0.0
-    return draws
-
-
 def verify_strict(
     tree: DraftTree,
     target_probs: Tensor,
@@ -203,9 +147,9 @@ def verify_strict(
     The children of a row are tested in order. Child x is accepted with probability min(1, p(x) /
     q(x)). If x is rejected, p becomes max(0, p - q), normalised, and q loses x, because the next
     child was drawn without x. If all are rejected, the token is drawn from the remaining p. The
-    output follows the target's distribution p (``[N, V]``, after every row) exactly if
-    `draw_candidates` drew the children of every row from that row's q ``[V]``, and if the number of
-    children does not depend on anything drawn at their depth or deeper.
+    output follows the target's distribution p (``[N, V]``, after every row) exactly if the children
+    of every row were drawn without replacement from that row's q ``[V]``, and if their number does
+    not depend on anything drawn at their depth or deeper.
 
     Sources: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
     """

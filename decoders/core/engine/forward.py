@@ -8,9 +8,15 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.model import Call, Model
+from decoders.core.model import Call, DraftCall, Model
+from decoders.core.types import CallResult
 
 PREFILL_CHUNK = 512  # rows of a prompt in one forward pass
+
+
+def draft(calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+    """Run draft calls of one network and shape as one."""
+    return calls[0].session.model.draft(calls)
 
 
 def forward(calls: Sequence[Call]) -> Tensor:

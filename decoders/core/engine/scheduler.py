@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from torch import Tensor
 
 from decoders.core.decoder import Answer, Decoder, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
-from decoders.core.engine.forward import forward
+from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts
 from decoders.core.engine.sequence import RunningSequence, as_exception
-from decoders.core.model import Call, Session
+from decoders.core.model import Call, DraftCall, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[[Sequence[Call]], Tensor]
+Draft = Callable[[Sequence[DraftCall]], Sequence[CallResult]]
 _Read = Callable[[Sequence[Answer]], None]
 _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 
@@ -44,21 +45,22 @@ class Scheduler:
         *,
         steps: Callable[[Request], Steps] | None = None,
         forward: Forward = forward,
+        draft: Draft = draft,
         read_out: _ReadOut = read_out,
         answer: _Read | None = None,
     ) -> None:
         """Check that the models fit the decoder.
 
-        No session is opened before `run`. `steps`, `forward`, `read_out` and `answer` replace the
-        decoder's or the engine's own functions, so that instruments can wrap them. `ValueError` for
-        a missing or unfit model or adapter.
+        No session is opened before `run`. `steps`, `forward`, `draft`, `read_out` and `answer`
+        replace the decoder's or the engine's own functions, so that instruments can wrap them.
+        `ValueError` for a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
         self._models, self._sampling, self._batch_size = models, sampling, batch_size
         self._draft = models.drafting(decoder)
         self._deadline = Deadline() if deadline is None else deadline
         self._steps = decoder.steps if steps is None else steps
-        self._forward, self._read_out = forward, read_out
+        self._forward, self._draft_pass, self._read_out = forward, draft, read_out
         self._kept: tuple[Session, Session | None] | None = None
         self._answer, self._batches = None, False
         if isinstance(decoder, SelfDriven):
@@ -189,12 +191,7 @@ class Scheduler:
         calls = [job.pending for job in group if job.pending is not None]
         before = [_state(call.session) for call in calls] if len(calls) > 1 else []
         try:
-            parts = [
-                part
-                for call, job in zip(calls, group, strict=True)
-                for part in readouts(call, job.uniforms, job.prompt_length)
-            ]
-            results = _results(calls, self._read_out(self._forward(calls), parts, self._sampling))
+            results = self._results(group, calls)
         except Exception as error:
             if len(group) == 1:
                 group[0].fail(error)
@@ -206,6 +203,20 @@ class Scheduler:
             return
         for job, result in zip(group, results, strict=True):
             self._deadline.guard(job, job.take, result)
+
+    def _results(
+        self, group: Sequence[RunningSequence], calls: Sequence[Call | DraftCall]
+    ) -> Sequence[CallResult]:
+        drafts = [call for call in calls if isinstance(call, DraftCall)]
+        if drafts:
+            return self._draft_pass(drafts)
+        passed = [call for call in calls if isinstance(call, Call)]
+        parts = [
+            part
+            for call, job in zip(passed, group, strict=True)
+            for part in readouts(call, job.uniforms, job.prompt_length)
+        ]
+        return _results(passed, self._read_out(self._forward(passed), parts, self._sampling))
 
     def _refusal(self, prompt: Sequence[int]) -> Exception | None:
         allowed = self._models.target.max_length - self._sampling.max_new_tokens
@@ -234,17 +245,28 @@ def width_bucket(num_rows: int) -> int:
 
 
 def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Choose prefills first, then the largest group (waiting counts), so that phases align."""
-    groups: dict[tuple[bool, int, int], list[RunningSequence]] = {}
+    """Choose prefills first, then calls that draft, then the largest group (waiting counts).
+
+    Thus sequences wait for each other's drafts, and one call verifies them all.
+    """
+    groups: dict[tuple[bool, bool, Hashable], list[RunningSequence]] = {}
     for job in active:
         call = job.pending
         assert call is not None
-        is_prefill = call.session.length == 0
-        key = (is_prefill, id(call.session.model), width_bucket(call.num_rows))
-        groups.setdefault(key, []).append(job)
+        model = call.session.model
+        is_prefill, drafts, kind = False, True, tuple[Hashable, ...]()
+        if isinstance(call, DraftCall):
+            kind = call.name, call.shape
+        else:
+            is_prefill = call.session.length == 0
+            drafts = call.session is job.request.draft or not call.read
+        # a few rows of padding cost less than another pass of a small network, or on a GPU
+        narrow = 4 if kind or model.device.type != "cpu" else 0
+        width = max(narrow, width_bucket(call.num_rows))
+        groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(
         groups,
-        key=lambda key: (key[0], len(groups[key]) + max(j.turns_waited for j in groups[key])),
+        key=lambda key: (*key[:2], len(groups[key]) + max(j.turns_waited for j in groups[key])),
     )
     for key, jobs in groups.items():
         for job in jobs:

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine.readout import not_a_number
-from decoders.core.model import Call, Session
+from decoders.core.model import Call, DraftCall, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
     CallResult,
@@ -52,7 +52,7 @@ class RunningSequence:
         self.uniforms = Uniforms(sampling.seed, prompt)
         self.prompt_length = len(prompt)
         self.outcome: Outcome | None = None
-        self.pending: Call | None = None
+        self.pending: Call | DraftCall | None = None
         self.turns_waited = 0
         self._on_emit, self._sampling = on_emit, sampling
         self._target, self._draft = sessions
@@ -119,8 +119,7 @@ class RunningSequence:
 
     def take(self, result: CallResult) -> None:
         """Continue with the pending call's result, or fail if its logits were NaN or infinite."""
-        if not_a_number(result, self._vocab_size):
-            assert self.pending is not None
+        if isinstance(self.pending, Call) and not_a_number(result, self._vocab_size):
             role = "target" if self.pending.session is self._target else "draft"
             self.fail(
                 FloatingPointError(
@@ -151,11 +150,11 @@ class RunningSequence:
             self._draft.model.close(self._draft)
 
     def _check_call(self, item: object) -> None:
-        if not isinstance(item, Call):
+        if not isinstance(item, Call | DraftCall):
             raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
         if item.session is not self._target and item.session is not self._draft:
             raise ValueError("decoder yielded a call of a session other than its own")
-        fed = (*item.tokens, *item.drafts)
+        fed = (*item.tokens, *(item.drafts if isinstance(item, Call) else ()))
         if fed and not (
             {*map(type, fed)} == {int} and 0 <= min(fed) <= max(fed) < self._vocab_size
         ):
@@ -220,7 +219,7 @@ class RunningSequence:
     def _counts(self) -> tuple[int, int, int, int]:
         target, draft, ran = self._target, self._draft, self._ran
         calls, rows = target.calls + ran[0], target.rows + ran[1]
-        # calls of a layer that drafts from the target's states, or of another library's loop
+        # calls of a network on the target's states, or of another library's loop
         draft_calls, draft_rows = target.draft_calls + ran[2], target.draft_rows + ran[3]
         if draft is None:
             return calls, rows, draft_calls, draft_rows

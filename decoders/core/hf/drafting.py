@@ -2,66 +2,70 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_layer import DraftCache, DraftPass, Inputs, ShortHead
-from decoders.core.adapter.parallel_layers import SlotCache, SlotPass
+from decoders.core.adapter.draft_layer import DraftPass, Inputs, Texts
+from decoders.core.graph_size import power_of_two
 from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
 from decoders.core.hf.runner import ModuleRunner
+from decoders.core.model import DraftCall
+from decoders.core.types import CallResult
 
 
 class DraftRunner:
-    """Runs the passes of an attached adapter, and lends cache planes to one text after another."""
+    """Runs the passes of an attached adapter, with a row of cache planes for each sequence."""
 
     def __init__(self, work: DraftPass, runner: ModuleRunner) -> None:
         """Compile passes as `runner` compiles calls."""
         self._work, self._runner = work, runner
         self._like = next(work.layers.parameters())
-        head = work.head
-        self._words = head.words.tolist() if isinstance(head, ShortHead) else None
+        self._planes: list[Tensor] = []
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
             backend = runner.graphs.backend
             self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
-        self.forget()
 
     def forget(self) -> None:
-        """Drop all planes (running texts keep theirs), and graphs that hold their addresses."""
-        self._capacity, self._planes, self._free = 0, list[Sequence[Tensor]](), list[int]()
+        """Drop all planes, and graphs that hold their addresses."""
+        self._planes = []
         if self.graphs is not None:
             self.graphs.forget()
 
+    @torch.inference_mode()
+    def move_row(self, source: int, row: int) -> None:
+        """Copy the planes of row `source` to `row`."""
+        for plane in self._planes:
+            plane[row] = plane[source]
+
     @property
     def num_bytes(self) -> int:
-        """Bytes of all planes, of embedded uniforms, and of a `ShortHead`."""
-        levels = [self._work.levels] if isinstance(self._work, SlotPass) else []
-        short = [self._work.head.weight] if isinstance(self._work.head, ShortHead) else []
-        return sum(each.nbytes for each in [*levels, *short, *itertools.chain(*self._planes)])
+        """Bytes of all planes, and of what the pass computed once."""
+        return self._work.num_bytes + sum(each.nbytes for each in self._planes)
 
-    def begin(self, capacity: int) -> DraftCache | SlotCache:
-        """Begin a text of at most `capacity` rows.
-
-        Dropping the returned cache frees its planes, which are reused: graphs hold their addresses.
-        """
-        if capacity != self._capacity:
-            self.forget()
-            self._capacity = capacity
-        if not self._free:
-            self._free.append(len(self._planes))
-            self._planes.append(self._work.planes(capacity))
-        number = min(self._free)
-        self._free.remove(number)
+    def draft(
+        self, calls: Sequence[DraftCall], num_rows: int, capacity: int, size: int
+    ) -> Sequence[CallResult]:
+        """Draft for some of `num_rows` sequences with `capacity` entries and `size` ids."""
+        if not self._planes:
+            self._planes = self._work.planes(num_rows, capacity)
+        by_row = {call.session.row: call for call in calls}
+        (first, *rest), last = by_row, max(by_row)
+        rows = range(first, first + 1)
+        if rest:  # few numbers of sequences, so that graphs are few
+            rows = range(min(power_of_two(last + 1), num_rows))
+        ordered = [by_row.get(row) for row in rows] if self._planes else calls
+        planes = [plane.narrow(0, rows[0], len(rows)) for plane in self._planes]
         bucketed = COMPILED_ROWS if self.graphs is not None and self.graphs.fixed else 0
-        kind = SlotCache if isinstance(self._work, SlotPass) else DraftCache
-        cache = kind(self.run, self._planes[number], bucketed=bucketed, words=self._words)
-        weakref.finalize(cache, self._free.append, number)
-        return cache
+        results = self._work.draft(Texts.of(ordered, planes, bucketed), self.run, size)
+        if not self._planes:
+            return results
+        by_sequence = dict(zip(sorted(by_row), results, strict=True))
+        return [by_sequence[call.session.row] for call in calls]
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""

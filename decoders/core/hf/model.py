@@ -21,10 +21,9 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
-from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, LayerPass, ShortHead
-from decoders.core.adapter.heads import DraftHeads, HeadsPass
+from decoders.core.adapter.draft_layer import ShortHead
+from decoders.core.adapter.heads import DRAFTERS
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
@@ -42,13 +41,9 @@ from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import ModuleRunner
-from decoders.core.model import Call, Model, Session
+from decoders.core.model import Call, DraftCall, Model, Session
+from decoders.core.types import CallResult
 
-_PASSES: dict[type, Callable[..., DraftPass]] = {
-    DraftHeads: HeadsPass,
-    DraftLayer: LayerPass,
-    ParallelLayers: SlotPass,
-}
 _PLACED = ("placed on several devices", "--device-map")
 
 
@@ -200,10 +195,10 @@ class HFModel(Model):
         self._detach(name)
         heads = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
-        if isinstance(heads, DraftLayer | ParallelLayers) and heads.config.num_words:
-            head = ShortHead(head.module, heads.words.to(self.device))
-        if (work := _PASSES.get(type(heads))) is not None:
-            self._drafts[name] = DraftRunner(work(heads, self._runner.tokens, head), self._runner)
+        if heads.config.num_words:
+            head = ShortHead(head.module, heads.get_buffer("words"))
+        work = DRAFTERS[type(heads)](heads, self._runner.tokens, head)
+        self._drafts[name] = DraftRunner(work, self._runner)
 
     @property
     def _no_hidden(self) -> str:
@@ -235,14 +230,9 @@ class HFModel(Model):
         return heads.weight_bytes + self._drafts[name].num_bytes
 
     @torch.inference_mode()
-    def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """See `Model.propose`."""
-        (logits,) = self._drafts[name].run(None, {"states": hidden[None]}, ())
-        return logits
-
-    def drafter(self, name: str, capacity: int) -> Any:
-        """See `Model.drafter`."""
-        return self._drafts[name].begin(capacity)
+    def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        """See `Model.draft`."""
+        return self._drafts[calls[0].name].draft(calls, *self._size, self.vocab_size)
 
     @property
     def library_module(self) -> Any:
@@ -335,6 +325,8 @@ class HFModel(Model):
     def _move_row(self, source: int, row: int, length: int) -> None:
         assert self._layout is not None
         self._layout.move_row(source, row, length)
+        for drafts in self._drafts.values():
+            drafts.move_row(source, row)
 
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""

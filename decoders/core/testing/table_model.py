@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.core.adapter_config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
-from decoders.core.model import Call, Model, Session
+from decoders.core.adapter.growth import grow, tree_results, trees_of_heads
+from decoders.core.adapter_config import MASKED_VARIANTS, AdapterConfig, Variant
+from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.sampling import pick, warp
-from decoders.core.types import MASKED, NO_UNIFORM, Sampling, Slots
+from decoders.core.types import MASKED, NO_UNIFORM, CallResult, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
 _WIDTH = 8
@@ -43,6 +44,8 @@ class TableModel(Model):
     """
 
     weight_bytes = 0
+    words: Tensor | None = None
+    """Ids that draft layers propose; None: the vocabulary."""
 
     def __init__(
         self,
@@ -165,33 +168,60 @@ class TableModel(Model):
         rows = [[-1] * (width - len(tokens)) + tokens for tokens in seen]
         return torch.tensor(rows, dtype=torch.float32)
 
-    def propose(self, name: str, hidden: Tensor) -> Tensor:
-        """See `Model.propose`."""
-        config = self.adapters[name]
-        assert config.variant in HEADS, f"{name!r} has slots and no heads"
-        proposed = []
-        for row in hidden.tolist():
-            context = [int(token) for token in row if token >= 0]
-            rows = []
-            for head in range(config.num_slots):
-                context = [*context, int(self.logits(context).argmax())]
-                wrong = self._chance(repr((self._seed, context, head))) < self.errors[name]
-                rows.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
-            proposed.append(torch.stack(rows))
-        return torch.stack(proposed)
+    @torch.inference_mode()
+    def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        """Draft as `Model.draft` does, without a cache of text, because states are contexts."""
+        kinds = {"medusa": self._draft_by_heads, "shallow": self._draft_by_slots}
+        return [kinds.get(self.adapters[c.name].variant, self._draft_by_layer)(c) for c in calls]
 
-    def drafter(self, name: str, capacity: int) -> Any:
-        """See `Model.drafter`."""
-        if self.adapters[name].variant == "shallow":
-            return TableSlots(self, name)
-        assert self.adapters[name].variant == "eagle", f"{name!r} is no draft layer"
-        return TableDrafter(self, name)
+    def _draft_by_heads(self, call: DraftCall) -> CallResult:
+        context = self._context(call.states[-1])
+        rows = []
+        for head in range(call.shape.depth):
+            context = [*context, int(self.logits(context).argmax())]
+            wrong = self._chance(repr((self._seed, context, head))) < self.errors[call.name]
+            rows.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
+        call.session.drafted(call, 1, 1)
+        draws = _draws(call)
+        logits, shape = torch.stack(rows)[None], call.shape
+        return trees_of_heads(logits, [call.max_depth], shape, call.sampling, draws)[0]
+
+    def _draft_by_layer(self, call: DraftCall) -> CallResult:
+        assert self.adapters[call.name].variant == "eagle", f"{call.name!r} is no drafter"
+        logits, after = self.drafted(call.name, call.states, call.tokens)
+        num_rows = [call.num_rows]
+
+        def step(states: Tensor, ids: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+            num_rows.append(ids.shape[1])
+            logits, after = self.drafted(call.name, states[0], ids[0].tolist())
+            return logits[None], after[None]
+
+        text = logits[None, -1:], after[None, -1:]
+        how: dict[str, Any] = {"words": self.words, "limit": call.max_depth}
+        trees = grow(*text, step, call.shape, call.sampling, _draws(call), **how)
+        call.session.drafted(call, len(num_rows), sum(num_rows))
+        return tree_results(trees.drafts.tolist(), trees.probs, self.words, self.vocab_size)[0]
+
+    def _draft_by_slots(self, call: DraftCall) -> CallResult:
+        """Pick drafts by their uniforms, or wrongly."""
+        temperature, error, drafts = call.sampling.temperature, self.errors[call.name], list[int]()
+        context = [*self._context(call.states[-1]), call.tokens[-1]]
+        for u in call.uniforms:
+            wrong = self.errs([*context, int(2**20 * u)], "slot", error)
+            u = u if temperature else NO_UNIFORM
+            context.append(self.picked(context, u, (temperature or 1.0, 1.0)))
+            drafts.append((context[-1] + wrong) % self.vocab_size)
+        call.session.drafted(call, 1, call.num_rows + len(drafts))
+        return CallResult(picks=tuple(drafts), confidences=(1 - error,) * len(drafts))
+
+    @staticmethod
+    def _context(state: Tensor) -> list[int]:
+        return [int(token) for token in state.tolist() if token >= 0]
 
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return logits ``[N, V]`` and states ``[N, D]`` of a draft layer's rows."""
         contexts = [
-            [*(int(word) for word in state if word >= 0), token]
-            for state, token in zip(states.tolist(), tokens, strict=True)
+            [*self._context(state), token] for state, token in zip(states, tokens, strict=True)
         ]
         logits = []
         for context in contexts:
@@ -245,54 +275,10 @@ class TableModel(Model):
         cache[start : start + len(sources)] = [cache[source] for source in sources]
 
 
-class TableDrafter:
-    """A `RunningLayer` without a cache: states are contexts, and rows follow their parents."""
-
-    words: Sequence[int] | None = None
-
-    def __init__(self, model: TableModel, name: str) -> None:
-        """Run a draft layer attached as `name`."""
-        self._model, self._name = model, name
-        self._states: list[Tensor] = []
-        self._end: Tensor | None = None
-
-    def feed(self, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """See `RunningLayer.feed`."""
-        logits, after = self._model.drafted(self._name, states, tokens)
-        self._states, self._end = [], after[-1]
-        return logits[-1:], after[-1:]
-
-    def draft(
-        self, states: Tensor, tokens: Sequence[int], parents: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """See `RunningLayer.draft`."""
-        assert self._end is not None, "drafts before any text"
-        before = [self._end if parent < 0 else self._states[parent] for parent in parents]
-        assert torch.equal(torch.stack(before), states), "a draft does not follow its parent"
-        logits, after = self._model.drafted(self._name, states, tokens)
-        self._states += after
-        return logits, after
-
-
-class TableSlots:
-    """`RunningSlots` without a cache: drafts are picked by their uniforms, or wrong."""
-
-    def __init__(self, model: TableModel, name: str) -> None:
-        """Run layers attached as `name`."""
-        self._model, self._name = model, name
-
-    def propose(
-        self, states: Tensor, tokens: Sequence[int], uniforms: Sequence[float], temperature: float
-    ) -> tuple[list[int], list[float]]:
-        """Propose as `RunningSlots.propose`, each with its chance of being right."""
-        model, drafts = self._model, list[int]()
-        context = [*(int(word) for word in states[-1].tolist() if word >= 0), tokens[-1]]
-        for u in uniforms:
-            wrong = model.errs([*context, int(2**20 * u)], "slot", model.errors[self._name])
-            u = u if temperature else NO_UNIFORM
-            context.append(model.picked(context, u, (temperature or 1.0, 1.0)))
-            drafts.append((context[-1] + wrong) % model.vocab_size)
-        return drafts, [1 - model.errors[self._name]] * len(drafts)
+def _draws(call: DraftCall) -> Tensor | None:
+    shape = call.shape
+    numbers = torch.tensor(call.uniforms, dtype=torch.float64)
+    return numbers.view(1, shape.depth, shape.width) if shape.draws else None
 
 
 class _CallRows:

@@ -1,19 +1,26 @@
-"""A draft layer: cached rows against whole texts, trees against paths, files, models it fits."""
+"""A draft layer: trees against dense attention along each path, files, models it fits."""
 
-from pathlib import Path
+import pathlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from decoders.core.adapter.draft_layer import DraftCache, DraftLayer, LayerPass
+from decoders.core.adapter.draft_layer import DraftLayer, LayerPass, Texts
 from decoders.core.adapter.heads import DraftHeads, read_adapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
+from decoders.core.model import DraftCall, Session
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import CallResult, DraftShape, Sampling
 from tests.tiny_models import WIDTH, fresh
 from training.heads.layer_job import unrolled
 
 VOCAB = 11
+Path = tuple[int, ...]
 
 
 def config_of(**options: Any) -> AdapterConfig:
@@ -32,43 +39,85 @@ class Made:
         self.layer = DraftLayer(config_of(), seed=3).eval().requires_grad_(False)
         self.table, self.head = noise(VOCAB, WIDTH), noise(VOCAB, WIDTH, seed=2)
 
-    def cache(self) -> DraftCache:
-        work = LayerPass(
+    @property
+    def work(self) -> LayerPass:
+        return LayerPass(
             self.layer, lambda ids: self.table[ids], lambda states: states @ self.head.T
         )
-        return DraftCache(work, work.planes(64))
 
-    def path(self, states: torch.Tensor, tokens: list[int], own: list[int]) -> torch.Tensor:
-        """The state after `own` drafts behind a text, one row at a time, nothing else cached."""
-        cache = self.cache()
-        _, state = cache.feed(states, tokens)
-        for number, token in enumerate(own):
-            _, state = cache.draft(state, [token], [number - 1])
-        return state
+    def path(self, states: Tensor, tokens: list[int], own: Sequence[int]) -> Tensor:
+        """The state after `own` drafts behind a text, one row at a time by dense attention."""
+        keys, values, out = [], [], states[0]
+        for place, token in enumerate([*tokens, *own]):
+            state = states[place] if place < len(tokens) else out
+            row = self.layer.enter(state, self.table[token])[None]
+            query, key, value = self.layer.project(row, self.layer.turn(torch.tensor([place])))
+            keys.append(key)
+            values.append(value)
+            scores = query @ torch.cat(keys, -2).mT / query.shape[-1] ** 0.5
+            out = self.layer.leave(row, scores.softmax(-1) @ torch.cat(values, -2))[0]
+        return out
+
+    def likeliest(self, states: Tensor, tokens: list[int], shape: DraftShape) -> dict[Path, float]:
+        """The tree by brute force: its paths with their chances."""
+        chances: dict[Path, float] = {(): 1.0}
+        level: list[Path] = [()]
+        for _ in range(shape.depth):
+            new = []
+            for path in level:
+                odds = (self.head @ self.path(states, tokens, path)).softmax(-1)
+                for token in odds.topk(shape.width).indices.tolist():
+                    chances[*path, token] = chances[path] * float(odds[token])
+                    new.append((*path, token))
+            level = sorted(new, key=lambda path: -chances[path])[: shape.width]
+        del chances[()]
+        kept = sorted(chances, key=lambda path: -chances[path])[: shape.nodes]
+        return {path: chances[path] for path in kept}
 
 
-def test_text_in_parts_is_text_in_one_go() -> None:
-    made, states, tokens = Made(), noise(6, WIDTH, seed=5), [1, 2, 3, 4, 5, 6]
-    whole = made.cache().feed(states, tokens)
-    cache = made.cache()
-    cache.feed(states[:2], tokens[:2])
-    _, state = cache.feed(states[2:3], tokens[2:3])
-    cache.draft(state, [9], [-1])  # a draft that is forgotten
-    parts = cache.feed(states[3:], tokens[3:])
-    torch.testing.assert_close(parts, whole)
+SHAPE = DraftShape(depth=4, width=3, nodes=14)
 
 
-def test_a_row_of_a_tree_sees_the_text_and_its_own_ancestors() -> None:
-    made, states, tokens = Made(), noise(4, WIDTH, seed=5), [1, 2, 3, 4]
-    cache = made.cache()
-    _, end = cache.feed(states, tokens)
-    _, first = cache.draft(end.expand(2, -1), [5, 6], [-1, -1])
-    _, second = cache.draft(first[[1, 0, 1]], [7, 8, 9], [1, 0, 1])
-    _, third = cache.draft(second[[2]], [10], [4])
-    for state, own in (
-        (first[1], [6]), (second[0], [6, 7]), (second[1], [5, 8]), (third[0], [6, 9, 10])
-    ):  # fmt: skip
-        torch.testing.assert_close(state, made.path(states, tokens, own)[0])
+def paths(result: CallResult) -> dict[Path, float]:
+    found: list[Path] = []
+    for token, parent in zip(result.picks, result.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return dict(zip(found, result.confidences, strict=True))
+
+
+@pytest.mark.parametrize("bucketed", [0, 64])
+def test_trees_of_several_texts_fed_in_parts_are_those_of_each_whole_text(bucketed: int) -> None:
+    made, lengths, depths = Made(), {0: (3, 1, 2), 1: (1, 4, 1), 3: (2, 2, 5)}, {0: 4, 1: 2, 3: 3}
+    work, planes = made.work, made.work.planes(4, 64)
+    sessions = {row: Session(TableModel(5), row, 64) for row in lengths}
+    texts: dict[int, tuple[Tensor, list[int]]] = {}
+    for row, parts in lengths.items():
+        texts[row] = noise(sum(parts), WIDTH, seed=row), [(3 * row + n) % VOCAB for n in range(9)]
+    for part in range(3):
+        calls: list[DraftCall | None] = [None] * 4
+        for row, parts in lengths.items():
+            new = slice(sum(parts[:part]), sum(parts[: part + 1]))
+            states, tokens = texts[row][0][new], texts[row][1][new]
+            calls[row] = sessions[row].draft(
+                "eagle", states, tokens, SHAPE, Sampling(), max_depth=depths[row]
+            )
+        results = work.draft(Texts.of(calls, planes, bucketed), work, VOCAB)
+        for (row, parts), result in zip(lengths.items(), results, strict=True):
+            num = sum(parts[: part + 1])
+            shape = replace(SHAPE, depth=depths[row])
+            expected = made.likeliest(texts[row][0][:num], texts[row][1][:num], shape)
+            assert paths(result) == pytest.approx(expected, rel=1e-4)
+            assert sessions[row].fed == {"eagle": num}
+
+
+def test_passes_stop_once_no_draft_can_be_among_the_likeliest() -> None:
+    made, states = Made(), noise(3, WIDTH, seed=5)
+    for nodes, passes in ((1, 1), (14, 4)):
+        work, session = made.work, Session(TableModel(5), 0, 64)
+        shape = DraftShape(depth=4, width=3, nodes=nodes)
+        call = session.draft("eagle", states, [1, 2, 3], shape, Sampling())
+        work.draft(Texts.of([call], work.planes(1, 64), 0), work, VOCAB)
+        assert (session.draft_calls, session.draft_rows) == (passes, 3 + 3 * (passes - 1))
 
 
 def test_training_goes_on_as_decoding_does() -> None:
@@ -81,7 +130,7 @@ def test_training_goes_on_as_decoding_does() -> None:
         own = tokens[place + 2 : place + 1 + depths]
         for depth in range(depths):
             expected = made.path(hidden[: place + 1], tokens[1 : place + 2], own[:depth])
-            torch.testing.assert_close(states[depth][0, place], expected[0], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(states[depth][0, place], expected, atol=1e-5, rtol=1e-4)
 
 
 def test_places_of_the_text_matter_and_their_start_does_not() -> None:
@@ -97,7 +146,7 @@ def test_places_of_the_text_matter_and_their_start_does_not() -> None:
     assert not torch.allclose(apart @ key.transpose(-1, -2), expected, atol=1e-2)
 
 
-def test_files_keep_all_and_each_kind_is_read_as_what_it_is(tmp_path: Path) -> None:
+def test_files_keep_all_and_each_kind_is_read_as_what_it_is(tmp_path: pathlib.Path) -> None:
     layer = Made().layer
     layer.save(tmp_path)
     loaded = read_adapter(tmp_path)

@@ -15,7 +15,7 @@ from decoders.core.engine.forward import PREFILL_CHUNK
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
-from decoders.core.types import Sampling
+from decoders.core.types import DraftShape, Sampling
 from decoders.medusa import Medusa
 from tests.tiny_models import SIZES, VOCAB, WIDTH, fresh, slot_adapter
 
@@ -51,10 +51,13 @@ def test_fresh_heads_say_what_the_models_own_head_says() -> None:
     session = model.open()
     logits = model.forward([session.call([5, 6, 7], read=[1, 2], hidden=True)])
     assert session.hidden is not None
-    proposed = session.propose("medusa", session.hidden)
-    assert proposed.shape == (2, 3, VOCAB)
-    for head in range(3):
-        torch.testing.assert_close(proposed[:, head], logits)
+    shape = DraftShape(depth=3, width=VOCAB, nodes=1)
+    for row in range(2):
+        call = session.draft("medusa", session.hidden[: row + 1], [1], shape, Sampling())
+        (drafts,) = model.draft([call])
+        likeliest = float(logits[row].softmax(-1).max())
+        assert drafts.picks == (int(logits[row].argmax()),)
+        assert drafts.confidences == pytest.approx((likeliest,), rel=1e-5)
 
 
 @torch.inference_mode()
@@ -138,8 +141,8 @@ def test_a_long_prompt_gives_the_states_of_its_last_rows() -> None:
         3, VOCAB, (PREFILL_CHUNK + 40,), generator=torch.Generator().manual_seed(3)
     ).tolist()
     asked: list[torch.Tensor] = []
-    propose = model.propose
-    model.propose = lambda name, hidden: (asked.append(hidden), propose(name, hidden))[1]  # type: ignore[method-assign, func-returns-value]
+    draft = model.draft
+    model.draft = lambda calls: (asked.append(calls[0].states), draft(calls))[1]  # type: ignore[method-assign, func-returns-value]
     generate(Medusa(), prompt, Sampling(max_new_tokens=3), Models(target=model))
     torch.testing.assert_close(asked[0], states_of(model, prompt)[-1:], atol=1e-4, rtol=1e-4)
 

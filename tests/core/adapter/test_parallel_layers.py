@@ -1,5 +1,6 @@
 """Layers that draft in one pass: against dense attention, cached, biased, in files, refused."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_layer import ShortHead
+from decoders.core.adapter.draft_layer import ShortHead, Texts
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.heads import read_adapter
-from decoders.core.adapter.parallel_layers import ParallelLayers, SlotCache, SlotPass, chain
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
-from decoders.core.types import NO_UNIFORM
+from decoders.core.model import Session
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import NO_UNIFORM, DraftShape, Sampling
 from tests.tiny_models import WIDTH, fresh
 from training.heads.parallel_job import run_slots
 
@@ -43,9 +46,26 @@ class Made:
         head.weight.data, head.bias.data = noise(VOCAB, WIDTH, seed=2), noise(VOCAB, seed=6)
         self.head = ShortHead(head, self.layers.words)
 
-    def cache(self) -> SlotCache:
+    def begin(self, num: int = 1) -> tuple[SlotPass, list[Tensor], list[Session]]:
         work = SlotPass(self.layers, lambda ids: self.table[ids], self.head)
-        return SlotCache(work, work.planes(64))
+        return work, work.planes(num, 64), [Session(TableModel(5), row, 64) for row in range(num)]
+
+    def drafted(
+        self,
+        begun: tuple[SlotPass, list[Tensor], list[Session]],
+        texts: Sequence[tuple[Tensor, list[int]]],
+        uniforms: Sequence[float],
+        temperature: float,
+    ) -> list[tuple[list[int], list[float]]]:
+        """Tokens and chances of each text's drafts; a text without a token makes no call."""
+        work, planes, sessions = begun
+        shape, sampling = DraftShape(depth=len(uniforms)), Sampling(temperature=temperature)
+        calls = [
+            session.draft("shallow", *text, shape, sampling, uniforms) if text[1] else None
+            for session, text in zip(sessions, texts, strict=True)
+        ]
+        results = work.draft(Texts.of(calls, planes, 0), work, VOCAB)
+        return [(list(each.picks), list(each.confidences)) for each in results]
 
     def dense(self, states: Tensor, tokens: list[int], u: Tensor, warm: float) -> Tensor:
         """States of slots behind a text by attention with one dense mask, head by head."""
@@ -100,13 +120,20 @@ def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
 ) -> None:
     made, text = Made(num_words=WORDS), [8, 9, 10, 7]
     states, uniforms = noise(len(text + tokens), WIDTH, seed=5), U.tolist()
-    cache = made.cache()
-    cache.propose(states[:4], text, [0.3, 0.4], temperature)  # slots that are forgotten
-    found = cache.propose(states[4:], tokens, uniforms, temperature)
+    other, none = noise(9, WIDTH, seed=6), (states[:0], list[int]())
+    begun = made.begin(3)
+    slots = [0.3, 0.4]  # that are forgotten
+    made.drafted(begun, [(states[:4], text), (other[:7], [1] * 7), none], slots, temperature)
+    parts = [(states[4:], tokens), (other[7:], [2, 3]), none]
+    found, beside = made.drafted(begun, parts, uniforms, temperature)
     u = U if temperature else torch.full_like(U, NO_UNIFORM)
-    expected = made.whole(made.dense(states, text + tokens, u, temperature), tokens[-1])
-    assert found[0] == expected[0]
-    assert found[1] == pytest.approx(expected[1], rel=1e-3)
+    for drafts, all_states, all_tokens in (
+        (found, states, text + tokens),
+        (beside, other, [*[1] * 7, 2, 3]),
+    ):
+        expected = made.whole(made.dense(all_states, all_tokens, u, temperature), all_tokens[-1])
+        assert drafts[0] == expected[0]
+        assert drafts[1] == pytest.approx(expected[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("rank", [3, 0])
@@ -114,7 +141,7 @@ def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
 def test_the_bias_of_the_draft_before_counts_in_full(before: int, rank: int) -> None:
     made = Made(num_words=30, bias_rank=rank)
     logits = noise(SLOTS, 30, seed=7)
-    tokens, chances = chain(made.layers, logits.clone(), torch.tensor([before])).tolist()
+    ((tokens, chances),) = chain(made.layers, logits[None], torch.tensor([before])).tolist()
     known = before - 5 if before >= 5 else 30
     for row, token, chance in zip(logits, tokens, chances, strict=True):
         expected = (row + made.layers.right @ made.layers.left[known]).softmax(-1)
@@ -127,7 +154,7 @@ def test_uniforms_and_temperature_move_drafts_and_greedy_ones_know_none() -> Non
     made, states = Made(), noise(3, WIDTH, seed=5)
 
     def drafted(uniforms: list[float], temperature: float) -> list[float]:
-        return made.cache().propose(states, [8, 9, 10], uniforms, temperature)[1]
+        return made.drafted(made.begin(), [(states, [8, 9, 10])], uniforms, temperature)[0][1]
 
     assert drafted([0.1, 0.2], 0.7) != drafted([0.4, 0.2], 0.7)
     assert drafted([0.1, 0.2], 0.7)[0] == pytest.approx(drafted([0.1, 0.9], 0.7)[0], rel=1e-5)

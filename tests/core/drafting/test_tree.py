@@ -11,12 +11,8 @@ import torch
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.drafting.tree import (
-    DraftTree,
-    draw_candidates,
-    likeliest_paths,
-    verify_strict,
-)
+from decoders.core.adapter.growth import draw, likeliest_paths
+from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import pick
 from tests.enumeration import Distribution, integrated
 
@@ -117,6 +113,13 @@ def test_candidates_are_drawn_without_replacement() -> None:
         lambda uniforms: tuple(draw_candidates(torch.eye(4)[2], 3, uniforms, 5)), 2
     )
     assert certain == {(2,): 1.0}  # no more where no mass is left
+
+
+def draw_candidates(q: Tensor, num: int, uniforms: Any, output: int) -> list[int]:
+    """Tokens drawn from q, one row of those that `draw` takes, as long as some mass is left."""
+    u = torch.tensor([[uniforms.at("draw", output, c) for c in range(num)]], dtype=torch.float64)
+    ids, valid = draw(q[None, None], u)
+    return [int(token) for token, drawn in zip(ids[0, 0], valid[0, 0], strict=True) if drawn]
 
 
 Shape = Sequence[tuple[int, int, int]]

@@ -10,12 +10,19 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from decoders.core.drafting.tree import likeliest_candidates
+from decoders.core.adapter.growth import trees_of_heads
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import Readout, readouts
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import EXACT, AcceptanceRule, CallResult, Output, Sampling
+from decoders.core.types import (
+    EXACT,
+    AcceptanceRule,
+    CallResult,
+    DraftShape,
+    Output,
+    Sampling,
+)
 from tests.pretended_cuda import PretendedCuda, place
 
 VOCAB, PROMPT, DRAFTS = 300, 5, (3, 1, 3, 0)
@@ -114,10 +121,13 @@ def test_an_open_nucleus_is_read_twice_on_a_gpu_and_a_closed_one_once() -> None:
 def test_candidates_of_an_open_nucleus_are_those_of_the_cpu() -> None:
     for scale in (6.0, 0.1):
         logits = rows_of(5, scale)
-        _, chances, ids = likeliest_candidates(logits, NUCLEUS, 3)
+        shape = DraftShape(depth=5, width=3, nodes=9)
+        (expected,) = trees_of_heads(logits[None], [5], shape, NUCLEUS)
         with PretendedCuda():
-            found = likeliest_candidates(place(logits), NUCLEUS, 3)
-        assert found[1:] == (chances, ids)
+            (found,) = trees_of_heads(place(logits[None]), [5], shape, NUCLEUS)
+        assert expected.picks
+        assert (found.picks, found.parents) == (expected.picks, expected.parents)
+        assert found.confidences == expected.confidences
 
 
 def test_a_nucleus_that_does_not_ask_marks_open_rows_alone() -> None:

@@ -17,9 +17,17 @@ from decoders.core.engine import forward, sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.scheduler import Scheduler, _next_group, generate, width_bucket
-from decoders.core.model import Call
+from decoders.core.model import Call, Session
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import NO_UNIFORM, Emit, Generation, Output, Sampling, Slots
+from decoders.core.types import (
+    NO_UNIFORM,
+    DraftShape,
+    Emit,
+    Generation,
+    Output,
+    Sampling,
+    Slots,
+)
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 
@@ -86,11 +94,44 @@ def test_caches_hold_the_longest_prompt_and_the_budget_and_no_more_than_the_cont
 def waiting(kind: int, *, turns: int = 0, num_rows: int = 1, length: int = 9) -> Any:
     """A sequence that waits with a call of a model (one for each `kind`)."""
     session = SimpleNamespace(length=length, model=_MODELS[kind])
-    call = SimpleNamespace(session=session, num_rows=num_rows)
-    return SimpleNamespace(pending=call, turns_waited=turns)
+    call = SimpleNamespace(session=session, num_rows=num_rows, read=(0,))
+    request = SimpleNamespace(draft=None)
+    return SimpleNamespace(pending=call, turns_waited=turns, request=request)
 
 
-_MODELS = (object(), object())
+_MODELS = [SimpleNamespace(device=torch.device(name)) for name in ("cpu", "cpu", "cuda")]
+
+
+def drafting(depth: int, num_rows: int) -> Any:
+    """A sequence that waits with a draft call."""
+    job = waiting(0)
+    shape = DraftShape(depth=depth)
+    job.pending = Session(_MODELS[0], 0, 99).draft(  # type: ignore[arg-type]
+        "eagle", torch.zeros(num_rows, 1), [1] * num_rows, shape, Sampling()
+    )
+    return job
+
+
+def test_drafts_go_before_calls_that_verify_so_that_one_call_verifies_all() -> None:
+    draft, many = waiting(1), [waiting(0, turns=5) for _ in range(4)]
+    draft.request.draft = draft.pending.session
+    assert _next_group([*many, draft]) == [draft]
+    slots = waiting(0)
+    slots.pending.read = ()  # they propose and verify nothing
+    assert _next_group([*many, slots]) == [slots]
+    network = drafting(3, 1)
+    assert _next_group([*many, network]) == [network]
+
+
+def test_draft_calls_of_few_rows_and_one_shape_are_one() -> None:
+    few = [drafting(3, rows) for rows in (1, 9, 16)]
+    assert _next_group([*few, drafting(3, 17), drafting(2, 1)]) == few
+
+
+def test_calls_of_up_to_16_rows_are_one_where_rows_cost_less_than_passes() -> None:
+    for kind, merged in ((0, 1), (2, 3)):
+        jobs = [waiting(kind, num_rows=num_rows) for num_rows in (1, 5, 16, 17)]
+        assert _next_group(jobs) == jobs[:merged]
 
 
 def test_a_prefill_goes_before_a_larger_group_and_the_largest_group_before_others() -> None:

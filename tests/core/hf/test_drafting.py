@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.compiled import COMPILED_PROMPT, Backend
 from decoders.core.hf.model import HFModel
-from decoders.core.types import MAX_DRAFTS
+from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape, Sampling
 from tests.tiny_models import VOCAB, WIDTH, fresh
 
-LENGTHS = (3, 1, 5, 2, 1)
+TEXTS: Mapping[int, Sequence[int]] = {0: (3, 1, 5, 2, 1), 2: (9, 2, 1), 3: (1, 1, 1, 4)}
 UNIFORMS = [0.1, 0.9, 0.4]
 
 
@@ -56,60 +57,74 @@ def model_of(layers: HiddenAdapter, backend: Backend | None = None, length: int 
     compiled: dict[str, Any] = {} if backend is None else {"compile": True, "backend": backend}
     model = HFModel(fresh("llama"), **compiled)
     model.attach("drafts", layers)
-    model.reserve(2, length)
+    model.reserve(4, length)
     return model
 
 
-def drafts(model: HFModel, seed: int = 1, lengths: tuple[int, ...] = LENGTHS) -> list[Any]:
-    """Everything that layers give for one text, fed in parts and drafted behind."""
-    cache, found = model.drafter("drafts", 200), list[Any]()
-    for step, num in enumerate(lengths):
-        states = noise(num, WIDTH, seed=100 * seed + step).to(model.device)
-        tokens = [(7 * step + 3 * row) % VOCAB for row in range(num)]
-        if hasattr(cache, "propose"):
-            drafted, chances = cache.propose(states, tokens, UNIFORMS, 0.7)
-            found += [drafted, torch.tensor(chances)]
-            continue
-        logits, end = cache.feed(states, tokens)
-        first, states = cache.draft(end.expand(2, -1), [5, 6], [-1, -1])
-        second, states = cache.draft(states[[1, 0, 1]], [1, 2, 3], [1, 0, 1])
-        found += [logits, first, second, states]
+def shape_of(variant: str) -> DraftShape:
+    return DraftShape(depth=3, width=1 if variant == "shallow" else 2, nodes=6)
+
+
+def drafts(
+    model: HFModel, texts: Mapping[int, Sequence[int]] = TEXTS, temperature: float = 0.7
+) -> list[CallResult]:
+    """All drafts after texts in cache rows, which are fed in parts of these lengths together."""
+    sessions = [model.open() for _ in range(1 + max(texts))]
+    shape, found = shape_of(model.adapters["drafts"].variant), list[CallResult]()
+    sampling = Sampling(temperature=temperature)
+    for step in range(max(map(len, texts.values()))):
+        calls = []
+        for row, lengths in texts.items():
+            if step < len(lengths):
+                states = noise(lengths[step], WIDTH, seed=100 * row + step).to(model.device)
+                tokens = [(7 * step + row + 3 * n) % VOCAB for n in range(len(states))]
+                call = sessions[row].draft("drafts", states, tokens, shape, sampling, UNIFORMS)
+                calls.append(call)
+        found += model.draft(calls[::-1])[::-1]
+    for session in sessions[::-1]:
+        model.close(session)
     return found
 
 
-def assert_alike(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected)
+def assert_alike(found: list[CallResult], expected: list[CallResult]) -> None:
+    assert len(found) == len(expected) > 0
     for one, other in zip(found, expected, strict=True):
-        if isinstance(one, list):
-            assert one == other
-        else:
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        assert one.picks
+        assert (one.picks, one.parents) == (other.picks, other.parents)
+        assert one.confidences == pytest.approx(other.confidences, rel=1e-4)
+
+
+VARIANTS = [("shallow", 20), ("eagle", 0), ("eagle", 9), ("medusa", 0)]
+
+
+@pytest.mark.parametrize(("variant", "words"), VARIANTS)
+def test_texts_together_draft_as_each_alone(variant: str, words: int) -> None:
+    model = model_of(layers_of(variant, words))
+    together = drafts(model)
+    alone = {row: drafts(model, {row: lengths}) for row, lengths in TEXTS.items()}
+    expected = [alone[row][n] for n in range(5) for row in TEXTS if n < len(TEXTS[row])]
+    assert_alike(together, expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "words"), [("shallow", 20), ("eagle", 0), ("eagle", 9)])
-@pytest.mark.parametrize(("backend", "graphs"), [("export", 1), ("eager", None)])
+@pytest.mark.parametrize(("variant", "words"), VARIANTS)
+@pytest.mark.parametrize("backend", ["export", "eager"])
+@pytest.mark.parametrize("texts", [TEXTS, {1: (3, 1, 5, 2, 1)}], ids=["together", "alone"])
 def test_graphs_draft_as_plain_layers(
-    variant: str, words: int, backend: Backend, graphs: int | None
+    variant: str, words: int, backend: Backend, texts: Mapping[int, Sequence[int]]
 ) -> None:
     layers = layers_of(variant, words)
-    model = model_of(layers, backend)
-    assert_alike(drafts(model), drafts(model_of(layers)))
-    if graphs is not None:  # one serves all sizes
-        assert model.num_graphs == graphs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["export", "eager"])
-def test_graphs_of_heads_propose_as_plain_heads(backend: Backend) -> None:
-    layers = layers_of("medusa")
     model, plain = model_of(layers, backend), model_of(layers)
-    for num in (1, 1, 3, 2):
-        states = noise(num, WIDTH, seed=num)
-        found, expected = (each.propose("drafts", states) for each in (model, plain))
-        assert found.shape == (num, 4, VOCAB)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-    assert model.num_graphs == 2 + (backend == "eager")  # of one row and of more, or of each number
+    for temperature in (0.7, 0.0):
+        assert_alike(drafts(model, texts, temperature), drafts(plain, texts, temperature))
+    if backend == "export" and variant != "medusa":  # one serves all sizes
+        assert model.num_graphs == (1 if len(texts) == 1 else 2)
+
+
+def test_a_tree_is_one_graph_of_all_its_levels_where_graphs_have_fixed_shapes() -> None:
+    model = model_of(layers_of("eagle"), "eager")
+    drafts(model, {0: (8, 3, 5)})
+    assert model.num_graphs == 1
 
 
 @pytest.mark.parametrize("variant", ["shallow", "eagle"])
@@ -119,30 +134,32 @@ def test_a_text_that_comes_after_another_sees_nothing_of_it(
 ) -> None:
     layers = layers_of(variant)
     model = model_of(layers, backend)
-    drafts(model, seed=2, lengths=(40, 7))
-    num_graphs, first = model.num_graphs, drafts(model)
+    drafts(model, {0: (40, 7), 1: (50,)})
+    first = drafts(model)
     assert_alike(first, drafts(model_of(layers)))
+    num_graphs = model.num_graphs
     assert_alike(drafts(model), first)
-    if backend is not None:  # the planes are those of the text before, and so are its graphs
-        assert model.num_graphs <= num_graphs + 1
+    assert model.num_graphs == num_graphs
 
 
-def test_two_texts_at_once_have_planes_of_their_own() -> None:
-    model, alone = (model_of(layers_of("shallow")) for _ in range(2))
-    one, two = model.drafter("drafts", 200), model.drafter("drafts", 200)
-    only = alone.drafter("drafts", 200)
-    for step in range(3):
-        states = noise(2, WIDTH, seed=step)
-        two.propose(noise(3, WIDTH, seed=9), [1, 2, 3], UNIFORMS, 0.7)
-        found = one.propose(states, [step, 4], UNIFORMS, 0.7)
-        assert found[0] == only.propose(states, [step, 4], UNIFORMS, 0.7)[0]
+def test_a_text_keeps_its_entries_where_its_row_moves() -> None:
+    model, stayed = (model_of(layers_of("eagle")) for _ in range(2))
+    found = list[CallResult]()
+    for each, moves in ((model, True), (stayed, False)):
+        first, second = each.open(), each.open()
+        shape, states = shape_of("eagle"), noise(6, WIDTH)
+        args = shape, Sampling()
+        each.draft([second.draft("drafts", states[:4], [1, 2, 3, 4], *args)])
+        if moves:
+            each.close(first)
+            assert second.row == 0
+        found += each.draft([second.draft("drafts", states[4:], [5, 6], *args)])
+    assert_alike(found[:1], found[1:])
 
 
 def test_long_texts_and_uncompiled_models_make_no_graph() -> None:
     model = model_of(layers_of("shallow"), "export", 2 * COMPILED_PROMPT)
-    cache = model.drafter("drafts", 2 * COMPILED_PROMPT)
-    num_rows = COMPILED_PROMPT + 1
-    cache.propose(noise(num_rows, WIDTH), [1] * num_rows, UNIFORMS, 0.7)
+    drafts(model, {0: (COMPILED_PROMPT + 1,)})
     with model.uncompiled():
         drafts(model)
     assert model.num_graphs == 0
@@ -153,40 +170,30 @@ def test_a_longer_cache_forgets_graphs_of_the_old_planes() -> None:
     model = model_of(layers, "eager")
     drafts(model)
     old = set(model._drafts["drafts"].graphs._graphs)  # type: ignore[union-attr]
-    cache = model.drafter("drafts", 250)
-    tokens = [1] * 220
-    found = cache.propose(noise(220, WIDTH), tokens, UNIFORMS, 0.0)
-    expected = model_of(layers).drafter("drafts", 250)
-    assert found[0] == expected.propose(noise(220, WIDTH), tokens, UNIFORMS, 0.0)[0]
-    cache.propose(noise(2, WIDTH), [1, 1], UNIFORMS, 0.0)
+    model.reserve(4, 350)
+    assert_alike(drafts(model, {0: (220, 2)}), drafts(model_of(layers), {0: (220, 2)}))
     kept = set(model._drafts["drafts"].graphs._graphs)  # type: ignore[union-attr]
     assert old
     assert kept
     assert not old & kept  # by their sizes; an address may be used again
 
 
-def test_memory_counts_the_planes_of_all_texts_at_once() -> None:
+def test_memory_counts_the_planes_of_all_sequences() -> None:
     model = model_of(layers_of("shallow"))
     before = model.adapter_bytes("drafts")
-    caches = [model.drafter("drafts", 200) for _ in range(2)]
+    drafts(model, {0: (3,)})
     planes = model.adapter_bytes("drafts") - before
-    assert planes == 2 * 4 * 4 * WIDTH // 4 * (200 + MAX_DRAFTS) * 4  # texts, planes, float32
-    caches.clear()
-    model.drafter("drafts", 200)
+    assert planes == 4 * 4 * WIDTH * (300 + 2 * (MAX_DRAFTS + 1)) * 4  # rows, planes, float32
+    drafts(model)
     assert model.adapter_bytes("drafts") - before == planes  # used again
     model.reserve(2, 301)
     assert model.adapter_bytes("drafts") == before
 
 
-def test_rows_without_a_graph_are_not_filled_up() -> None:
-    """A text as long as its cache may fill it: only graphs need rounder numbers of rows."""
-    model = model_of(layers_of("eagle"), "eager")
-    tokens = [1] * 130
-    logits, _ = model.drafter("drafts", 130).feed(noise(130, WIDTH), tokens)
-    expected, _ = (
-        model_of(layers_of("eagle")).drafter("drafts", 130).feed(noise(130, WIDTH), tokens)
-    )
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+def test_a_text_as_long_as_its_cache_is_not_filled_up() -> None:
+    layers = layers_of("eagle")
+    found = drafts(model_of(layers, "eager", 130), {0: (130,)})
+    assert_alike(found, drafts(model_of(layers), {0: (130,)}))
 
 
 @pytest.mark.gpu
@@ -197,14 +204,11 @@ def test_a_gpu_replays_passes_of_any_text(variant: str) -> None:
     plain, captured = (HFModel(fresh("llama").to("cuda"), compile=c) for c in (False, True))
     for model in (plain, captured):
         model.attach("drafts", layers)
-        model.reserve(2, 300)
+        model.reserve(4, 300)
     num_graphs = []
-    for seed in (1, 2):
-        if variant == "medusa":
-            states = noise(2, WIDTH, seed=seed).to("cuda")
-            found, expected = ([m.propose("drafts", states)] for m in (captured, plain))
-        else:
-            found, expected = (drafts(model, seed=seed) for model in (captured, plain))
-        assert_alike(found, expected)
+    for texts in (TEXTS, {0: (2, 2), 1: (3,)}):
+        assert_alike(drafts(captured, texts), drafts(plain, texts))
         num_graphs.append(captured.num_graphs)
-    assert 0 < num_graphs[0] == num_graphs[1]
+    assert num_graphs[0] > 0
+    assert drafts(captured)
+    assert captured.num_graphs == num_graphs[1]

@@ -18,7 +18,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel
-from decoders.core.types import Sampling
+from decoders.core.types import DraftShape, Sampling
 from decoders.eagle import Eagle
 from decoders.medusa import Medusa
 from tests.command_line import bench
@@ -341,11 +341,13 @@ def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
     head = target.module.get_output_embeddings().weight
     short = 4 * head.shape[1] * head.element_size()
     assert target.adapter_bytes("eagle") == layer.weight_bytes + short
-    cache = target.drafter("eagle", 8)
-    logits, _ = cache.feed(torch.randn(1, layer.config.width), [0])
-    assert logits.shape == (1, 4)
-    assert cache.words == layer.words.tolist() != [0, 1, 2, 3]
     models = Models(target=target)
+    models.ensure(1, 8)
+    session, states = target.open(), torch.randn(1, layer.config.width)
+    shape = DraftShape(depth=2, width=4, nodes=20)
+    (drafts,) = target.draft([session.draft("eagle", states, [0], shape, Sampling())])
+    assert sorted({*drafts.picks}) == layer.words.tolist() != [0, 1, 2, 3]
+    target.close(session)
     for temperature in (0.0, 0.7):
         sampling = Sampling(temperature=temperature, max_new_tokens=20, seed=1)
         expected = generate(Autoregressive(), [0], sampling, models).tokens

@@ -1,0 +1,258 @@
+"""Grow trees of drafts from a network's logits, for several sequences at once, on their device.
+
+The likeliest paths are extended, and the likeliest of all drafts stay (EAGLE-2, arXiv 2406.16858).
+Drawing without replacement: Jeon et al. 2024 (arXiv 2402.14160).
+
+Letters: B sequences, F rows of a level, R rows of all levels, W words of the logits, C candidates
+after a row, M candidates of all levels, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from decoders.core.masks import ROOT
+from decoders.core.sampling import pick, warp
+from decoders.core.types import CallResult, DraftShape, Sampling
+
+Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Runs a level: states ``[B, F, D]``, ids ``[B, F]`` and the row before each in the last level,
+``[B, F]``, to logits ``[B, F, W]`` and states ``[B, F, D]`` after the rows."""
+
+
+class Trees(NamedTuple):
+    """Drafts of B trees on the device.
+
+    Attributes:
+        drafts: float64 ``[B, 5, M]``: number, token, number of the draft before, probability of the
+            path, and the row of `probs` that the draft was drawn from.
+        probs: distributions ``[B, R, W]`` (empty if no draft is drawn).
+        levels: number of levels that each tree needed.
+    """
+
+    drafts: Tensor
+    probs: Tensor
+    levels: list[int]
+
+
+def candidates(
+    logits: Tensor, sampling: Sampling, num: int, *, sync: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return distributions ``[…, W]``, and probabilities and indices ``[…, C]`` of the likeliest.
+
+    At temperature 0 the distributions are not warped, because a tree needs its candidates'
+    probabilities. Without `sync`, rows that top-p leaves open are NaN (`nucleus`).
+    """
+    rows = logits.flatten(0, -2)
+    probs = torch.softmax(rows, -1) if sampling.greedy else warp(rows, sampling, sync=sync)
+    best = probs.topk(min(num, probs.shape[-1]), -1)
+    shape = *logits.shape[:-1], -1
+    return probs.view(shape), best.values.double().view(shape), best.indices.view(shape)
+
+
+def draw(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw from rows ``[B, F, W]`` without replacement, each time by another uniform ``[B, C]``.
+
+    Returns ids ``[B, F, C]``, and False for each that was drawn when no probability was left.
+    """
+    left, ids, valid = probs.double().flatten(0, 1), list[Tensor](), list[Tensor]()
+    for u in uniforms.unbind(-1):
+        valid.append(left.sum(-1) > 0)
+        of_rows = u.unsqueeze(-1).expand(-1, probs.shape[1]).flatten()
+        token = pick(left, of_rows).clamp(max=probs.shape[-1] - 1)
+        left = left.scatter(-1, token.unsqueeze(-1), 0.0)
+        ids.append(token)
+    shape = *probs.shape[:2], -1
+    return torch.stack(ids, -1).view(shape), torch.stack(valid, -1).view(shape)
+
+
+def grow(
+    logits: Tensor,
+    states: Tensor,
+    step: Step,
+    shape: DraftShape,
+    sampling: Sampling,
+    uniforms: Tensor | None = None,
+    *,
+    limit: int,
+    depths: Tensor | None = None,
+    words: Tensor | None = None,
+    stops: bool = True,
+    sync: bool = True,
+) -> Trees:
+    """Grow a tree after each text, whose last row has `logits` ``[B, 1, W]`` and `states`.
+
+    Args:
+        logits: of the texts' last rows.
+        states: of the texts' last rows, ``[B, 1, D]``.
+        step: runs the network for a level.
+        shape: depth, width and number of nodes; `draws`: every level has an even share of them,
+            and the rows to draw from are chosen by probabilities known before the draw.
+        sampling: warps the distributions.
+        uniforms: float64 ``[B, depth, width]`` for draws.
+        limit: number of levels, at most the shape's depth.
+        depths: number of levels of each tree, int64 ``[B, 1]``; None: all.
+        words: ids ``[W]`` of the logits; None: the vocabulary.
+        stops: stop once no deeper draft could be among the likeliest, which waits for the device.
+        sync: see `candidates`.
+    """
+    num, device = len(logits), logits.device
+    odds, numbers = logits.new_ones(num, 1, dtype=torch.float64), None
+    ids_of, before, paths_of, laws = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
+    levels, tree_chances = [limit] * num, [list[float]() for _ in range(num)]
+    num_found = 0
+    for level in range(limit):
+        probs, chances, ids = candidates(logits, sampling, shape.width, sync=sync)
+        num_each = chances.shape[-1]
+        paths = (odds.unsqueeze(-1) * chances).flatten(1)
+        if depths is not None:
+            paths = paths * (level < depths)
+        if uniforms is not None:
+            ids, valid = draw(probs, uniforms[:, level, :num_each])
+            ranked = paths.sort(stable=True, dim=-1, descending=True).indices
+            share = ranked[:, : max(1, shape.nodes // shape.depth)]
+            paths = paths * torch.zeros_like(paths).scatter(1, share, 1.0) * valid.flatten(1)
+            laws.append(probs)
+        ids = (ids if words is None else words[ids]).flatten(1)
+        if numbers is None:
+            numbers = ids.new_full((num, 1), ROOT)
+        before.append(numbers.unsqueeze(-1).expand(-1, -1, num_each).flatten(1))
+        ids_of.append(ids)
+        paths_of.append(paths)
+        if level + 1 == limit or (stops and _end(tree_chances, paths, level, shape, levels)):
+            break
+        odds, best = paths.topk(min(shape.width, paths.shape[1]), -1)
+        parents = best // num_each
+        states = states.gather(1, parents.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+        logits, states = step(states, ids.gather(1, best), parents)
+        numbers, num_found = best + num_found, num_found + paths.shape[1]
+    tokens, all_paths = torch.cat(ids_of, 1), torch.cat(paths_of, 1)
+    places = torch.arange(tokens.shape[1], device=device)
+    parts: tuple[Tensor, ...] = (places.expand_as(tokens), tokens, torch.cat(before, 1))
+    parts = *parts, all_paths, (places // num_each).expand_as(tokens)
+    drafts = torch.stack([each.double() for each in parts], 1)
+    if not shape.draws:  # a selection among drawn drafts would change their distribution
+        order = all_paths.sort(stable=True, dim=-1, descending=True).indices[:, : shape.nodes]
+        drafts = drafts.gather(2, order.unsqueeze(1).expand(-1, 5, -1))
+    return Trees(drafts, torch.cat(laws, 1) if laws else logits.new_empty(num, 0, 0), levels)
+
+
+def _end(
+    tree_chances: Sequence[list[float]],
+    new: Tensor,
+    level: int,
+    shape: DraftShape,
+    levels: list[int],
+) -> bool:
+    """Tell whether no tree can gain by another level, noting the last level of each."""
+    for number, (chances, odds) in enumerate(zip(tree_chances, new.tolist(), strict=True)):
+        chances += odds
+        best = max(odds)
+        likeliest = sorted(chances, reverse=True)[shape.nodes - 1 : shape.nodes]
+        if best == 0 or (not shape.draws and likeliest and likeliest[0] >= best):
+            levels[number] = min(levels[number], level + 1)
+    return max(levels) <= level + 1
+
+
+def trees_of_heads(
+    logits: Tensor,
+    depths: Sequence[int],
+    shape: DraftShape,
+    sampling: Sampling,
+    uniforms: Tensor | None = None,
+) -> list[CallResult]:
+    """Return each sequence's tree of the likeliest paths through heads ``[B, H, W]``.
+
+    Every head's candidates may follow each candidate of the head before. `depths` are the numbers
+    of heads that each tree uses; other arguments as of `grow`.
+    """
+    logits = logits[:, : shape.depth]
+    for sync in (logits.device.type == "cpu", True):  # again if top-p left a row open
+        probs, chances, ids = candidates(logits, sampling, shape.width, sync=sync)
+        if uniforms is not None:
+            parts = [draw(probs[:, d : d + 1], uniforms[:, d])[0] for d in range(shape.depth)]
+            ids = torch.cat(parts, 1)
+        heads = torch.stack((chances, ids.double()), 1).tolist()
+        if sync or not any(row[0] != row[0] for odds, _ in heads for row in odds):
+            break
+    results = []
+    for number, (odds, tokens) in enumerate(heads):
+        paths = likeliest_paths(odds[: depths[number]], shape.nodes)
+        chances_of_paths: list[float] = []
+        for row, depth, each in paths:
+            before = chances_of_paths[row - 1] if row else 1.0
+            chances_of_paths.append(before * odds[depth][each])
+        results.append(
+            CallResult(
+                picks=tuple(int(tokens[depth][each]) for _, depth, each in paths),
+                confidences=tuple(chances_of_paths),
+                parents=tuple(row - 1 for row, *_ in paths),
+                probs=None if uniforms is None else probs[number][[depth for _, depth, _ in paths]],
+            )
+        )
+    return results
+
+
+def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tuple[int, int, int]]:
+    """Shape a tree of the likeliest rows, if candidates depend only on the depth.
+
+    Args:
+        chances: for each depth, the probabilities of its candidates, descending. A row's
+            probability is the product along its path; candidates of probability 0 are left out.
+        limit: maximum number of drafts of the tree.
+
+    Returns:
+        ``(parent row, depth, candidate)`` of rows 1, 2, …, parents first; depths count from 0.
+    """
+    shape: list[tuple[int, int, int]] = []
+    # chance (negated), order of entry, chance of the parent, parent row, depth, candidate
+    heap: list[tuple[float, int, float, int, int, int]] = []
+    entered = 0
+
+    def offer(chance: float, parent: int, depth: int, candidate: int) -> None:
+        nonlocal entered
+        if depth < len(chances) and candidate < len(chances[depth]):
+            joint = chance * chances[depth][candidate]
+            if joint > 0:
+                heapq.heappush(heap, (-joint, entered, chance, parent, depth, candidate))
+                entered += 1
+
+    offer(1.0, 0, 0, 0)
+    while heap and len(shape) < limit:
+        joint, _, before, parent, depth, candidate = heapq.heappop(heap)
+        shape.append((parent, depth, candidate))
+        offer(-joint, len(shape), depth + 1, 0)
+        offer(before, parent, depth, candidate + 1)
+    return shape
+
+
+def tree_results(
+    drafts: Sequence[Sequence[Sequence[float]]], probs: Tensor, words: Tensor | None, size: int
+) -> list[CallResult]:
+    """Return the trees of `Trees.drafts` on the host, as drafts of a vocabulary of `size` ids.
+
+    `words` are the ids of W words; None: the vocabulary.
+    """
+    results = []
+    for tree, laws in zip(drafts, probs, strict=True):
+        kept = [each for each in zip(*tree, strict=True) if each[3] > 0]
+        place = {each[0]: number for number, each in enumerate(kept)}
+        law = None
+        if laws.numel():
+            law = laws[[int(each[4]) for each in kept]]
+            if words is not None:
+                law = law.new_zeros(len(kept), size).index_copy_(-1, words, law)
+        results.append(
+            CallResult(
+                picks=tuple(int(each[1]) for each in kept),
+                confidences=tuple(each[3] for each in kept),
+                parents=tuple(place.get(each[2], ROOT) for each in kept),
+                probs=law,
+            )
+        )
+    return results

@@ -9,7 +9,7 @@ import pytest
 
 from tests.source_size import code_lines, is_extra, num_lines, source_files
 
-MAX_LINES = 51_986
+MAX_LINES = 51_994
 """A ceiling to lower, to 45,000 next. It was 49,369; deleted features gave 2,300 back (ADR 0024),
 what outsiders could do and were not told took 4,400 (checks of claims before a run, the run's own
 rounding, scoring of expressions and other scripts, templates in a child, one gate, bounds on every

@@ -23,8 +23,9 @@ from pathlib import Path
 
 import torch
 
-from bench.errors import BenchError, Exit, UnavailableError
+from bench.errors import BenchError, Exit, UnavailableError, UsageError
 from bench.extras.gpu_summary import Status, Step, read_figures, write_summary
+from decoders.core.nearest import nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL_S = 540.0
@@ -35,7 +36,7 @@ _CPU_SLOWER = 4
 _SMOLLM2 = "smollm2-135m"
 _FEW = (
     *("--limit", "2", "--repeats", "1", "--quality-limit", "0", "--phase-limit", "1"),
-    *("--max-new-tokens", "16"),
+    *("--max-new-tokens", "16", "--no-compile"),  # a GPU captures calls, and compiles none
 )
 GPU_TESTS = (
     *("core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles", "core/hf/placed"),
@@ -88,6 +89,16 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
     ]
     slower = _CPU_SLOWER if rehearse else 1
     return [replace(step, budget_s=step.budget_s * slower) for step in steps]
+
+
+def choose(steps: Sequence[Step], names: str | None) -> Sequence[Step]:
+    """Return the steps that `names`, separated by commas, choose (None: all), in their order."""
+    allowed = [step.name for step in steps]
+    selection = allowed if names is None else names.split(",")
+    for name in set(selection) - set(allowed):
+        line = f"--only has no step {name!r}; {nearest(name, allowed)}steps: {', '.join(allowed)}"
+        raise UsageError(line)
+    return [step for step in steps if step.name in selection]
 
 
 def _missing(*packages: str) -> str | None:
@@ -170,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.extras.gpu", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the same in small, on the CPU")
     parser.add_argument("--output", type=Path, default=ROOT / "results", help="where its folder is")
+    parser.add_argument("--only", metavar="STEP,…", help="these steps, by the names in docs/gpu.md")
     options = parser.parse_args(arguments)
     try:
         if not options.rehearse and not torch.cuda.is_available():
@@ -178,12 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "CPU: make gpu GPU_ARGS=--rehearse"
             )
         folder = options.output.resolve() / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        steps = choose(make_steps(folder, rehearse=options.rehearse), options.only)
         try:
             folder.mkdir(parents=True)
         except OSError as error:
             line = f"cannot make {folder}: {error.strerror}; give another --output"
             raise BenchError(line) from error
-        steps = make_steps(folder, rehearse=options.rehearse)
         return measure(steps, folder, rehearsal=options.rehearse)
     except BenchError as error:
         sys.stderr.write(f"bench: {error.message}\n")

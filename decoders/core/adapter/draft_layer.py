@@ -244,11 +244,6 @@ class Texts:
         device = self.first.states.device
         return upload(numbers, device, torch.float64).view(len(self.calls), *shape)
 
-    def present(self, results: Sequence[CallResult]) -> list[CallResult]:
-        """Leave out the results of rows without a call."""
-        pairs = zip(self.calls, results, strict=True)
-        return [result for call, result in pairs if call is not None]
-
 
 class LayerPass(DraftPass):
     """A forward pass of a draft layer: logits ``[R, W]`` and states ``[R, D]`` of the rows read.
@@ -340,7 +335,8 @@ class LayerPass(DraftPass):
             if each is not None:
                 depth = levels if fixed else min(levels, each.max_depth)
                 each.session.drafted(each, depth, each.num_rows + shape.width * (depth - 1))
-        return texts.present(tree_results(trees, batch.probs, self.words, size))
+        results = tree_results(trees, batch.probs, self.words, size)
+        return [each for each, call in zip(results, texts.calls, strict=True) if call is not None]
 
 
 def write(planes: Sequence[Tensor], entries: Tensor, new: Sequence[Tensor]) -> None:

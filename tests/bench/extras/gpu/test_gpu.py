@@ -185,6 +185,21 @@ def test_make_gpu_is_this_script():
     assert "-m bench.extras.gpu --rehearse" in done.stdout
 
 
+def test_only_runs_the_steps_that_it_names_in_their_order(tmp_path, capsys):
+    steps = gpu.make_steps(tmp_path, rehearse=True)
+    assert gpu.choose(steps, None) == steps
+    names = [step.name for step in gpu.choose(steps, "zoo,ar-llama-1b")]
+    assert names == ["ar-llama-1b", "zoo"]
+    assert (
+        gpu.main(["--rehearse", "--output", str(tmp_path / "none"), "--only", "zoo,ar-lama-1b"])
+        == 2
+    )
+    line = capsys.readouterr().err
+    assert line.startswith("bench: --only has no step 'ar-lama-1b'; did you mean 'ar-llama-1b'? ")
+    assert "steps: ar-llama-1b, ar-qwen3-8b" in line
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.slow
 def test_the_rehearsal_passes(tmp_path):
     command = [

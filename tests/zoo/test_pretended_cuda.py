@@ -34,7 +34,7 @@ WAITS = {
     for names, cells in ROWS
     for spec in re.findall("`(.+?)`", names)
 }
-DRAFTS = {"spec": 4, "eagle": 1, "shallow": 1, "medusa": 1}
+DRAFTS = {"spec": 4, "eagle": 1, "shallow": 1}
 """Draft calls of a step, one after another; the host reads each before the next is made."""
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},

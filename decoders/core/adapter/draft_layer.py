@@ -283,12 +283,12 @@ class LayerPass(DraftPass):
     ) -> Trees:
         positions, ends = inputs["positions"], inputs["ends"]
         num, device = len(positions), positions.device
-        columns, drafted = torch.arange(planes[0].shape[2], device=device), 0
-        columns = columns[: None if seen is None else seen + shape.width * shape.depth]
+        reach = planes[0].shape[2] if seen is None else seen + shape.width * shape.depth
+        columns, drafted, level = torch.arange(reach, device=device), 0, 0
         sees = (columns < ends).unsqueeze(1)
 
         def step(states: Tensor, ids: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal sees, drafted
+            nonlocal sees, drafted, level
             num_rows = ids.shape[1]
             entries = columns[drafted : drafted + num_rows] + ends
             before = sees.gather(1, parents.unsqueeze(-1).expand(-1, -1, len(columns)))
@@ -296,12 +296,12 @@ class LayerPass(DraftPass):
             rows = {
                 "states": states,
                 "ids": ids,
-                "positions": (ends + drafted // num_rows).expand_as(ids),
+                "positions": (ends + level).expand_as(ids),
                 "entries": entries,
                 "mask.draft": sees.unsqueeze(1),
-                "read": columns[: num * num_rows],
+                "read": torch.arange(num * num_rows, device=device),
             }
-            drafted += num_rows
+            drafted, level = drafted + num_rows, level + 1
             logits, out = run(None, rows, planes)
             return logits.view(num, num_rows, -1), out.view(num, num_rows, -1)
 

@@ -110,6 +110,19 @@ def test_trees_of_several_texts_fed_in_parts_are_those_of_each_whole_text(bucket
             assert sessions[row].fed == {"eagle": num}
 
 
+def test_many_short_texts_have_more_rows_than_entries() -> None:
+    made, shape = Made(), DraftShape(depth=3, width=4, nodes=9)
+    work, num = made.work, 17
+    texts = [(noise(1, WIDTH, seed=row), [row % VOCAB]) for row in range(num)]
+    calls = [
+        Session(TableModel(5), row, 64).draft("eagle", *text, shape, Sampling())
+        for row, text in enumerate(texts)
+    ]
+    results = work.draft(Texts.of(calls, work.planes(num, 64), 0), work, VOCAB)
+    for text, result in zip(texts, results, strict=True):
+        assert paths(result) == pytest.approx(made.likeliest(*text, shape), rel=1e-4)
+
+
 def test_passes_stop_once_no_draft_can_be_among_the_likeliest() -> None:
     made, states = Made(), noise(3, WIDTH, seed=5)
     for nodes, passes in ((1, 1), (14, 4)):

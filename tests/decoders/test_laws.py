@@ -51,8 +51,8 @@ class Known(TableModel):
         weights = certain if len(context) == 1 else torch.tensor(self._weights)
         return weights[context[-1]].log()
 
-    def propose(self, name: str, hidden: Tensor) -> Tensor:
-        return torch.zeros(len(hidden), self.adapters[name].num_slots, self.vocab_size)
+    def proposed(self, name: str, state: Tensor, num_heads: int) -> Tensor:
+        return torch.zeros(num_heads, self.vocab_size)
 
     def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         logits, after = super().drafted(name, states, tokens)

@@ -175,16 +175,19 @@ class TableModel(Model):
         return [kinds.get(self.adapters[c.name].variant, self._draft_by_layer)(c) for c in calls]
 
     def _draft_by_heads(self, call: DraftCall) -> CallResult:
-        context = self._context(call.states[-1])
-        rows = []
-        for head in range(call.shape.depth):
-            context = [*context, int(self.logits(context).argmax())]
-            wrong = self._chance(repr((self._seed, context, head))) < self.errors[call.name]
-            rows.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
+        shape, draws = call.shape, _draws(call)
+        logits = self.proposed(call.name, call.states[-1], shape.depth)[None]
         call.session.drafted(call, 1, 1)
-        draws = _draws(call)
-        logits, shape = torch.stack(rows)[None], call.shape
         return trees_of_heads(logits, [call.max_depth], shape, call.sampling, draws)[0]
+
+    def proposed(self, name: str, state: Tensor, num_heads: int) -> Tensor:
+        """Return logits ``[num_heads, V]`` of heads on a state ``[D]``."""
+        context, rows = self._context(state), []
+        for head in range(num_heads):
+            context = [*context, int(self.logits(context).argmax())]
+            wrong = self._chance(repr((self._seed, context, head))) < self.errors[name]
+            rows.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
+        return torch.stack(rows)
 
     def _draft_by_layer(self, call: DraftCall) -> CallResult:
         assert self.adapters[call.name].variant == "eagle", f"{call.name!r} is no drafter"
@@ -276,9 +279,8 @@ class TableModel(Model):
 
 
 def _draws(call: DraftCall) -> Tensor | None:
-    shape = call.shape
     numbers = torch.tensor(call.uniforms, dtype=torch.float64)
-    return numbers.view(1, shape.depth, shape.width) if shape.draws else None
+    return numbers.view(1, call.shape.depth, call.shape.width) if call.shape.draws else None
 
 
 class _CallRows:

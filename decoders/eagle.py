@@ -16,7 +16,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, draw_uniforms
+from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, draft_tree
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Exact
@@ -67,19 +67,14 @@ class _TreeDrafter(StatesDrafter):
 
     def __init__(self, options: Eagle, request: Request) -> None:
         super().__init__()
-        self._options, self._request = options, request
-        self._draws = not options.verification.by_picks(request.sampling)
+        self._name, self._request = options.adapter, request
+        sizes = {"depth": options.depth, "width": options.width, "nodes": options.nodes}
+        draws = not options.verification.by_picks(request.sampling)
+        self._shape = DraftShape(**sizes, draws=draws)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Make a tree after the last token, and draw its drafts if rejection sampling is used."""
-        options, request = self._options, self._request
         if most < 1:  # the answer's last call
             return DraftTree(text.last)
-        sizes = {"depth": options.depth, "width": options.width, "nodes": options.nodes}
-        shape = DraftShape(**sizes, draws=self._draws)
-        uniforms = draw_uniforms(request, text.output, shape, most)
-        states, tokens = self.unfed(text)
-        result = yield request.target.draft(
-            options.adapter, states, tokens, shape, request.sampling, uniforms, max_depth=most
-        )
-        return DraftTree.drafted(text.last, result)
+        network = self._request, self._name, self._shape
+        return (yield from draft_tree(*network, text, self.unfed(text), most))

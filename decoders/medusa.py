@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict, draw_uniforms
+from decoders.core.drafting.drafter import Drafter, Text, Verdict, draft_tree
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Exact
@@ -68,26 +68,20 @@ class _Heads(Drafter):
 
     def __init__(self, options: Medusa, request: Request) -> None:
         assert request.adapter is not None
-        self._options, self._request = options, request
+        self._name, self._request = options.adapter, request
         num_heads = request.adapter.num_slots
-        self._num_heads = min(options.heads, num_heads) if options.heads else num_heads
-        self._draws = not options.verification.by_picks(request.sampling)
+        depth = min(options.heads, num_heads) if options.heads else num_heads
+        draws = not options.verification.by_picks(request.sampling)
+        self._shape = DraftShape(depth=depth, width=options.width, nodes=options.nodes, draws=draws)
         self._state: Tensor | None = None
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
-        options, request = self._options, self._request
         if most < 1:  # the answer's last call
             return DraftTree(text.last)
         assert self._state is not None
-        sizes = {"depth": self._num_heads, "width": options.width, "nodes": options.nodes}
-        shape = DraftShape(**sizes, draws=self._draws)
-        uniforms = draw_uniforms(request, text.output, shape, most)
-        state, sampling = self._state, request.sampling
-        result = yield request.target.draft(
-            options.adapter, state, [text.last], shape, sampling, uniforms, max_depth=most
-        )
-        return DraftTree.drafted(text.last, result)
+        network, new = (self._request, self._name, self._shape), (self._state, [text.last])
+        return (yield from draft_tree(*network, text, new, most))
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the state that predicted the text's last token."""

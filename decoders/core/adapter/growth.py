@@ -102,7 +102,8 @@ def grow(
         sync: see `candidates`.
     """
     num, device = len(logits), logits.device
-    odds, numbers = logits.new_ones(num, 1, dtype=torch.float64), None
+    odds = torch.ones(num, 1, dtype=torch.float64, device=device)
+    numbers = torch.full((num, 1), ROOT, device=device)
     ids_of, before, paths_of, laws = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     levels, tree_chances = [limit] * num, [list[float]() for _ in range(num)]
     num_found = 0
@@ -119,8 +120,6 @@ def grow(
             paths = paths * torch.zeros_like(paths).scatter(1, share, 1.0) * valid.flatten(1)
             laws.append(probs)
         ids = (ids if words is None else words[ids]).flatten(1)
-        if numbers is None:
-            numbers = ids.new_full((num, 1), ROOT)
         before.append(numbers.unsqueeze(-1).expand(-1, -1, num_each).flatten(1))
         ids_of.append(ids)
         paths_of.append(paths)

@@ -167,8 +167,7 @@ class SlotPass(DraftPass):
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Draft a token per slot after each text. At temperature 0 the uniforms are ignored."""
         num_slots, warmth = texts.first.shape.depth, texts.first.sampling.temperature
-        planes, ends = texts.planes, texts.inputs["ends"]
-        device = ends.device
+        planes, ends, device = texts.planes, texts.inputs["ends"], texts.planes[0].device
         columns = torch.arange(planes[0].shape[2], device=device)
         reach = None if texts.seen is None else texts.seen + num_slots
         inputs = {name: texts.inputs[name] for name in ("states", "ids", "positions", "entries")}

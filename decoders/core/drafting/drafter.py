@@ -19,6 +19,8 @@ from decoders.core.model import Call, DraftCall
 from decoders.core.types import CallResult, DraftShape
 from decoders.core.upload import upload
 
+NewText = tuple[Tensor, Sequence[int]]
+"""States ``[N, D]``, and the N tokens picked there."""
 Drafts = Sequence[int] | DraftTree
 """A chain of tokens, or a tree of tokens after the text's last token."""
 
@@ -140,17 +142,23 @@ class StatesDrafter(Drafter):
         """Keep the states that predicted the text's new tokens."""
         self._unfed.append(verdict.states)
 
-    def unfed(self, text: Text) -> tuple[Tensor, list[int]]:
+    def unfed(self, text: Text) -> NewText:
         """Return and forget the new states ``[N, D]``, with the text's last N tokens after them."""
         states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
         self._unfed = []
         return states, text.tokens[-len(states) :]
 
 
-def draw_uniforms(request: Request, output: int, shape: DraftShape, most: int) -> list[float]:
-    """Return the uniforms that draw a tree's drafts from an output position on (none drawn: [])."""
-    return [
-        request.uniforms.at("draw", output + level, candidate) if level < most else 0.5
+def draft_tree(
+    request: Request, name: str, shape: DraftShape, text: Text, new: NewText, most: int
+) -> Generator[DraftCall, CallResult, DraftTree]:
+    """Call an attached network on new text and return its tree, at most `most` drafts deep."""
+    uniforms = [
+        request.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
         for level in range(shape.depth if shape.draws else 0)
         for candidate in range(shape.width)
     ]
+    result = yield request.target.draft(
+        name, *new, shape, request.sampling, uniforms, max_depth=most
+    )
+    return DraftTree.drafted(text.last, result)

@@ -191,7 +191,7 @@ class Scheduler:
         calls = [job.pending for job in group if job.pending is not None]
         before = [_state(call.session) for call in calls] if len(calls) > 1 else []
         try:
-            results = self._results(group, calls)
+            results = self._run(group, calls)
         except Exception as error:
             if len(group) == 1:
                 group[0].fail(error)
@@ -204,7 +204,7 @@ class Scheduler:
         for job, result in zip(group, results, strict=True):
             self._deadline.guard(job, job.take, result)
 
-    def _results(
+    def _run(
         self, group: Sequence[RunningSequence], calls: Sequence[Call | DraftCall]
     ) -> Sequence[CallResult]:
         drafts = [call for call in calls if isinstance(call, DraftCall)]
@@ -253,10 +253,9 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
     for job in active:
         call = job.pending
         assert call is not None
-        model = call.session.model
-        is_prefill, drafts, kind = False, True, tuple[Hashable, ...]()
+        model, kind = call.session.model, tuple[Hashable, ...]()
         if isinstance(call, DraftCall):
-            kind = call.name, call.shape
+            is_prefill, drafts, kind = False, True, (call.name, call.shape)
         else:
             is_prefill = call.session.length == 0
             drafts = call.session is job.request.draft or not call.read

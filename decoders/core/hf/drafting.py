@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.draft_layer import DraftPass, Inputs, Texts
-from decoders.core.graph_size import power_of_two
+from decoders.core.graph_size import first_rows
 from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
 from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import DraftCall
@@ -54,16 +54,13 @@ class DraftRunner:
         if not self._planes:
             self._planes = self._work.planes(num_rows, capacity)
         by_row = {call.session.row: call for call in calls}
-        (first, *rest), last = by_row, max(by_row)
-        rows = range(first, first + 1)
-        if rest:  # few numbers of sequences, so that graphs are few
-            rows = range(min(power_of_two(last + 1), num_rows))
-        ordered = [by_row.get(row) for row in rows] if self._planes else calls
+        rows: Sequence[int] = sorted(by_row)
+        if self._planes and len(rows) > 1:  # planes of consecutive rows, of few numbers of them
+            rows = first_rows(rows, num_rows)
+        ordered = [by_row.get(row) for row in rows]
         planes = [plane.narrow(0, rows[0], len(rows)) for plane in self._planes]
         bucketed = COMPILED_ROWS if self.graphs is not None and self.graphs.fixed else 0
         results = self._work.draft(Texts.of(ordered, planes, bucketed), self.run, size)
-        if not self._planes:
-            return results
         by_sequence = dict(zip(sorted(by_row), results, strict=True))
         return [by_sequence[call.session.row] for call in calls]
 

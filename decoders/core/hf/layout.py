@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoders.core.graph_size import power_of_two
+from decoders.core.graph_size import first_rows, power_of_two
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
@@ -218,7 +218,7 @@ class Layout:
     def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
         """Add empty calls for the other cache rows, up to a power of two rows."""
         by_row = dict(zip(_cache_rows(calls), calls, strict=True))
-        rows = range(min(power_of_two(max(by_row) + 1), self.store.num_rows))
+        rows = first_rows(by_row, self.store.num_rows)
         model = calls[0].session.model
         return [
             by_row.get(row)

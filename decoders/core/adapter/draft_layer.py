@@ -204,7 +204,8 @@ class Texts:
         max_rows = max(call.num_rows for call in present)
         fixed = max_rows <= bucketed
         width = graph_size(max(max_rows, 8 * fixed), fixed)
-        scrap, nowhere = planes[0].shape[2] - 1, planes[0].shape[2] - MAX_DRAFTS - 1
+        scrap = planes[0].shape[2] - 1
+        nowhere = scrap - max(MAX_DRAFTS, present[0].shape.depth)
         packed, last_end = list[list[int]](), 0
         for number, call in enumerate(calls):
             tokens = () if call is None else call.tokens

@@ -101,12 +101,11 @@ def grow(
         stops: stop once no deeper draft could be among the likeliest, which waits for the device.
         sync: see `candidates`.
     """
-    num, device = len(logits), logits.device
+    num, num_found, device = len(logits), 0, logits.device
     odds = torch.ones(num, 1, dtype=torch.float64, device=device)
     numbers = torch.full((num, 1), ROOT, device=device)
     ids_of, before, paths_of, laws = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     levels, tree_chances = [limit] * num, [list[float]() for _ in range(num)]
-    num_found = 0
     for level in range(limit):
         probs, chances, ids = candidates(logits, sampling, shape.width, sync=sync)
         num_each = chances.shape[-1]

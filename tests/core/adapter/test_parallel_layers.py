@@ -16,7 +16,7 @@ from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import NO_UNIFORM, DraftShape, Sampling
+from decoders.core.types import MAX_DRAFTS, NO_UNIFORM, DraftShape, Sampling
 from tests.tiny_models import WIDTH, fresh
 from training.heads.parallel_job import run_slots
 
@@ -134,6 +134,18 @@ def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
         expected = made.whole(made.dense(all_states, all_tokens, u, temperature), all_tokens[-1])
         assert drafts[0] == expected[0]
         assert drafts[1] == pytest.approx(expected[1], rel=1e-3)
+
+
+def test_more_slots_than_any_tree_has_drafts_touch_no_other_text() -> None:
+    made, u = Made(num_slots=MAX_DRAFTS + 9), torch.linspace(0, 0.99, MAX_DRAFTS + 9)
+    texts = [(noise(3, WIDTH, seed=row), [7, 8, 9 + row]) for row in range(3)]
+    texts[1] = (texts[1][0], [])  # a row of no call beside them
+    begun, alone = made.begin(3), made.begin(1)
+    for _ in range(2):  # entries that an earlier call damaged would show in the later one
+        found = made.drafted(begun, texts, u.tolist(), 0.7)
+        expected = made.drafted(alone, texts[2:], u.tolist(), 0.7)
+        assert found[1][0] == expected[0][0]
+        assert found[1][1] == pytest.approx(expected[0][1], rel=1e-4)
 
 
 @pytest.mark.parametrize("rank", [3, 0])

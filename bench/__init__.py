@@ -1,8 +1,8 @@
 """The harness that plans, measures, judges and reports runs of decoders.
 
-In Python and notebooks, use ``from bench import run, load_run`` (see `bench.extras.notebook`). The
-folders form layers; each imports only the layers below it (``[tool.importlinter]`` in
-pyproject.toml).
+In Python and notebooks, use ``from bench import load, load_run, run`` (see
+`bench.extras.notebook`). The folders form layers; each imports only the layers below it
+(``[tool.importlinter]`` in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.extras.notebook import Results, load_run, run
+    from bench.extras.notebook import Results, load, load_run, run
 
-__all__ = ["Results", "load_run", "run"]
+__all__ = ["Results", "load", "load_run", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The Python interface for scripts and notebooks: measure decoders, or open a measured run.
+"""The Python interface for scripts and notebooks: measure, open a measured run, or ask a model.
 
 `load_run` needs neither torch nor transformers. docs/notebooks.md has examples.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from bench.errors import UsageError, as_error
 from bench.extras.exports.export import answers
 from bench.machine.openmp import shorten_spinning
 from bench.plan.trust import check_code
@@ -26,6 +27,9 @@ from bench.stats.metrics import SummaryRow, summary_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from bench.plan.setup import Setup
+    from decoders.core.types import Generation
 
 
 class Drawing(NamedTuple):
@@ -113,3 +117,67 @@ def load_run(run_dir: str | Path = "latest", *, output: str | Path = "results") 
     """Open a run by its folder, its name under `output`, or ``latest`` (`BenchError`)."""
     path = find_run(str(run_dir), Path(output))
     return Results(path, Findings(read_run(path)))
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A decoder's answer to one prompt: its `text`, its ids, and its `steps`, a row each."""
+
+    text: str
+    steps: pd.DataFrame
+    generation: Generation = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A loaded model with its draft model and adapters, as `load` returns it."""
+
+    setup: Setup = field(repr=False)
+
+    def answer(self, decoder: str, prompt: str) -> Answer:
+        """Answer a prompt by a decoder such as ``spec:k=4``, untimed, in the chat's form if any.
+
+        Raises:
+            UsageError: there is no such decoder, it needs a model that is not loaded, or the
+                prompt does not fit the model.
+        """
+        from bench.plan.make import tokenise
+        from decoders.core.engine.models import check_models
+        from decoders.core.engine.scheduler import generate
+        from decoders.core.registry import build, parse_spec
+        from specbench_tasks.task import OTHER, Conversation
+
+        setup = self.setup
+        with as_error(UsageError):
+            method = build(parse_spec(decoder))
+            check_models(method, setup.models, decoder)
+        asking = Conversation(id="prompt", family=OTHER, turns=(prompt,), references=(None,))
+        prompts, skipped = tokenise(setup, [asking])
+        if skipped:
+            raise UsageError(f"the prompt is refused: {skipped[0].reason}")
+        generation = generate(method, prompts[0].ids, setup.sampling, setup.models)
+        facts = ("drafted", "accepted", "target_calls", "draft_calls")
+        rows = [
+            {"text": setup.text(step.tokens), "tokens": len(step.tokens)}
+            | {name: getattr(step, name) for name in facts}
+            for step in generation.steps
+        ]
+        return Answer(setup.text(generation.tokens), pd.DataFrame(rows), generation)
+
+
+def load(
+    model: str = "zoo", decoders: str | Sequence[str] | None = None, **settings: Any
+) -> Loaded:
+    """Load a model and what `decoders` need (by default all that `bench run` would measure).
+
+    `settings` are fields of `RunConfig`, such as ``max_new_tokens=64`` or ``temperature=0.7``.
+
+    Raises:
+        BenchError: the model or something that a decoder needs is missing, or does not fit.
+    """
+    shorten_spinning()
+    from bench.plan.checks import check_first
+    from bench.plan.setup import open_setup
+
+    config = load_config(None, {"compile": False, **settings, "model": model, "decoders": decoders})
+    return Loaded(open_setup(check_first(config, lambda note: None, reads_tasks=False)))

@@ -13,8 +13,11 @@ import pandas as pd
 import pytest
 
 import bench
-from bench.errors import BenchError, Exit
-from bench.extras.notebook import Drawing, Results, load_run
+from bench.errors import BenchError, Exit, UsageError
+from bench.extras.notebook import Drawing, Loaded, Results, load, load_run
+from bench.plan.checks import check_first
+from bench.settings.config import load_config
+from tests.conftest import open_tables
 
 pytestmark = pytest.mark.usefixtures("saved")
 ROOT = Path(__file__).parents[3]
@@ -104,3 +107,31 @@ def test_opening_a_run_needs_no_model(reported_run: Path) -> None:
 def test_results_are_named_at_the_top() -> None:
     assert bench.Results is Results
     assert bench.load_run is load_run
+
+
+def test_a_loaded_model_answers_one_prompt_with_its_steps() -> None:
+    config = load_config(None, {"decoders": "spec", "max_new_tokens": 24, "compile": False})
+    run = check_first(config, lambda note: None, brings_models=True)
+    model = Loaded(open_tables(run))
+    by_ar, by_spec = (model.answer(name, "abcab") for name in ("ar", "spec:k=3"))
+    assert by_ar.text == by_spec.text != ""
+    assert list(by_ar.steps["tokens"]) == [1] * len(by_ar.generation.tokens)
+    assert by_spec.steps["tokens"].sum() == len(by_spec.generation.tokens)
+    assert len(by_spec.steps) < len(by_ar.steps)
+    assert "".join(by_spec.steps["text"]) == by_spec.text
+    assert by_spec.steps["drafted"].max() == 3
+    assert by_spec.steps["accepted"].max() <= 3
+    with pytest.raises(UsageError, match="needs an adapter named 'ptp'"):
+        model.answer("ptp", "abc")
+    with pytest.raises(UsageError, match="unknown decoder 'spek'; did you mean 'spec'"):
+        model.answer("spek", "abc")
+
+
+def test_a_model_is_loaded_by_name() -> None:
+    zoo = load("zoo", "spec", max_new_tokens=6)
+    answer = zoo.answer("spec", "What is 3 plus 4?")
+    assert len(answer.generation.tokens) == answer.steps["tokens"].sum() <= 6
+    with pytest.raises(UsageError, match=r"the prompt is refused: \d+ tokens; at most"):
+        zoo.answer("ar", "far too much " * 1000)
+    with pytest.raises(BenchError, match="neither a folder nor"):
+        load("nowhere/at-all")

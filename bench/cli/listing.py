@@ -89,6 +89,7 @@ def _decoder(name: str) -> Facts:
         fields = {field.name: field.default for field in dataclasses.fields(cls)}
         return {
             "decoder": name,
+            "package": registry.package(name),
             "does": (cls.__doc__ or "").strip().partition("\n")[0],
             "lossless": lossless(cls),
             "needs": needs(cls),
@@ -96,7 +97,8 @@ def _decoder(name: str) -> Facts:
             "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
         }
     except Exception as error:  # an installed package's class may be anything
-        return {"decoder": name, "error": f"{error}" or type(error).__name__}
+        why = f"{error}" or type(error).__name__
+        return {"decoder": name, "package": registry.package(name), "error": why}
 
 
 def lossless(cls: type[Decoder]) -> str:
@@ -172,7 +174,7 @@ def _options(facts: Facts) -> str:
 
 _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
     "decoders": {
-        "decoder": lambda f: f["decoder"],
+        "decoder": lambda f: "\n".join(filter(None, (f["decoder"], f.get("package")))),
         "what it does": lambda f: (
             Text(f"cannot be loaded: {f['error']}", style="red") if "error" in f else f["does"]
         ),

@@ -32,6 +32,7 @@ from bench.settings.config import FAST, RunConfig, cell_spec
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, check_models
 from decoders.core.hf.checkpoint import refusing_panics, weights_sha256
+from decoders.core.registry import package
 from decoders.core.types import Sampling
 
 if TYPE_CHECKING:
@@ -307,6 +308,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             lossless=decoder.lossless,
             comparable_to_ar=decoder.comparable_to_ar(sampling),
             code=code_hash(decoder),
+            package=package(spec.name),
             drafts=bool(decoder.drafts),
         ),
         decoder=decoder,

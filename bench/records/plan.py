@@ -43,7 +43,8 @@ class Cell:
 
     The decoder's class and options determine `lossless`, and whether it `drafts`. With the
     temperature, they determine `comparable_to_ar`: lossless then means exactly ar's tokens (greedy,
-    or coupled). `code` is the SHA-256 of the decoder's own source files (`bench.plan.code`).
+    or coupled). `code` is the SHA-256 of the decoder's own source files (`bench.plan.code`),
+    `package` the name and version of the installed package that has them (None: of none).
     `checked` is the outcome of the contract's checks when the run was planned (`VERIFIED`,
     `CLAIMED` or `REFUTED`; None: not a lossless cell, or not known); `check_note` says what they
     found.
@@ -56,6 +57,7 @@ class Cell:
     lossless: bool
     comparable_to_ar: bool | None = None
     code: str | None = None
+    package: str | None = None
     drafts: bool | None = None
     checked: str | None = None
     check_note: str | None = None

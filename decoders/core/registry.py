@@ -47,6 +47,13 @@ def built_in() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__"))
 
 
+def package(name: str) -> str | None:
+    """Return name and version of the installed package that brings a decoder, if one does."""
+    points = () if name in built_in() else _plugins()
+    dist = next((point.dist for point in points if point.name == name), None)
+    return None if dist is None else f"{dist.name} {dist.version}"
+
+
 def parse_specs(text: str) -> tuple[DecoderSpec, ...]:
     """Parse comma-separated specs, e.g. ``ar,spec@k4:k=4``, or raise `ValueError`."""
     return tuple(parse_spec(part) for part in text.split(",") if part.strip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import distribution, entry_points
@@ -11,10 +12,13 @@ import pytest
 from typer.main import get_command
 
 from bench.errors import UsageError
+from bench.plan.checks import check_first
 from bench.registry import extra, extras
 from bench.report.write import write_report
+from bench.settings.config import load_config
 from tests import command_line
 from tests.command_line import Output, bench
+from tests.conftest import open_tables
 
 MODULE = """
 import typer
@@ -133,6 +137,15 @@ def test_a_package_registers_a_drafter_with_its_trainer(
     ended = bench("run", "--decoders", "frequent", "--dry-run", "--progress", "none")
     assert ended.code == 0, ended.err
     assert "frequent: no options" in ended.out
+    listed = {each["decoder"]: each for each in json.loads(bench("ls", "decoders", "--json").out)}
+    assert listed["frequent"]["package"] == "elsewhere 1"
+    assert listed["ar"]["package"] is None
+    assert "elsewhere 1" in bench("ls", "decoders").out
+    config = load_config(None, {"decoders": "frequent,lookup"})
+    arms = open_tables(check_first(config, lambda note: None, brings_models=True)).arms
+    assert {name: arm.cell.package for name, arm in arms.items()} == {
+        "ar": None, "frequent": "elsewhere 1", "lookup": None
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("module", [MODULE, "raise SystemExit('no')"])

@@ -42,7 +42,7 @@ Allowing = Annotated[
     typer.Option("--allow", help="Code that the folder names and that may run. Repeatable."),
 ]
 MODELS = ("decoders", "model", "draft", "adapters", "tasks", "split", "limit")
-SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed", "law")
 MACHINE = ("dtype", "device", "threads", "attention", "quantize")
 NUMERICS = ("numerics", "tile")
 
@@ -97,12 +97,13 @@ def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
 
 def configuration(arguments: Mapping[str, Any]) -> RunConfig:
     """Build the configuration from a file and a verb's options (exit 2 for invalid values)."""
-    from bench.plan.trust import check_allowed, check_code
+    from bench.plan.trust import NAMING_CODE, check_allowed, check_code
 
     config = load(arguments)
     file, allowed = arguments.get("config"), arguments.get("allow") or ()
-    if file is not None and arguments.get("decoders") is None:
-        check_code([config], file, allowed)
+    if file is not None:
+        trusted = [name for name in NAMING_CODE if arguments.get(name) is not None]
+        check_code([config.with_values(**dict.fromkeys(trusted))], file, allowed)
     check_allowed([config], file, allowed)
     return config
 

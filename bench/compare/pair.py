@@ -21,7 +21,9 @@ from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, family_order
 
-_WORK = ("temperature", "top_p", "top_k", "max_new_tokens", "fixed_length", "reuse_prefix")
+_WORK = (
+    *("temperature", "top_p", "top_k", "law", "max_new_tokens", "fixed_length", "reuse_prefix"),
+)
 """Settings that, with the seed when sampling, decide the answers and how much of them is timed."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")

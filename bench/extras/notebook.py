@@ -17,7 +17,7 @@ import pandas as pd
 from bench.errors import UsageError, as_error
 from bench.extras.exports.export import answers
 from bench.machine.openmp import shorten_spinning
-from bench.plan.trust import check_code
+from bench.plan.trust import NAMING_CODE, check_code
 from bench.progress import choose
 from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
@@ -107,8 +107,10 @@ def run(
 
     file = None if config is None else Path(config)
     configuration = load_config(file, {**settings, "decoders": decoders})
-    if file is not None and decoders is None:
-        check_code([configuration], file, ())
+    if file is not None:
+        options = {"decoders": decoders, **settings}
+        named = [name for name in NAMING_CODE if options.get(name) is not None]
+        check_code([configuration.with_values(**dict.fromkeys(named))], file, ())
     with choose(progress) as shown:
         return load_run(measure(configuration, Path(output), shown).run_dir)
 
@@ -120,7 +122,7 @@ def load_run(run_dir: str | Path = "latest", *, output: str | Path = "results") 
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Reply:
     """A decoder's answer to one prompt: its `text`, its ids, and its `steps`, a row each."""
 
     text: str
@@ -134,7 +136,7 @@ class Loaded:
 
     setup: Setup = field(repr=False)
 
-    def answer(self, decoder: str, prompt: str) -> Answer:
+    def answer(self, decoder: str, prompt: str) -> Reply:
         """Answer a prompt by a decoder such as ``spec:k=4``, untimed, in the chat's form if any.
 
         Raises:
@@ -162,7 +164,7 @@ class Loaded:
             | {name: getattr(step, name) for name in facts}
             for step in generation.steps
         ]
-        return Answer(setup.text(generation.tokens), pd.DataFrame(rows), generation)
+        return Reply(setup.text(generation.tokens), pd.DataFrame(rows), generation)
 
 
 def load(

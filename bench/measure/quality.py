@@ -25,11 +25,13 @@ from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
-from decoders.core.types import Outcome
+from decoders.core.sampling import lawful
+from decoders.core.types import Outcome, Sampling
 from specbench_tasks.scorers import score
 
 ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
 """Advice if this pass does not fit into memory."""
+UNCHANGED = Sampling()
 _LIKELIHOOD_ROWS = 64
 """Rows of logits that are read at a time."""
 _Score = Callable[[tuple[int, ...], tuple[int, ...]], "TargetScores"]
@@ -49,7 +51,7 @@ def score_quality(
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
-    read = cache(partial(target_scores, setup.models.target))
+    read = cache(partial(target_scores, setup.models.target, sampling=setup.sampling))
     num_rows = quality_batch_size(setup)
     where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
     where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
@@ -96,8 +98,13 @@ class TargetScores(NamedTuple):
     entropy: float
 
 
-def target_scores(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -> TargetScores:
-    """Score an answer by the teacher-forced target, whose cache must have a free sequence."""
+def target_scores(
+    target: Model, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling = UNCHANGED
+) -> TargetScores:
+    """Score an answer by the teacher-forced target, whose cache must have a free sequence.
+
+    Of the `sampling` settings only a law counts.
+    """
     nll = entropy = agreed = 0.0
     session = target.open()
     try:
@@ -106,7 +113,10 @@ def target_scores(target: Model, prompt: Sequence[int], tokens: Sequence[int]) -
             now, rest = rest[:_LIKELIHOOD_ROWS], rest[_LIKELIHOOD_ROWS:]
             ids = [*fed, *now[:-1]]
             call = session.call(ids, output="logits", read=range(len(fed) - 1, len(ids)))
-            distribution = target.forward([call]).log_softmax(-1)
+            start = len(tokens) - len(rest) - len(now)
+            before = [tokens[: start + row] for row in range(len(now))]
+            logits = lawful(target.forward([call]), before, sampling)
+            distribution = logits.log_softmax(-1)
             at = torch.tensor(now, device=distribution.device)
             nll -= float(distribution.gather(-1, at[:, None]).sum())
             agreed += int((distribution.argmax(-1) == at).sum())

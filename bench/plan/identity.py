@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError
 from bench.machine.env import ROOT
 from bench.machine.source import source_hash
 from bench.plan.code import own_files
+from bench.plan.law import law_file
 from bench.plan.setup import Setup
 from bench.records.environment import Environment
 from bench.records.plan import Plan
@@ -36,6 +38,7 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
     """Return the hashes of ``code``, ``target``, ``draft`` and ``adapter``."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
+    brought |= set() if setup.config.law is None else {Path(law_file(setup.config.law))}
     return {
         "code": source_hash([*files, *sorted(brought - set(files))]),
         "target": _facts_hash(setup.facts.get("target")),

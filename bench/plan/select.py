@@ -21,7 +21,7 @@ from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.registry import extra
 from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, cell_spec
 from decoders.core import registry
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.types import DecoderSpec
 
 AUTO = "auto"
@@ -81,7 +81,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
                 f"the baseline {cell!r} takes no options, as all speed-ups refer to it; "
                 f"measure them under a label as well: {written(f'{cell}@LABEL', options)}"
             )
-        if lacks := _unmet_need(decoder, draft, adapters):
+        if lacks := _unmet_need(decoder, draft, adapters, config.law):
             if named:
                 raise UsageError(f"decoder {cell!r} {lacks}")
             note(f"{cell} is skipped: it {lacks}")
@@ -135,7 +135,11 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
         return registry.build(spec)
 
 
-def _unmet_need(decoder: Decoder, draft: str | None, adapters: Mapping[str, str]) -> str | None:
+def _unmet_need(
+    decoder: Decoder, draft: str | None, adapters: Mapping[str, str], law: str | None
+) -> str | None:
+    if law is not None and (isinstance(decoder, SelfDriven) or not decoder.lossless):
+        return "emits tokens that no call of ours verifies, so that no law of --law holds for them"
     for part in decoder.parts:
         if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"

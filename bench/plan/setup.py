@@ -21,6 +21,7 @@ from bench.plan.adapters import adapter_facts, adapter_folder, load_adapter
 from bench.plan.checks import check_memory, check_options
 from bench.plan.code import code_hash, repository_state
 from bench.plan.devices import device_map, open_device, prepare_process, usual_dtype
+from bench.plan.law import load_law
 from bench.plan.named_models import checkpoint
 from bench.plan.numerics import in_tiles, uses_tiles
 from bench.plan.select import ResolvedRun, all_options
@@ -276,6 +277,7 @@ def assemble(
         max_new_tokens=config.max_new_tokens,
         stop_ids=frozenset() if config.fixed_length else stop_ids,
         seed=config.seed,
+        law=load_law(config.law, tokenizer),
     )
     check_options(run)
     by_numerics = {"fast": models, "invariant": invariant or models}

@@ -1,4 +1,4 @@
-"""Refuses code that only a file names: a decoder's file runs if the command line names it.
+"""Refuses code that only a file names: it runs if the command line names it, too.
 
 A configuration is data, and a stranger's run folder brings one. Decoders that are built in or
 installed need no permission.
@@ -12,14 +12,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.errors import UsageError
+from bench.plan.law import law_file
 from bench.settings.config import RunConfig
 from decoders.core.registry import named_code
 
+NAMING_CODE = ("decoders", "law")
+"""Settings that may name code."""
+
 
 def code_named(configs: Iterable[RunConfig]) -> list[str]:
-    """Return the files and folders of code that decoders name, without importing them."""
-    specs = [spec for config in configs for spec in config.specs]
-    return list(dict.fromkeys(path for spec in specs for path in named_code(spec)))
+    """Return the files and folders of code that decoders and laws name, importing none."""
+    paths = list[str]()
+    for config in configs:
+        paths += [path for spec in config.specs for path in named_code(spec)]
+        paths += [] if config.law is None else [law_file(config.law)]
+    return list(dict.fromkeys(paths))
 
 
 def check_code(

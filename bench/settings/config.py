@@ -100,6 +100,11 @@ class RunConfig(BaseModel):
     top_p: bounds.TopP = _sampling(1.0, "1 is off.")
     top_k: bounds.CountOrNone = _sampling(0, "0 is off.")
     seed: bounds.Seed = _sampling(0, "Repeat r uses seed + r.")
+    law: bounds.Text | None = _sampling(
+        None, "FILE.py:NAME that changes the target's logits, e.g. a grammar's. [default: none]"
+    )
+    """``NAME(tokenizer)`` is a function of an answer's ids so far and the logits after them
+    (docs/adding-a-decoder.md)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = _devices(
         None,
         "float32, bfloat16 or float16. "

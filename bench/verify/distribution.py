@@ -18,7 +18,7 @@ from bench.records.prompts import Prompt
 from bench.verify.divergence import cold_logits
 from bench.verify.verdict import CheckOutcome, Finding
 from decoders.core.model import Model
-from decoders.core.sampling import warp
+from decoders.core.sampling import lawful, warp
 from decoders.core.testing.goodness import POWER, Draws, detectable_distance, holm
 from decoders.core.types import Sampling
 
@@ -105,6 +105,7 @@ def _entropies(
     """Return the entropy, in nats, of the distribution of every token of an answer."""
     ids = (*prompt, *answer[:-1])
     logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
+    logits = lawful(logits, [answer[:num] for num in range(len(answer))], sampling)
     distributions = warp(logits, sampling).double()
     entropies: list[float] = torch.special.entr(distributions).sum(-1).tolist()
     return entropies

@@ -39,7 +39,7 @@ from bench.stats.unequal import Compared, Pair, compare_with_baseline
 from bench.verify.floor import Likeliest, bound, is_frequent, last_place
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
-from decoders.core.sampling import Uniforms, warp
+from decoders.core.sampling import Uniforms, lawful, warp
 from decoders.core.types import Sampling
 
 MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
@@ -111,7 +111,7 @@ def differences(
             for pair in each.pairs if greedy else ():
                 if pair[:2] not in whole:
                     target, ids = setup.models.target, prompts[pair[0]].ids
-                    whole[pair[:2]] = Likeliest.of(target, ids, pair[1], precision)
+                    whole[pair[:2]] = Likeliest.of(target, ids, pair[1], precision, setup.sampling)
             places += [whole[pair[:2]].places for pair in each.unequal if pair[:2] in whole]
             num_wrong = _beyond_rounding(each, parted, whole, floor)
         difference = each.difference(num_wrong, tuple(d.distance for d in within))
@@ -182,7 +182,8 @@ def examine(
     margin = MARGINS[precision]
     if index == min(len(answer), len(expected)):  # they stopped by different rules
         return Divergence(index, "length", math.inf, margin)
-    logits = cold_logits(target, (*prompt, *expected[:index]))[0]
+    cold = cold_logits(target, (*prompt, *expected[:index]))
+    (logits,) = lawful(cold, [expected[:index]], sampling)
     magnitude = float(torch.where(logits.isfinite(), logits, 0.0).abs().max())
     margin *= min(1.0, magnitude / _FULL_MARGIN)
     unit = float(last_place(logits[None], precision))

@@ -42,7 +42,7 @@ from bench.records.status import Floor
 from bench.stats.unequal import compare_with_baseline
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
-from decoders.core.sampling import Uniforms, pick, warp
+from decoders.core.sampling import Uniforms, lawful, pick, warp
 from decoders.core.types import Sampling
 
 SLACK = 2.0
@@ -117,14 +117,19 @@ class Likeliest:
 
     @classmethod
     def of(
-        cls, target: Model, prompt: Sequence[int], answer: Sequence[int], precision: str
+        cls,
+        target: Model,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        precision: str,
+        sampling: Sampling,
     ) -> Self:
         """Read an answer in calls of many rows."""
         num_other, places, at = 0, 0.0, 0
         models = Models(target=target)
         models.ensure(1, len(prompt) + len(answer))
         with models.uncompiled():
-            for logits in read(target, prompt, answer, _MANY_ROWS):
+            for logits in read(target, prompt, answer, _MANY_ROWS, sampling):
                 tokens = torch.tensor(answer[at : at + len(logits)], device=logits.device)
                 gaps = logits.amax(-1) - logits.gather(-1, tokens[:, None])[:, 0]
                 num_other += int((logits.argmax(-1) != tokens).sum())
@@ -180,7 +185,7 @@ class _Readings:
         for shape, rows in enumerate((1, self.rows, _MANY_ROWS)):
             at, parts = 0, []
             with models.uncompiled() if rows == _MANY_ROWS else nullcontext():
-                for logits in read(self.target, prompt.ids, answer, rows):
+                for logits in read(self.target, prompt.ids, answer, rows, sampling):
                     here = slice(at, at := at + len(logits))
                     if shape == 0:
                         pairs += logits.topk(2).indices
@@ -196,19 +201,20 @@ class _Readings:
 
 
 def read(
-    target: Model, prompt: Sequence[int], answer: Sequence[int], rows: int
+    target: Model, prompt: Sequence[int], answer: Sequence[int], rows: int, sampling: Sampling
 ) -> Iterator[Tensor]:
     """Yield float32 logits ``[R, V]`` before an answer's tokens, after calls of `rows` new rows.
 
-    The first call reads the prompt. The cache must be large enough.
+    The first call reads the prompt. The cache must be large enough. A law of `sampling` applies.
     """
     session = target.open()
     try:
-        yield target.forward([session.call(prompt, output="logits")])
+        yield lawful(target.forward([session.call(prompt, output="logits")]), [()], sampling)
         for start in range(0, len(answer) - 1, rows):
             fed = answer[start : min(start + rows, len(answer) - 1)]
             call = session.call(fed, output="logits", read=range(len(fed)))
-            yield target.forward([call])
+            before = [answer[: start + row + 1] for row in range(len(fed))]
+            yield lawful(target.forward([call]), before, sampling)
     finally:
         target.close(session)
 

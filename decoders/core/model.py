@@ -203,6 +203,7 @@ class Session:
     that each has been fed, by name. `hidden` has the states
     ``[R, D]`` of the last call's read rows, if that call set `hidden`. `kept` are tokens of an
     earlier text whose entries are still in the cache of an empty session (`engine.forward`).
+    `text` has the ids of the cache's entries, the first `length` of which count.
     """
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
@@ -220,6 +221,7 @@ class Session:
     def reset(self) -> None:
         """Forget the sequence and the counters."""
         self.kept: tuple[int, ...] = ()
+        self.text: list[int] = []
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
@@ -228,7 +230,7 @@ class Session:
     def keep_text(self, tokens: Sequence[int]) -> None:
         """Empty the session for decoders and counters, but keep the cache entries of `tokens`."""
         self.reset()
-        self.kept = tuple(tokens)
+        self.kept, self.text = tuple(tokens), list(tokens)
 
     def call(
         self,
@@ -332,6 +334,7 @@ class Session:
         self.hidden = hidden
         self.kept = ()  # from now on these entries may be overwritten
         self.base = self.length
+        self.text[self.length :] = call.tokens
         self.length += len(call.tokens)
         self.calls += 1
         self.rows += call.num_rows
@@ -357,4 +360,5 @@ class Session:
             )
         if any(row != index for index, row in enumerate(rows)):
             self.model.gather(self, [self.base + row for row in rows], self.base)
+        self.text[self.base :] = [self.text[self.base + row] for row in rows]
         self.length = self.base + len(rows)

@@ -1,5 +1,6 @@
 """Sampling and verification: functions that turn distributions into tokens.
 
+* `lawful`: the logits of a constrained or contrastive decoding, from the target's.
 * `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
 * `Uniforms`: u = f(seed, hash of the prompt ids, output position). A counter-based generator
   (Philox) draws u on the host, so u is the same on every device and in any order.
@@ -78,6 +79,28 @@ def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
         return torch.zeros_like(logits).scatter_(-1, ids.unsqueeze(-1), certain)
     probs = tempered(logits, sampling.temperature, sampling.top_k)
     return nucleus(probs, sampling.top_p, sync=sync) if sampling.top_p < 1 else probs
+
+
+def lawful(logits: Tensor, answers: Sequence[Sequence[int]], sampling: Sampling) -> Tensor:
+    """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
+
+    A row in which it forbids every token stays as it is: such a row follows a forbidden draft. In
+    the first row, which follows the committed text, it raises `ValueError`, as another shape does.
+    """
+    if sampling.law is None or not len(logits):
+        return logits
+    rows: list[Tensor] = []
+    for row, answer in zip(logits, answers, strict=True):
+        changed = sampling.law(tuple(answer), row.clone())
+        if not isinstance(changed, Tensor) or changed.shape != row.shape:
+            shape = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+            raise ValueError(f"the law returned {shape}; return logits of shape {list(row.shape)}")
+        if not bool((changed > -torch.inf).any()):
+            if not rows:
+                raise ValueError(f"the law forbids every token after {len(answer)} tokens")
+            changed = row
+        rows.append(changed.to(row))
+    return torch.stack(rows)
 
 
 def likeliest(logits: Tensor) -> Tensor:

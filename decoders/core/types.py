@@ -12,7 +12,7 @@ Letters: N rows of a call, S slots among them, R rows read, K drafts, V vocabula
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +27,11 @@ StopReason = Literal["eos", "length"]
 NO_UNIFORM = -1.0
 """Marks a slot without a uniform, which carries the adapter's learned vector instead."""
 
+Law = Callable[[tuple[int, ...], "Tensor"], "Tensor"]
+"""A law of logits: from an answer's tokens so far and the target's logits ``[V]`` after them to the
+logits to sample from. It may forbid tokens (-inf), and must depend on nothing else. It is also
+called with drafts that it forbids behind them, whose rows are never accepted."""
+
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
 """Below, logits / temperature overflow; above, every distribution is nearly uniform."""
 
@@ -40,9 +45,9 @@ room for these rows and for the row before them."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling settings: temperature, top-k, top-p, budget, stop ids.
+    """Sampling settings: temperature, top-k, top-p, budget, stop ids, a law of the logits.
 
-    Values out of range raise `ValueError`. The warp order is temperature -> top-k -> top-p
+    Values out of range raise `ValueError`. The order is law -> temperature -> top-k -> top-p
     (transformers' order); ``temperature=0`` is greedy; ``top_k=0`` and ``top_p=1`` are off.
     """
 
@@ -52,6 +57,7 @@ class Sampling:
     max_new_tokens: int = 256
     stop_ids: frozenset[int] = frozenset()
     seed: int = 0
+    law: Law | None = None
 
     def __post_init__(self) -> None:
         warm = MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE

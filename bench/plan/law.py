@@ -1,0 +1,45 @@
+"""Loads a law of the logits (``--law FILE.py:NAME``), such as a grammar or a contrast."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import UsageError
+from decoders.core.registry import import_file
+from decoders.core.types import Law
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def law_file(text: str) -> str:
+    """Return the file of ``FILE.py:NAME`` (`UsageError` if it is neither)."""
+    path, colon, name = text.rpartition(":")
+    if not (colon and path.endswith(".py") and name.isidentifier()):
+        raise UsageError(f"--law {text!r} is not FILE.py:NAME, e.g. grammar.py:Grammar")
+    return path
+
+
+def load_law(text: str | None, tokenizer: PreTrainedTokenizerBase) -> Law | None:
+    """Make the law that a configuration names, by calling NAME with the tokenizer.
+
+    Raises:
+        UsageError: there is no such file or name, or it fails.
+    """
+    if text is None:
+        return None
+    file, name = Path(law_file(text)), text.rpartition(":")[2]
+    if not file.is_file():
+        raise UsageError(f"--law {text}: there is no file {file}")
+    try:
+        make: Any = getattr(import_file(file, f"bench_law_{file.stem}"), name)
+        law: Law = make(tokenizer)
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f" ({Path(last.filename).name}:{last.lineno})"
+        raise UsageError(f"--law {text} fails: {type(error).__name__}: {error}{where}") from error
+    if not callable(law):
+        raise UsageError(f"--law {text}: {name}(tokenizer) gives no function of answer and logits")
+    return law

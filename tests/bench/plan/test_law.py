@@ -1,0 +1,149 @@
+"""``--law FILE.py:NAME``: what it measures, what it refuses, and whose code it is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import NoRepeatNGramLogitsProcessor
+
+from bench.errors import BenchError, UsageError
+from bench.measure.quality import target_scores
+from bench.plan.checks import check_first
+from bench.plan.law import load_law
+from bench.records.run_folder import load_run
+from bench.runs import resume, run
+from bench.settings.config import load_config
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Sampling
+from tests.command_line import bench
+from tests.conftest import Characters, RecordedProgress
+
+pytestmark = pytest.mark.usefixtures("quick")
+EXAMPLE = f"{Path(__file__).parents[3] / 'examples' / 'law.py'}:NoRepeats"
+
+
+def trigrams(tokens: Any) -> Counter[tuple[int, ...]]:
+    return Counter(zip(tokens, tokens[1:], tokens[2:], strict=False))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_every_answer_of_a_run_follows_the_law(
+    temperature: float, small: Any, opener: Any, tmp_path: Path
+) -> None:
+    settings = {"decoders": "lookup,spec:k=3", "max_new_tokens": 60, "temperature": temperature}
+    found = {}
+    for law in (None, EXAMPLE):
+        config = small(**settings, law=law, limit=2, repeats=1, quality_limit=2)
+        ended = run(config, tmp_path, RecordedProgress(), opener, report=None)
+        assert ended.exit_code == 0
+        records = load_run(ended.run_dir).records
+        found[law] = max(max(trigrams(r.tokens).values(), default=0) for r in records if r.tokens)
+        assert {r.kind for r in records} >= {"timing", "quality"}
+        assert all(r.nll is None or r.nll < 100 for r in records)
+        status = json.loads((ended.run_dir / "run.json").read_text())
+        assert (status["verdict"], status["differences"]) == ("VALID", [])
+    assert found[None] > 1
+    assert found[EXAMPLE] == 1
+
+
+def test_the_example_is_what_transformers_does() -> None:
+    law = load_law(EXAMPLE, Characters())  # type: ignore[arg-type]
+    theirs = NoRepeatNGramLogitsProcessor(3)
+    assert law is not None
+    for answer in itertools.product(range(3), repeat=5):
+        logits = torch.randn(6)
+        expected = theirs(torch.tensor([answer]), logits[None].clone())[0]
+        assert torch.equal(law(answer, logits.clone()), expected)
+
+
+def test_decoders_that_verify_nothing_are_skipped_or_refused() -> None:
+    notes: list[str] = []
+    config = load_config(None, {"law": EXAMPLE})
+    resolved = check_first(config, notes.append, brings_models=True)
+    assert {"ar", "lookup", "ptp", "spec"} <= {*resolved.decoders}
+    assert not {"nar", "idlm", "hf"} & {*resolved.decoders}
+    assert any("nar is skipped: it emits tokens that no call of ours verifies" in n for n in notes)
+    for decoder in ("nar", "hf", "idlm"):
+        with pytest.raises(UsageError, match="no law of --law holds"):
+            check_first(
+                load_config(None, {"law": EXAMPLE, "decoders": decoder}),
+                notes.append,
+                brings_models=True,
+            )
+
+
+def test_likelihoods_are_under_the_law() -> None:
+    def only(answer: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
+        allowed = torch.full_like(logits, -torch.inf)
+        allowed[len(answer) % 3] = 0.0
+        return allowed
+
+    model = TableModel(5)
+    model.reserve(1, 200)
+    answer = [number % 3 for number in range(100)]
+    plain = target_scores(model, [1, 2], answer)
+    lawful = target_scores(model, [1, 2], answer, Sampling(law=only))
+    assert lawful == (0.0, 1.0, 0.0)
+    assert plain.nll > 0.1
+    assert plain.entropy > 0.1
+
+
+def test_a_run_whose_law_has_changed_is_not_resumed(
+    small: Any, opener: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "law.py"
+    file.write_text("def plain(tokenizer):\n    return lambda answer, logits: logits\n")
+    named = f"{file}:plain"
+    config = small(limit=2, repeats=1, quality_limit=0, law=named)
+    stopped = run(config, tmp_path, RecordedProgress(stop_at=3), opener, report=None)
+    with pytest.raises(BenchError, match="names code, which runs only if"):
+        resume(stopped.run_dir, RecordedProgress(), opener, report=None)
+    allowed = (str(file),)
+    file.write_text(file.read_text() + "\n")
+    with pytest.raises(BenchError, match="the code has changed since the run began"):
+        resume(stopped.run_dir, RecordedProgress(), opener, allowed=allowed, report=None)
+
+
+FAULTS = {
+    "grammar": ("", "is not FILE.py:NAME, e.g. grammar.py:Grammar"),
+    "nowhere.py:Law": ("", "there is no file nowhere.py"),
+    "law.py:Law": ("", "fails: AttributeError: module 'bench_law_law' has no attribute 'Law'"),
+    "law.py:law": ("def law(tokenizer):\n    return 1 / 0\n", "division by zero (law.py:2)"),
+    "law.py:none": ("def none(tokenizer):\n    return 5\n", "gives no function of answer and"),
+}
+
+
+@pytest.mark.parametrize("named", FAULTS)
+def test_a_wrong_law_is_one_line(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, line = FAULTS[named]
+    monkeypatch.chdir(tmp_path)
+    Path("law.py").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_law(named, Characters())  # type: ignore[arg-type]
+    assert line in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_the_law_of_a_file_is_code_and_that_of_the_command_line_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mark = tmp_path / "ran"
+    Path("law.py").write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    Path("run.toml").write_text('law = "law.py:Law"\nmodel = "zoo"\ndecoders = ["lookup"]\n')
+    dry = ("run", "-c", "run.toml", "--dry-run", "--no-compile", "--progress", "none")
+    refused = bench(*dry)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--allow law.py" in refused.err
+    assert not mark.exists()
+    ended = bench(*dry, "--law", "law.py:Law")
+    assert "has no attribute 'Law'" in ended.err
+    assert mark.exists()

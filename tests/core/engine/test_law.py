@@ -1,0 +1,182 @@
+"""A law of the logits holds for every lossless decoder, as if it were the target's own."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders.core import masks
+from decoders.core.decoder import Decoder
+from decoders.core.engine.models import Models
+from decoders.core.engine.reads import readouts
+from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.model import Call, Session
+from decoders.core.registry import build, parse_spec
+from decoders.core.sampling import Uniforms, lawful
+from decoders.core.testing.check_models import EOS, VOCAB, llamas, with_adapters
+from decoders.core.testing.table_model import TableModel
+from decoders.core.types import Generation, Sampling
+from decoders.spec import Speculative
+from tests.decoders.test_laws import SIXTHS, Flat, Known
+from tests.enumeration import enumerated_distribution, integrated
+
+LOSSLESS = (
+    *("ar", "ar:cache=false", "lookup", "spec:k=3", "spec:verify=coupled", "eagle", "shallow"),
+    *("medusa", "hybrid:then=eagle", "jacobi", "lookahead", "ptp", "ptp:mode=pqd", "ptp_spec"),
+    *("isd", "isd:branches=all", "isd:verify=coupled", "eagle:verify=rejection"),
+)
+
+
+def no_echo(answer: tuple[int, ...], logits: Tensor) -> Tensor:
+    """Never the last two tokens again, no word 0 at odd places, and other preferences at even."""
+    logits = logits.roll(len(answer))
+    forbidden = [*answer[-2:], *([0] if len(answer) % 2 else [])]
+    return logits.index_fill(0, torch.tensor(forbidden, dtype=torch.long), -torch.inf)
+
+
+class Lawful(TableModel):
+    """A table that has the law in its own logits, after prompts of a known length."""
+
+    num_prompt = 3
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        plain = super().logits(context)
+        answer = tuple(context[self.num_prompt :])
+        return no_echo(answer, plain) if len(context) >= self.num_prompt else plain
+
+
+def sampling(temperature: float, law: Any = no_echo) -> Sampling:
+    stops = frozenset({EOS})
+    return Sampling(temperature=temperature, law=law, max_new_tokens=20, stop_ids=stops, seed=5)
+
+
+def plain(decoder: Decoder, kind: type[TableModel] = TableModel) -> Models:
+    target = kind(VOCAB, seed=1, scale=1.5)
+    draft = TableModel(VOCAB, seed=2, scale=1.5, agree_with=target, agreement=0.6)
+    return with_adapters(decoder, Models(target=target, draft=draft), 0.4)
+
+
+PROMPTS = ([1, 2, 3], [4, 0, 5], [2, 2, 2])
+
+
+@pytest.mark.parametrize("spec", LOSSLESS)
+def test_answers_are_those_of_a_target_that_has_the_law_itself(spec: str) -> None:
+    decoder, ar = build(parse_spec(spec)), build(parse_spec("ar"))
+    for temperature in (0.0, 0.9) if decoder.coupled else (0.0,):
+        expected = [
+            generate(ar, prompt, sampling(temperature, None), plain(ar, Lawful)).tokens
+            for prompt in PROMPTS
+        ]
+        settings = sampling(temperature)
+        alone = [generate(decoder, prompt, settings, plain(decoder)).tokens for prompt in PROMPTS]
+        assert alone == expected
+        outcomes = Scheduler(decoder, plain(decoder), settings, 3).run(PROMPTS)
+        assert [o.tokens for o in outcomes if isinstance(o, Generation)] == expected
+    without = [generate(ar, prompt, sampling(0.0, None), plain(ar)).tokens for prompt in PROMPTS]
+    assert without != expected
+
+
+@pytest.mark.parametrize("spec", ["ar", "spec:k=2", "eagle", "ptp", "isd"])
+def test_the_law_holds_for_real_tensors(spec: str) -> None:
+    decoder, ar = build(parse_spec(spec)), build(parse_spec("ar"))
+    for prompt in PROMPTS:
+        answer = generate(decoder, prompt, sampling(0.0), llamas(decoder)).tokens
+        assert answer == generate(ar, prompt, sampling(0.0), llamas(ar)).tokens
+        pairs = [*itertools.pairwise(answer), *zip(answer, answer[2:], strict=False)]
+        assert all(a != b for a, b in pairs)
+        assert 0 not in answer[1::2]
+
+
+def test_sampled_answers_have_the_lawful_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    def turned(answer: tuple[int, ...], logits: Tensor) -> Tensor:
+        return logits.roll(1) if len(answer) == 2 else logits
+
+    class Turned(Known):
+        def logits(self, context: Sequence[int]) -> Tensor:
+            return turned(tuple(context[1:]), super().logits(context))
+
+    models = Models(target=Known(SIXTHS), draft=Flat(3))
+    settings = Sampling(temperature=1.0, max_new_tokens=3, law=turned)
+
+    def run(uniforms: Any) -> tuple[int, ...]:
+        monkeypatch.setattr("decoders.core.engine.sequence.Uniforms", lambda *_: uniforms)
+        return generate(Speculative(k=2), [0], settings, models).tokens
+
+    def grid(stream: str, position: int, candidate: int) -> int:
+        return {"draw": 3 - candidate, "accept": 2, "recover": 6}[stream] if position else 1
+
+    found = integrated(run, grid)
+    expected = enumerated_distribution(Turned(SIXTHS), [0], settings, 3)
+    unlawful = enumerated_distribution(Known(SIXTHS), [0], settings, 3)
+    assert sum(abs(found.get(a, 0) - expected.get(a, 0)) for a in {*found, *expected}) < 1e-6
+    assert sum(abs(expected.get(a, 0) - unlawful.get(a, 0)) for a in {*expected, *unlawful}) > 0.1
+
+
+def answers(call: Call, num_prompt: int) -> list[list[int]]:
+    (readout,) = readouts(call, Uniforms(0, [0]), num_prompt)
+    call.session.model.forward([call])
+    return readout.answers()
+
+
+@pytest.fixture
+def session() -> Session:
+    model = TableModel(VOCAB)
+    model.reserve(1, 2000)
+    return model.open()
+
+
+def test_answers_follow_prompts_chains_trees_and_rollbacks(session: Session) -> None:
+    assert answers(session.call([1, 2, 3]), 3) == [[]]
+    assert answers(session.call([4, 5, 0], read=range(3)), 3) == [[4], [4, 5], [4, 5, 0]]
+    session.truncate(4)
+    tree = [masks.ROOT, 0, 0, 1]
+    positions = [4, 5, 5, 6]
+    call = session.call([6, 1, 2, 3], read=range(4), mask=masks.tree(tree), positions=positions)
+    assert answers(call, 3) == [[4, 6], [4, 6, 1], [4, 6, 2], [4, 6, 1, 3]]
+    session.select_rows([0, 2])
+    assert answers(session.call([5]), 3) == [[4, 6, 2, 5]]
+    assert answers(session.call([5], read=[0]), 100) == [[]]  # inside the prompt
+
+
+def test_answers_follow_a_kept_prefix_and_a_prompt_in_chunks(session: Session) -> None:
+    from decoders.core.engine.forward import forward
+
+    prompt = [number % VOCAB for number in range(1200)]
+    session.keep_text(prompt[:900])
+    call = session.call(prompt)
+    (readout,) = readouts(call, Uniforms(0, [0]), len(prompt))
+    forward([call])
+    assert readout.answers() == [[]]
+    assert answers(session.call([1, 2], read=range(2)), len(prompt)) == [[1], [1, 2]]
+    assert session.text == [*prompt, 1, 2]
+
+
+def test_a_forbidden_draft_may_be_followed_by_nothing_but_the_text_may_not() -> None:
+    def strict(answer: tuple[int, ...], logits: Tensor) -> Tensor:
+        return torch.full_like(logits, -torch.inf) if 3 in answer else logits
+
+    rows = torch.randn(2, VOCAB)
+    settings = sampling(0.0, strict)
+    assert lawful(rows, [[1], [1, 3]], settings).equal(rows)
+    with pytest.raises(ValueError, match="forbids every token after 2 tokens"):
+        lawful(rows[:1], [[1, 3]], settings)
+    with pytest.raises(ValueError, match=r"returned \[3\]; return logits of shape \[7\]"):
+        lawful(rows, [[], []], sampling(0.0, lambda answer, logits: logits[:3]))
+    with pytest.raises(ValueError, match="returned NoneType"):
+        lawful(rows, [[], []], sampling(0.0, lambda answer, logits: None))
+    assert lawful(rows, [[], []], sampling(0.0, None)) is rows
+
+
+def test_a_law_that_fails_fails_its_own_answer() -> None:
+    def failing(answer: tuple[int, ...], logits: Tensor) -> Tensor:
+        if len(answer) == 2:
+            raise KeyError("no rule")
+        return logits
+
+    (outcome,) = Scheduler(
+        build(parse_spec("ar")), plain(build(parse_spec("ar"))), sampling(0.0, failing)
+    ).run([[1, 2, 3]])
+    assert isinstance(outcome, KeyError)

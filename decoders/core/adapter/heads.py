@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, Inputs, LayerPass, Run, Texts
+from decoders.core.adapter.draft_layer import DraftLayer, LayerPass
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts
 from decoders.core.adapter.growth import trees_of_heads
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass

@@ -18,16 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.draft_layer import (
+from decoders.core.adapter.draft_layer import Joined, TransformerBlock, Turn
+from decoders.core.adapter.draft_pass import (
     DraftPass,
     Function,
     Inputs,
-    Joined,
     Run,
     ShortHead,
     Texts,
-    TransformerBlock,
-    Turn,
     normed,
     write,
 )

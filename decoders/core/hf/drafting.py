@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_layer import DraftPass, Inputs, Texts
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Texts
 from decoders.core.graph_size import first_rows
 from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
 from decoders.core.hf.runner import ModuleRunner

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
-from decoders.core.adapter.draft_layer import ShortHead
+from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.heads import DRAFTERS
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter_config import AdapterConfig

@@ -9,9 +9,9 @@ Letters: N rows, R rows read, D hidden width, H heads, E width of a head, C entr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, normed, write
 from decoders.core.adapter.growth import Trees, grow, tree_results
 from decoders.core.adapter.module import HiddenAdapter, spread
-from decoders.core.adapter_config import AdapterConfig
+from decoders.core.adapter_config import AdapterConfig, Rule
 from decoders.core.products import attention, product
 from decoders.core.types import CallResult, DraftShape, Sampling
 
@@ -73,40 +73,24 @@ class TransformerBlock:
 
 
 class Joined(HiddenAdapter):
-    """An adapter whose input rows join hidden states with the tokens picked there."""
+    """A network of decoder layers whose input rows join hidden states with tokens picked there."""
 
+    example: ClassVar[Mapping[str, int]] = {"num_heads": 2}
     join: nn.Parameter
+
+    @classmethod
+    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+        """See `HiddenAdapter.rules`."""
+        num, width = config.num_heads, config.width
+        parts = f"a number that divides the width of {width} into even parts"
+        return (
+            (num >= 1 and width % (2 * num) == 0, "num_heads", parts),
+            (config.num_words >= 0, "num_words", "1 or above, or 0 for all"),
+        )
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
         """Join states and embedded tokens, both ``[..., D]``, into rows ``[..., D]``."""
         return product(torch.cat([normed(states), normed(embedded)], -1), self.join)
-
-
-class DraftLayer(Joined, TransformerBlock):
-    """The weights of a draft layer: the join, attention, a gated MLP and the last norm."""
-
-    variant, sized = "eagle", "feed"
-    words: Tensor
-
-    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh weights, or raise `ValueError` for a configuration of another kind."""
-        super().__init__(config)
-        width, inner = config.width, config.rank
-        generator = torch.Generator().manual_seed(seed)
-        self.join = spread(generator, width, 2 * width)
-        self.draw(generator, width=width, inner=inner, num_heads=config.num_heads)
-        self.scale = nn.Parameter(torch.ones(width))
-        if config.num_words:
-            self.register_buffer("words", torch.arange(config.num_words))
-
-    @classmethod
-    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """Return the MLP's width, for gate and value together, and the model's width."""
-        return 2 * config.rank, config.width
-
-    def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """Return states ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
-        return normed(self.passed(rows, attended)) * self.scale
 
 
 class LayerPass(DraftPass):
@@ -201,6 +185,34 @@ class LayerPass(DraftPass):
                 each.session.drafted(each, depth, each.num_rows + shape.width * (depth - 1))
         results = tree_results(trees, batch.probs, self.words, size)
         return [each for each, call in zip(results, texts.calls, strict=True) if call is not None]
+
+
+class DraftLayer(Joined, TransformerBlock):
+    """The weights of a draft layer: the join, attention, a gated MLP and the last norm."""
+
+    variant, uses = "eagle", ("num_heads", "num_words")
+    noun, trainer, work = "draft layer was", "bench train eagle", LayerPass
+    words: Tensor
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        """Make fresh weights, or raise `ValueError` for a configuration of another kind."""
+        super().__init__(config)
+        width, inner = config.width, config.rank
+        generator = torch.Generator().manual_seed(seed)
+        self.join = spread(generator, width, 2 * width)
+        self.draw(generator, width=width, inner=inner, num_heads=config.num_heads)
+        self.scale = nn.Parameter(torch.ones(width))
+        if config.num_words:
+            self.register_buffer("words", torch.arange(config.num_words))
+
+    @classmethod
+    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
+        """See `HiddenAdapter.shapes`."""
+        return {"feed": (2 * config.rank, config.width)}
+
+    def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
+        """Return states ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
+        return normed(self.passed(rows, attended)) * self.scale
 
 
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

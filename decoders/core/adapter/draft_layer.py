@@ -75,7 +75,7 @@ class TransformerBlock:
 class Joined(HiddenAdapter):
     """A network of decoder layers whose input rows join hidden states with tokens picked there."""
 
-    example: ClassVar[Mapping[str, int]] = {"num_heads": 2}
+    example: ClassVar[Mapping[str, Any]] = {"num_heads": 2}
     join: nn.Parameter
 
     @classmethod

@@ -198,7 +198,7 @@ class HiddenAdapter(StoredAdapter):
         work: the `DraftPass` that runs it with a model's embedding and head.
         uses: sizes of `AdapterConfig` that the kind has, checked by `rules`; all others are 0.
         masked: drafts depend on no uniform.
-        example: sizes for test models, of which 4 divides the width.
+        example: fields of `AdapterConfig` for test models, whose width 4 divides.
         student: drafts of test models: by ``heads`` that know the text, by a ``layer`` that also
             knows the drafts before, or by ``slots`` with uniforms.
         noun: the network in messages.
@@ -209,7 +209,7 @@ class HiddenAdapter(StoredAdapter):
     work: ClassVar[Any]
     uses: ClassVar[tuple[str, ...]] = ()
     masked: ClassVar[bool] = True
-    example: ClassVar[Mapping[str, int]] = {}
+    example: ClassVar[Mapping[str, Any]] = {}
     student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
     noun: ClassVar[str] = "network was"
     trainer: ClassVar[str] = ""

@@ -1,9 +1,7 @@
 """Resumable training of adapters of slots and of adapters of hidden states, each from one recipe.
 
 The verbs are ``bench train ptp``, ``idlm``, and those of networks (`NetworkTable`).
-Adapters of hidden states are trained on a frozen target. Sources: Medusa-1 (Cai et al. 2024, arXiv
-2401.10774), EAGLE (Li et al., arXiv 2401.15077), LayerSkip (Elhoushi et al. 2024, arXiv
-2404.16710).
+Networks on hidden states are trained on a frozen target.
 """
 
 from __future__ import annotations
@@ -155,6 +153,10 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
     table: Any = recipe.network
     kind, job = network(table.network), resolve_name(table.job)
     sizes = {"code": "constant", **table.fields(num_words)}
+    if (words := sizes.get("num_words", 0)) > num_words:
+        raise ValueError(
+            f"{table.name}.words is {words}; the model has {num_words} words: give fewer, or 0"
+        )
     config = AdapterConfig(variant=table.network, layers={}, width=width, **sizes)
     heads = kind(config, getattr(table, "seed", 0))
     if initial := getattr(table, "initial", None):

@@ -77,14 +77,6 @@ class LayerTable(NetworkTable):
     initial: str | None = None
     seed: Seed = 0
 
-    def fields(self, num_words: int) -> dict[str, Any]:
-        """See `NetworkTable.fields`."""
-        if self.words > num_words:
-            raise ValueError(
-                f"layer.words is {self.words}; the model has {num_words} words: give fewer, or 0"
-            )
-        return super().fields(num_words)
-
 
 class DrafterTable(NetworkTable):
     """[drafter]: layers that draft in one forward pass, with fields of `AdapterConfig`.

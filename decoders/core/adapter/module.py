@@ -263,9 +263,8 @@ def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
         variant = AdapterConfig.from_json(file.read_text(encoding="utf-8")).variant
     except (ValueError, TypeError, OSError):
         return SlotAdapter.load(folder)  # raises an error that says what is wrong
-    kind = SlotAdapter if variant in SLOT_VARIANTS else network(variant)
-    adapter: SlotAdapter | HiddenAdapter = kind.load(folder)
-    return adapter
+    kind: type[SlotAdapter] = SlotAdapter if variant in SLOT_VARIANTS else network(variant)
+    return kind.load(folder)
 
 
 def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:

@@ -18,7 +18,7 @@ Group = Literal[
 """What an extra may add:
 
 * ``bench.verbs``: by the name of a verb, the `typer.Typer` that has it;
-* ``bench.trainers``: likewise, a verb of `bench train`;
+* ``bench.trainers``: likewise, a verb of `bench train`, or the `NetworkTable` that it trains;
 * ``bench.jobs``: a function that the core calls by the entry point's name;
 * ``bench.sections``: a `bench.report.sections.Section`, or a function from findings to tables;
 * ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.

@@ -1,9 +1,7 @@
 """Resumable training of adapters of slots and of adapters of hidden states, each from one recipe.
 
-The verbs are ``bench train ptp``, ``idlm``, ``medusa``, ``eagle`` and ``drafter``.
-Adapters of hidden states are trained on a frozen target. Sources: Medusa-1 (Cai et al. 2024, arXiv
-2401.10774), EAGLE (Li et al., arXiv 2401.15077), LayerSkip (Elhoushi et al. 2024, arXiv
-2404.16710).
+The verbs are ``bench train ptp``, ``idlm``, and those of networks (`NetworkTable`).
+Networks on hidden states are trained on a frozen target.
 """
 
 from __future__ import annotations
@@ -12,20 +10,19 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Unpack
 
 import torch
 from torch import nn
 
-from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
-from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.hf.attention import leave_out_cudnn
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
+from decoders.core.plugins import network
 from training.adapter.blocks import BlockRules, BlocksTable
 from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob, LeanStudent
@@ -33,10 +30,8 @@ from training.adapter.recipe import AdapterRecipe, AdapterTable
 from training.adapter.rehearsal import rehearse
 from training.adapter.student import Student, max_row_length
 from training.adapter.windows import WindowSampling
-from training.heads.job import HeadsJob, HiddenJob
-from training.heads.layer_job import LayerJob
-from training.heads.parallel_job import ParallelJob
-from training.heads.recipe import HeadsRecipe, HeadsTable
+from training.heads.job import HiddenJob
+from training.heads.recipe import HeadsRecipe
 from training.judged import Best
 from training.loop import fingerprint
 from training.reporter import Reporter, TrainingProgress
@@ -46,12 +41,6 @@ from training.text.sources import Source, build_source
 
 _UNIFORM_SCALE = 0.1
 """Factor on the fresh embedding of u in an adapter that begins from one with masks."""
-_HEAD_KINDS: Mapping[str, tuple[type[HiddenAdapter], type[HiddenJob], Mapping[str, str]]] = {
-    "layer": (DraftLayer, LayerJob, {"unroll": "num_slots", "words": "num_words"}),
-    "drafter": (ParallelLayers, ParallelJob, {}),
-    "heads": (DraftHeads, HeadsJob, {"num_heads": "num_slots"}),
-}
-"""By recipe table: adapter class, job class, and keys that `AdapterConfig` names differently."""
 _Job = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
 """A fresh adapter, and a function that makes its job from a source."""
 
@@ -79,7 +68,7 @@ def train_adapter(
 def train_heads(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
 ) -> TrainingProgress:
-    """Train the heads of a recipe such as ``training/recipes/medusa.toml`` (see `train_recipe`)."""
+    """Train the network of a recipe on hidden states (see `train_recipe`)."""
     return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
 
 
@@ -121,7 +110,7 @@ def build_job(
         max_length=room,
         folder=state,
         teacher=Teacher.at(taught_by, device),
-        tempered=adapter.config.variant == "shallow",
+        tempered=isinstance(adapter, HiddenAdapter) and not adapter.masked,
     )
     job = make(source)
     job.base = base
@@ -161,23 +150,19 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
             "cannot be trained for it"
         )
     num_words, width = module.get_output_embeddings().weight.shape
-    name = next((name for name in _HEAD_KINDS if getattr(recipe, name) is not None), "heads")
-    kind, job, names = _HEAD_KINDS[name]
-    table: Any = getattr(recipe, name) or HeadsTable()
-    values = table.model_dump(exclude={"seed", "initial"}).items()
-    sizes = {"num_slots": 1, "code": "constant"} | {names.get(k, k): v for k, v in values}
-    if name == "layer" and sizes["num_words"] > num_words:
+    table: Any = recipe.network
+    kind, job = network(table.network), resolve_name(table.job)
+    sizes = {"code": "constant", **table.fields(num_words)}
+    if (words := sizes.get("num_words", 0)) > num_words:
         raise ValueError(
-            f"layer.words is {table.words}; the model has {num_words} words: give fewer, or 0"
+            f"{table.name}.words is {words}; the model has {num_words} words: give fewer, or 0"
         )
-    if name == "drafter":
-        sizes["num_words"] = min(table.num_words, num_words) or num_words
-    config = AdapterConfig(variant=kind.variant, layers={}, width=width, **sizes)
-    heads: Any = kind(config, table.seed)
+    config = AdapterConfig(variant=table.network, layers={}, width=width, **sizes)
+    heads = kind(config, getattr(table, "seed", 0))
     if initial := getattr(table, "initial", None):
         weights = kind.load(initial)
         if replace(weights.config, base={}, measured={}) != config:
-            raise ValueError(f"layer.initial {initial} has other sizes than [layer]")
+            raise ValueError(f"{table.name}.initial {initial} has other sizes than [{table.name}]")
         heads.load_state_dict(weights.state_dict())
     return heads.to(module.device), lambda source: job(module, heads, source, recipe.run, reporter)
 

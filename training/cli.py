@@ -23,9 +23,16 @@ app = typer.Typer()
 
 
 class _Trainers(AllVerbs):
-    """The verbs below `bench train`, those of other packages included."""
+    """The verbs below `bench train`, those of networks and of other packages included."""
 
     group = "bench.trainers"
+
+    def to_verbs(self, registered: Any) -> Any:
+        """Return registered verbs, or the verb of a `NetworkTable`."""
+        if isinstance(registered, typer.Typer):
+            return registered
+        _adapter_verb(verbs := typer.Typer(), registered.verb, registered.help)
+        return verbs
 
 
 app.add_typer(train, name="train", cls=_Trainers, rich_help_panel=PANEL)
@@ -97,14 +104,14 @@ def _zoo(
     typer.echo(str(output))
 
 
-def _adapter_verb(kind: str, text: str) -> None:
+def _adapter_verb(verbs: typer.Typer, kind: str, text: str) -> None:
     def verb(arguments: Arguments) -> None:
         _train(kind, arguments)
 
-    train.command(kind, cls=_TrainsAdapter, help=text)(verb)
+    verbs.command(kind, cls=_TrainsAdapter, help=text)(verb)
 
 
-_adapter_verb("ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.md.")
+_adapter_verb(train, "ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.md.")
 
 
 @train.command("idlm", cls=_TrainsAdapter)
@@ -116,15 +123,6 @@ def train_idlm(
 ) -> None:
     """Train an adapter of masked slots for a model (resumable, see docs/idlm.md)."""
     _train(objective, arguments)
-
-
-_adapter_verb("medusa", "Train Medusa heads for a model (resumable); see docs/decoders/medusa.md.")
-_adapter_verb(
-    "eagle", "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
-)
-_adapter_verb(
-    "drafter", "Train layers that draft in one pass (resumable); see docs/decoders/shallow.md."
-)
 
 
 def _train(kind: str, arguments: Arguments) -> None:
@@ -164,16 +162,19 @@ def train_kind(
     `training.run.TrainingOptions`.
     """
     from training import adapters
+    from training.heads.recipe import network_tables
     from training.recipe import RECIPES, customised, read_recipe, with_settings
 
     files = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml"))
-    tables = read_recipe(recipe or RECIPES / files[model is not None])
+    network = network_tables().get(kind)
+    folder = RECIPES if network is None else network.recipes
+    tables = read_recipe(recipe or folder / files[model is not None])
     tables = customised(tables, model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings or ())
     if output is None:
         suffix = "" if kind == "ptp" else f"-{kind}"
         output = RESULTS / "adapters" / f"{Path(model or 'zoo').name}{suffix}"
-    if kind in ("ptp", "refine", "isd"):
+    if network is None:
         adapters.train_adapter(tables, output, kind=kind, **options)
     else:
         adapters.train_heads(tables, output, **options)

@@ -159,11 +159,16 @@ class AllVerbs(VerbGroup):
 
     group: ClassVar[Group] = "bench.verbs"
 
+    def to_verbs(self, registered: Any) -> Any:
+        """Return the verbs that an extra registered."""
+        return registered
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the verb of this name, of the core or of an extra, or None."""
         listed = self.commands.get(cmd_name)
         verbs = find(self.group, cmd_name) if listed is None else getattr(listed, "verbs", None)
         if verbs is not None:
+            verbs = self.to_verbs(verbs)
             verbs.rich_markup_mode = None  # help is plain text
             for name, command in get_group(verbs).commands.items():
                 if isinstance(self.commands.get(name), _Outline | None):
@@ -172,7 +177,7 @@ class AllVerbs(VerbGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List all verbs in the order of the help."""
-        for verbs in dict.fromkeys(extras(self.group).values()):
+        for verbs in dict.fromkeys(map(self.to_verbs, extras(self.group).values())):
             for outline in _outlines(verbs):
                 outline.verbs = verbs
                 self.commands.setdefault(str(outline.name), outline)

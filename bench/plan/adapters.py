@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import UnavailableError, UsageError
+from bench.errors import UnavailableError, UsageError, as_error
 from bench.machine.env import ROOT
 from bench.plan.named_models import is_shelf, named
 from bench.settings.config import ZOO
+from decoders.core.plugins import network
 
 if TYPE_CHECKING:
     from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
@@ -21,11 +22,8 @@ _TRAINERS: Mapping[Variant, str] = {
     "c-ptp": "bench train ptp",
     "refine": "bench train idlm --objective refine",
     "isd": "bench train idlm --objective isd",
-    "medusa": "bench train medusa",
-    "eagle": "bench train eagle",
-    "shallow": "bench train drafter",
 }
-"""The command that trains an adapter of each variant."""
+"""The command that trains an adapter of each variant of slots."""
 
 
 def model_shelf(model: str) -> str | None:
@@ -63,13 +61,17 @@ def how_to_get(name: str, decoder: Decoder | None = None) -> str:
     advice = f"pass --adapter {name}=PATH"
     if decoder is None or not decoder.variants:
         return advice
-    command = _TRAINERS[decoder.variants[0]]
+    variant = decoder.variants[0]
+    with as_error(UsageError):
+        command = _TRAINERS.get(variant) or network(variant).trainer
+    if not command:
+        return advice
     return f"{advice}, or train one for the {decoder.adapter_of} with `{command}`"
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
     """Read an adapter from its folder (`UnavailableError`)."""
-    from decoders.core.adapter.heads import read_adapter
+    from decoders.core.adapter.module import read_adapter
 
     try:
         return read_adapter(folder)

@@ -14,6 +14,7 @@ from bench.records.plan import Cell
 from bench.records.record import SampleRecord
 from bench.stats.counters import Tally, group_by, timed
 from bench.text import counted
+from decoders.core.adapter_config import SLOT_VARIANTS
 
 _MAX_TOP_P_GAP = 0.05
 """Largest difference of top-p from a trained value that counts as trained."""
@@ -56,7 +57,7 @@ def context_warnings(
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    if facts.masked or facts.variant == "shallow":  # independent of the sampling settings
+    if facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # a network has no such limits
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:

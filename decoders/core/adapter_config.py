@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from decoders.core.plugins import NETWORKS, network, network_names
 from decoders.core.types import demand
 
 Code = Literal["dyadic", "float-bits", "interpolation", "constant"]
@@ -15,20 +16,24 @@ CODES: tuple[Code, ...] = get_args(Code)
 
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
-HeadsVariant = Literal["medusa", "eagle", "shallow"]
-Variant = Literal[SlotVariant, HeadsVariant]
-VARIANTS: tuple[Variant, ...] = get_args(Variant)
-MASKED_VARIANTS: tuple[Variant, ...] = ("refine", "isd", "medusa", "eagle")
-"""Variants without uniforms: slots that carry a mask, heads and a draft layer."""
-HEADS: tuple[Variant, ...] = get_args(HeadsVariant)
-"""Variants that read hidden states and have no slots in calls (`HiddenAdapter`)."""
+Variant = str
+"""A variant of slots, or of a registered network, which has no slots in calls (`HiddenAdapter`)."""
+SLOT_VARIANTS: tuple[SlotVariant, ...] = get_args(SlotVariant)
+MASKED_VARIANTS: tuple[SlotVariant, ...] = ("refine", "isd")
+"""Variants whose slots carry a mask instead of a uniform."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
-_OF_HEADS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
+_OF_NETWORKS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 _OF_SOME = ("num_heads", "num_words", "num_layers", "bias_rank")
-_ATTENTIVE = ("eagle", "shallow")
+Rule = tuple[bool, str, str]
+"""Whether a field is right, its name, and its allowed values."""
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
 _WITH_TOKENS = "0 for refine (its passes have no base row to start from), anchored and standalone"
+
+
+def is_masked(variant: Variant) -> bool:
+    """Tell whether adapters of a variant draft without uniforms."""
+    return variant in MASKED_VARIANTS if variant in SLOT_VARIANTS else bool(network(variant).masked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +45,12 @@ class AdapterConfig:
             distribution of token k + 1. ``isd`` and ``refine``: a slot at a token's position
             carries a mask (in ``refine``, a mask or that token) and predicts the distribution of
             the next token; ``isd`` slots see earlier slots, ``refine`` slots their whole block.
-            ``medusa``: no slots, but heads on the last hidden state. ``eagle``: a decoder layer on
-            the last hidden state. ``exit``: a block on the hidden state after some layers.
-            ``shallow``: separate layers, whose slots carry u as in O-PTP.
-        num_slots: slots per training window; for ``refine`` the longest block, for ``medusa`` the
-            number of heads, for a draft layer the length of drafts in training, for an exit 1.
-        layers: (in, out) of every gated layer of the base model; empty with heads.
+            All others name a network on the last hidden state, which has no slots in calls.
+        num_slots: slots per training window; for ``refine`` the longest block, for a network the
+            number of drafts that it was trained for.
+        layers: (in, out) of every gated layer of the base model; empty for a network.
         width: D.
-        rank: r; 0 for a full-rank delta. With heads or an exit, the width of the residual block;
-            in a draft layer, the width of its MLP.
+        rank: r; 0 for a full-rank delta. In a network, the width of a block or of an MLP.
         alpha: the delta is scaled by alpha / r.
         code: encoding of u in the embedding.
         embedding_hidden: hidden width of the embedding's network (0: one linear layer).
@@ -64,11 +66,11 @@ class AdapterConfig:
         top_ps: nucleus sizes in training.
         top_k: top-k in training.
         greedy: blank slots were trained on greedy continuations.
-        num_heads: attention heads of a draft layer; 0 for all other variants.
-        num_words: number of frequent words that a draft layer's head scores; 0: the whole
-            vocabulary (not allowed for ``shallow``).
-        num_layers: number of layers of ``shallow``; 0 for all other variants.
-        bias_rank: rank of the bias of a draft on the next one's logits (``shallow``); 0: no bias.
+        num_heads: attention heads of a network.
+        num_words: number of frequent words that a network's head scores; 0: the whole vocabulary.
+        num_layers: number of layers of a network.
+        bias_rank: rank of the bias of a draft on the next one's logits; 0: no bias.
+        sizes: further numbers of a network, by its own names.
         order: order in which `pick` accumulates a distribution.
         base: facts of the base model (architecture, hash of its weights).
         measured: held-out report: per-slot accuracy, survival, calibration.
@@ -95,20 +97,21 @@ class AdapterConfig:
     num_words: int = 0
     num_layers: int = 0
     bias_rank: int = 0
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     order: str = "vocabulary"
     base: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        heads, numbers = self.variant in HEADS, self.num_heads
-        shallow, words = self.variant == "shallow", self.num_words
-        even = numbers >= 1 and self.width % (2 * numbers) == 0
+        has_slots = self.variant in SLOT_VARIANTS
+        if not has_slots and self.variant not in NETWORKS:
+            names = (*SLOT_VARIANTS, *network_names())
+            registered, allowed = self.variant in names, ", ".join(names)
+            demand(registered, "adapter field 'variant'", repr(self.variant), allowed)
         of_dyadic = self.conditioned or self.embedding_hidden
         anchored = self.anchored and self.variant == "o-ptp"
         no_late = self.variant == "refine" or self.anchored or self.standalone
-        parts = f"a number that divides the width of {self.width} into even parts"
         rules = [
-            (self.variant in VARIANTS, "variant", ", ".join(VARIANTS)),
             (self.code in CODES, "code", ", ".join(CODES)),
             (self.order == "vocabulary", "order", "vocabulary"),
             (self.num_slots >= 1, "num_slots", "1 or above"),
@@ -119,17 +122,10 @@ class AdapterConfig:
             (self.enter >= 0, "enter", "0 (with the tokens) or above"),
             (not (self.enter and no_late), "enter", _WITH_TOKENS),
             (self.rank >= 0, "rank", "1 or above, or 0 for full rank"),
-            (not (heads and self.layers), "layers", "empty where there are heads"),
-            (self.rank >= 1 or not heads, "rank", "1 or above where there are heads"),
-            (even or self.variant not in _ATTENTIVE, "num_heads", parts),
-            (not numbers or self.variant in _ATTENTIVE, "num_heads", "0 without a draft layer"),
-            (words >= 0, "num_words", "1 or above, or 0 for all"),
-            (not words or self.variant in _ATTENTIVE, "num_words", "0 without a draft layer"),
-            (words >= 1 or not shallow, "num_words", "1 or above"),
-            (shallow == (self.num_layers >= 1), "num_layers", "1 or above in shallow, else 0"),
-            (self.bias_rank >= 0, "bias_rank", "0 or above"),
-            (shallow or not self.bias_rank, "bias_rank", "0 unless it is shallow"),
+            (has_slots or not self.layers, "layers", "empty where there are heads"),
+            (self.rank >= 1 or has_slots, "rank", "1 or above where there are heads"),
             (not self.masked or self.code == "constant", "code", f"constant for {self.variant}"),
+            *self._rules_of_sizes(),
         ]
         for holds, name, allowed in rules:
             demand(holds, f"adapter field {name!r}", repr(getattr(self, name)), allowed)
@@ -138,10 +134,22 @@ class AdapterConfig:
             layer = f"layers.{name}"
             demand(fits, f"adapter field {layer!r}", shape, "two sizes of 1 or above")
 
+    def _rules_of_sizes(self) -> list[Rule]:
+        kind = None if self.variant in SLOT_VARIANTS else network(self.variant)
+        uses = {*kind.uses} if kind else set()
+        zero, extra = f"0 for {self.variant}", ", ".join(sorted(uses - {*_OF_SOME})) or "nothing"
+        rules = [(name in uses or not getattr(self, name), name, zero) for name in _OF_SOME]
+        rules.append((uses >= {*self.sizes}, "sizes", f"a table of {extra} for {self.variant}"))
+        try:
+            return [*rules, *(kind.rules(self) if kind else ())]
+        except Exception as error:  # foreign code may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{self.variant} cannot check its sizes ({reason})") from error
+
     @property
     def masked(self) -> bool:
-        """True if slots, if the variant has any, carry a mask instead of a uniform."""
-        return self.variant in MASKED_VARIANTS
+        """True if slots carry a mask instead of a uniform, or drafts depend on no uniform."""
+        return is_masked(self.variant)
 
     @property
     def scale(self) -> float:
@@ -153,9 +161,9 @@ class AdapterConfig:
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         if not self.enter:
             del fields["enter"]  # as in files older than this field
-        if self.variant in HEADS:  # no fields of slots
-            fields = {name: fields[name] for name in ("format", *_OF_HEADS, *_OF_SOME)}
-        for name in _OF_SOME:
+        if self.variant not in SLOT_VARIANTS:  # no fields of slots
+            fields = {name: fields[name] for name in ("format", *_OF_NETWORKS, *_OF_SOME, "sizes")}
+        for name in (*_OF_SOME, "sizes"):
             if not fields[name]:
                 del fields[name]
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())

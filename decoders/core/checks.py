@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter_config import MASKED_VARIANTS
+from decoders.core.adapter_config import is_masked
 from decoders.core.decoder import Decoder, Request
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
@@ -320,7 +320,7 @@ def check_real_tensors(decoder: Decoder) -> None:
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
     """Check that drafts equal to the target are all accepted (slots without u: if greedy)."""
-    blind = any(variant in MASKED_VARIANTS for part in decoder.parts for variant in part.variants)
+    blind = any(is_masked(variant) for part in decoder.parts for variant in part.variants)
     for temperature in (0.0,) if blind else (0.0, 0.9):
         sampling = _sampling(temperature)
         for prompt in _PROMPTS:

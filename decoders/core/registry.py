@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeGuard, TypeVar
 
 from decoders.core.decoder import Decoder, Need
 from decoders.core.nearest import nearest
+from decoders.core.plugins import import_plugin
 from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
@@ -97,7 +98,7 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
         raise ValueError(f"decoders/{spec.name}.py registers no decoder named {spec.name!r}")
     for point in _plugins():
         if point.name == spec.name:
-            return _decoder_class(_load_plugin(point), point.attr, point.module)
+            return _decoder_class(import_plugin(point, "decoder"), point.attr, point.module)
     available = names()
     raise ValueError(
         f"unknown decoder {spec.name!r}; {nearest(spec.name, available)}"
@@ -200,18 +201,6 @@ def _convert(text: str, kind: Any, subject: str) -> Any:
 
 def _plugins() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
-
-
-def _load_plugin(point: EntryPoint) -> ModuleType:
-    """Import an installed decoder, or raise a `ValueError` that names its package."""
-    try:
-        return importlib.import_module(point.module)
-    except (Exception, SystemExit) as error:  # foreign code may raise anything
-        package = point.dist.name if point.dist else point.module
-        raise ValueError(
-            f"decoder {point.name!r} of the installed package {package!r} cannot be imported: "
-            f"{type(error).__name__}: {error}; update or uninstall {package!r}"
-        ) from error
 
 
 def import_file(path: Path, name: str) -> ModuleType:

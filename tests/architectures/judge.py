@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from decoders.ar import Autoregressive
-from decoders.core.adapter.heads import read_adapter
+from decoders.core.adapter.module import read_adapter
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler

@@ -23,7 +23,7 @@ from scipy import stats
 from torch import Tensor
 
 from bench.plan.named_models import resolve
-from decoders.core.adapter.draft_layer import ShortHead
+from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.types import NO_UNIFORM
 from training.adapters import build_job

@@ -26,8 +26,8 @@ from bench.records.prompts import read_prompts
 from bench.records.run_folder import load_run, read_config
 from bench.records.vocabulary import read_pieces
 from bench.settings.config import load_config
-from decoders.core.adapter.heads import DraftHeads, read_adapter
-from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.module import SlotAdapter, read_adapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter.peft import to_peft
 from decoders.core.adapter_config import AdapterConfig

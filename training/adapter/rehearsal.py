@@ -6,39 +6,25 @@ The rehearsal decodes with a fresh adapter and runs its job on made-up rows.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter_config import Variant
-from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.checkpoint import is_of_memory
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
-from decoders.core.types import Sampling
-from decoders.eagle import Eagle
-from decoders.idlm import Refinement
-from decoders.isd import StridedDecoding
-from decoders.medusa import Medusa
-from decoders.ptp import ParallelTokenPrediction
-from decoders.shallow import Shallow
+from decoders.core.registry import build
+from decoders.core.types import DecoderSpec, Sampling
 from training.loop import Job
 from training.reporter import TrainingProgress
 from training.text.data import PoolSource, Row
 from training.text.sources import Source
 
 _NAME = "rehearsal"
-_DECODERS: Mapping[Variant, Decoder] = {
-    "o-ptp": ParallelTokenPrediction(adapter=_NAME),
-    "c-ptp": ParallelTokenPrediction(adapter=_NAME),
-    "refine": Refinement(adapter=_NAME),
-    "isd": StridedDecoding(adapter=_NAME),
-    "medusa": Medusa(adapter=_NAME),
-    "eagle": Eagle(adapter=_NAME),
-    "shallow": Shallow(adapter=_NAME),
-}
+_DECODERS = {"o-ptp": "ptp", "c-ptp": "ptp", "refine": "idlm"}
+"""Names of the decoders of variants, where they differ from the variant's."""
 _NUM_TOKENS = 4
 
 
@@ -59,9 +45,11 @@ def rehearse(
     source = PoolSource(rows, kind="completions", name=_NAME, rows_per_step=1, seed=0)
     prompts = [row.ids[:length] for row in source.rows(0) for length in (3, 5)]
     models, sampling = Models(target=model), Sampling(max_new_tokens=_NUM_TOKENS)
+    decoder_name = _DECODERS.get(variant, variant)
+    decoder = build(DecoderSpec(name=decoder_name, options={"adapter": _NAME}))
     with _refusing(f"{name} decodes with no {variant} adapter"):
         for batch_size in (1, 2):
-            for outcome in Scheduler(_DECODERS[variant], models, sampling, batch_size).run(prompts):
+            for outcome in Scheduler(decoder, models, sampling, batch_size).run(prompts):
                 if isinstance(outcome, Exception):
                     raise outcome
     job = make(source)

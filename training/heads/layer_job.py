@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from decoders.core.adapter.draft_layer import DraftLayer, ShortHead
+from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.draft_pass import ShortHead
 from training.forward import head_logits
 from training.heads.job import NONE, HiddenJob
 from training.text.data import PoolSource, Row

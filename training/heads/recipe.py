@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, create_model
 
+from bench.registry import extras
 from decoders.core.adapter_config import Code
 from training.recipe import (
+    RECIPES,
     Count,
     LoopTable,
     ModelTable,
@@ -21,15 +25,40 @@ from training.recipe import (
 )
 
 
-class HeadsTable(RecipeTable):
+class NetworkTable(RecipeTable):
+    """The table of a recipe that sizes a network, and its verb of `bench train` (`bench.trainers`).
+
+    Attributes:
+        verb: name of the verb, and of its recipes VERB.toml (zoo) and VERB-any.toml in `recipes`.
+        help: help of the verb.
+        name: name of the table.
+        network: variant of the network (`HiddenAdapter`).
+        job: class of the job, a `HiddenJob`, as MODULE:CLASS.
+    """
+
+    verb: ClassVar[str]
+    help: ClassVar[str]
+    name: ClassVar[str]
+    network: ClassVar[str]
+    job: ClassVar[str]
+    recipes: ClassVar[Path] = RECIPES
+
+    def fields(self, num_words: int) -> dict[str, Any]:
+        """Return fields of `AdapterConfig` for a model of `num_words` words."""
+        return self.model_dump(exclude={"seed", "initial"}, by_alias=True)
+
+
+class HeadsTable(NetworkTable):
     """[heads]: number of heads, width of each head's residual block (`rank`), and seed."""
 
-    num_heads: Count = 4
+    verb, name, network, job = "medusa", "heads", "medusa", "training.heads.job:HeadsJob"
+    help = "Train Medusa heads for a model (resumable); see docs/decoders/medusa.md."
+    num_heads: Count = Field(default=4, serialization_alias="num_slots")
     rank: Count = 256
     seed: Seed = 0
 
 
-class LayerTable(RecipeTable):
+class LayerTable(NetworkTable):
     """[layer]: a draft layer.
 
     Attributes:
@@ -39,15 +68,17 @@ class LayerTable(RecipeTable):
         initial: folder of a layer of these sizes whose weights replace fresh ones (not its words).
     """
 
-    unroll: Count = 4
+    verb, name, network, job = "eagle", "layer", "eagle", "training.heads.layer_job:LayerJob"
+    help = "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
+    unroll: Count = Field(default=4, serialization_alias="num_slots")
     rank: Count = 768
     num_heads: Count = 4
-    words: NotNegative = 0
+    words: NotNegative = Field(default=0, serialization_alias="num_words")
     initial: str | None = None
     seed: Seed = 0
 
 
-class DrafterTable(RecipeTable):
+class DrafterTable(NetworkTable):
     """[drafter]: layers that draft in one forward pass, with fields of `AdapterConfig`.
 
     Attributes:
@@ -55,6 +86,9 @@ class DrafterTable(RecipeTable):
         code: encoding of the slots' uniforms; ``constant``: slots do not see them.
     """
 
+    verb, name, network = "drafter", "drafter", "shallow"
+    job = "training.heads.parallel_job:ParallelJob"
+    help = "Train layers that draft in one pass (resumable); see docs/decoders/shallow.md."
     num_slots: Count = 8
     num_layers: Count = 2
     rank: Count = 1024
@@ -63,6 +97,11 @@ class DrafterTable(RecipeTable):
     bias_rank: NotNegative = 128
     code: Code = "dyadic"
     seed: Seed = 0
+
+    def fields(self, num_words: int) -> dict[str, Any]:
+        """See `NetworkTable.fields`."""
+        words = min(self.num_words, num_words) or num_words
+        return {**super().fields(num_words), "num_words": words}
 
 
 class HeadsRunTable(LoopTable):
@@ -95,11 +134,31 @@ class HeadsRunTable(LoopTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.adapters`: trains the heads, layer or drafter it has."""
+    """A recipe of `training.adapters`: trains the network whose table it has."""
 
     model: ModelTable
-    heads: HeadsTable | None = None
-    layer: LayerTable | None = None
-    drafter: DrafterTable | None = None
     data: dict[str, Any]
     run: HeadsRunTable
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Any]) -> Self:
+        """Check tables as `Recipe.of`, among them the one of a registered network."""
+        kinds = network_tables()
+        present = [kind for kind in kinds.values() if kind.name in tables]
+        if len(present) != 1:
+            names = ", ".join(sorted(kind.name for kind in kinds.values()))
+            raise ValueError(f"recipe: the table of a network is missing; add one of {names}")
+        fields: Any = {present[0].name: (present[0], ...)}
+        return super(HeadsRecipe, create_model(cls.__name__, __base__=cls, **fields)).of(tables)
+
+    @property
+    def network(self) -> NetworkTable:
+        """The network's table."""
+        return next(each for each in vars(self).values() if isinstance(each, NetworkTable))
+
+
+def network_tables() -> dict[str, type[NetworkTable]]:
+    """Return the registered tables of networks by verb."""
+    kinds = extras("bench.trainers").items()
+    tables = {verb: kind for verb, kind in kinds if isinstance(kind, type)}
+    return {verb: kind for verb, kind in tables.items() if issubclass(kind, NetworkTable)}

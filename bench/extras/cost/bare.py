@@ -117,7 +117,9 @@ class Bench:
         sizes: Any = {"rank": _RANK, "num_slots": _MAX_K + 1, "greedy": True}
         target.attach("ptp", SlotAdapter(AdapterConfig(layers=layers, width=width, **sizes)))
         sizes = {"rank": config.intermediate_size, "num_heads": config.num_attention_heads}
-        layer = AdapterConfig(variant="eagle", code="constant", layers={}, width=width, **sizes)
+        layer = AdapterConfig(
+            variant=DraftLayer.variant, code="constant", layers={}, width=width, **sizes
+        )
         target.attach("eagle", DraftLayer(layer))
 
     def _random_model(self, **changes: Any) -> HFModel:

@@ -6,49 +6,18 @@ Fresh blocks are the identity. Letters: R rows, H heads, D hidden width, M block
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.draft_layer import DraftLayer, DraftPass, Inputs, LayerPass, Run, Texts
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts
 from decoders.core.adapter.growth import trees_of_heads
-from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, spread
-from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
-from decoders.core.adapter_config import CONFIG_FILE, HEADS, AdapterConfig
+from decoders.core.adapter.module import HiddenAdapter, spread
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.products import product
 from decoders.core.types import CallResult
-
-
-class DraftHeads(HiddenAdapter):
-    """Blocks ``h + up silu(down h + bias)`` on the last hidden state, one per head.
-
-    Head h predicts the token h + 2 positions ahead: Medusa-1 (Cai et al. 2024, arXiv 2401.10774).
-    """
-
-    variant, sized = "medusa", "down"
-
-    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh blocks that change nothing, or raise `ValueError` for other settings."""
-        super().__init__(config)
-        num_heads, rank, width = self.parameter_shape(config)
-        self.down = spread(torch.Generator().manual_seed(seed), num_heads, rank, width)
-        self.bias = nn.Parameter(torch.zeros(num_heads, rank))
-        self.up = nn.Parameter(torch.zeros(num_heads, width, rank))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map states ``[R, D]`` to the model head's inputs ``[R, H, D]``, one per draft head."""
-        inner = product(hidden, self.down.flatten(0, 1), self.bias.flatten())
-        inner = F.silu(inner).view(-1, *self.bias.shape)
-        added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
-        return hidden[:, None] + added.transpose(0, 1)
-
-    @classmethod
-    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """Return the number of heads, the width of a block and the width of the model."""
-        return config.num_slots, config.rank, config.width
 
 
 class HeadsPass(DraftPass):
@@ -76,21 +45,31 @@ class HeadsPass(DraftPass):
         return trees_of_heads(logits, texts.depths, shape, sampling, uniforms)
 
 
-DRAFTERS: Mapping[type[HiddenAdapter], type[DraftPass]] = {
-    DraftHeads: HeadsPass,
-    DraftLayer: LayerPass,
-    ParallelLayers: SlotPass,
-}
-"""The networks on hidden states, and the passes that run them."""
+class DraftHeads(HiddenAdapter):
+    """Blocks ``h + up silu(down h + bias)`` on the last hidden state, one per head.
 
+    Head h predicts the token h + 2 positions ahead: Medusa-1 (Cai et al. 2024, arXiv 2401.10774).
+    """
 
-def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
-    """Load an adapter of any kind from its folder, or raise `ValueError` if it cannot be loaded."""
-    file = Path(folder).expanduser() / CONFIG_FILE
-    try:
-        config = AdapterConfig.from_json(file.read_text(encoding="utf-8"))
-    except (ValueError, TypeError, OSError):
-        return SlotAdapter.load(folder)  # raises an error that says what is wrong
-    if config.variant not in HEADS:
-        return SlotAdapter.load(folder)
-    return next(kind for kind in DRAFTERS if kind.variant == config.variant).load(folder)
+    variant, student = "medusa", "heads"
+    noun, trainer, work = "heads were", "bench train medusa", HeadsPass
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        """Make fresh blocks that change nothing, or raise `ValueError` for other settings."""
+        super().__init__(config)
+        num_heads, rank, width = self.shapes(config)["down"]
+        self.down = spread(torch.Generator().manual_seed(seed), num_heads, rank, width)
+        self.bias = nn.Parameter(torch.zeros(num_heads, rank))
+        self.up = nn.Parameter(torch.zeros(num_heads, width, rank))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map states ``[R, D]`` to the model head's inputs ``[R, H, D]``, one per draft head."""
+        inner = product(hidden, self.down.flatten(0, 1), self.bias.flatten())
+        inner = F.silu(inner).view(-1, *self.bias.shape)
+        added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
+        return hidden[:, None] + added.transpose(0, 1)
+
+    @classmethod
+    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
+        """See `HiddenAdapter.shapes`."""
+        return {"down": (config.num_slots, config.rank, config.width)}

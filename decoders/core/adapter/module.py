@@ -9,9 +9,9 @@ K slots, D hidden width, r rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from safetensors import SafetensorError
@@ -22,11 +22,13 @@ from decoders.core.adapter.embedding import UniformEmbedding
 from decoders.core.adapter.gating import fed_other_rows, layer_shapes
 from decoders.core.adapter_config import (
     CONFIG_FILE,
-    HEADS,
+    SLOT_VARIANTS,
     WEIGHTS_FILE,
     AdapterConfig,
-    HeadsVariant,
+    Rule,
+    Variant,
 )
+from decoders.core.plugins import NETWORKS, network
 
 
 class StoredAdapter(nn.Module):
@@ -117,7 +119,7 @@ class SlotAdapter(StoredAdapter):
 
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
-        if config.variant in HEADS:
+        if config.variant not in SLOT_VARIANTS:
             raise ValueError(f"it has heads ({config.variant}), but slots are needed here")
 
     def embed(
@@ -189,10 +191,34 @@ class SlotAdapter(StoredAdapter):
 
 
 class HiddenAdapter(StoredAdapter):
-    """Weights of one `variant` on hidden states, whose parameter `sized` is checked in loading."""
+    """A network on hidden states. A subclass that names its `variant` registers its kind.
 
-    variant: ClassVar[HeadsVariant]
-    sized: ClassVar[str]
+    Attributes:
+        variant: name of the kind, and of the decoder that runs it.
+        work: the `DraftPass` that runs it with a model's embedding and head.
+        uses: sizes of `AdapterConfig` that the kind has, checked by `rules`; all others are 0.
+        masked: drafts depend on no uniform.
+        example: fields of `AdapterConfig` for test models, whose width 4 divides.
+        student: drafts of test models: by ``heads`` that know the text, by a ``layer`` that also
+            knows the drafts before, or by ``slots`` with uniforms.
+        noun: the network in messages.
+        trainer: command that trains one.
+    """
+
+    variant: ClassVar[Variant]
+    work: ClassVar[Any]
+    uses: ClassVar[tuple[str, ...]] = ()
+    masked: ClassVar[bool] = True
+    example: ClassVar[Mapping[str, Any]] = {}
+    student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
+    noun: ClassVar[str] = "network was"
+    trainer: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Register the kind."""
+        super().__init_subclass__(**options)
+        if "variant" in vars(cls):
+            NETWORKS[cls.variant] = cls
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Keep the configuration, or raise `ValueError` for another variant."""
@@ -200,20 +226,25 @@ class HiddenAdapter(StoredAdapter):
         self._check_variant(config)
 
     @classmethod
-    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """Return the shape of the parameter `sized`."""
+    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+        """Return the rules of the sizes in `uses`."""
+        return ()
+
+    @classmethod
+    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
+        """Return shapes of parameters that show all sizes, which are checked before allocation."""
         raise NotImplementedError
 
     @classmethod
     def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
         cls._check_variant(config)
-        sizes, shape = cls.parameter_shape(config), tuple(state[cls.sized].shape)
-        if sizes != shape:
-            raise ValueError(f"its sizes are {sizes}, its weights' {shape}")
+        for name, sizes in cls.shapes(config).items():
+            if sizes != (shape := tuple(state[name].shape)):
+                raise ValueError(f"its sizes are {sizes}, its weights' {shape}")
 
     @classmethod
     def _check_variant(cls, config: AdapterConfig) -> None:
-        if config.variant not in HEADS:
+        if config.variant in SLOT_VARIANTS:
             raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
         if config.variant != cls.variant:
             raise ValueError(f"it is of variant {config.variant}, but {cls.variant} is needed here")
@@ -221,9 +252,19 @@ class HiddenAdapter(StoredAdapter):
     def check_fits(self, width: int) -> None:
         """Raise `ValueError` unless a model's hidden states have the width of training."""
         if width != self.config.width:
-            nouns = {"medusa": "heads were", "shallow": "draft layers were"}
-            noun, expected = nouns.get(self.variant, "draft layer was"), self.config.width
-            raise ValueError(f"the {noun} made for a model {expected} wide, not {width}")
+            expected = self.config.width
+            raise ValueError(f"the {self.noun} made for a model {expected} wide, not {width}")
+
+
+def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:
+    """Load an adapter of any kind from its folder, or raise `ValueError` if it cannot be loaded."""
+    file = Path(folder).expanduser() / CONFIG_FILE
+    try:
+        variant = AdapterConfig.from_json(file.read_text(encoding="utf-8")).variant
+    except (ValueError, TypeError, OSError):
+        return SlotAdapter.load(folder)  # raises an error that says what is wrong
+    kind: type[SlotAdapter] = SlotAdapter if variant in SLOT_VARIANTS else network(variant)
+    return kind.load(folder)
 
 
 def spread(generator: torch.Generator, *shape: int) -> nn.Parameter:

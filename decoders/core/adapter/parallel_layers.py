@@ -18,22 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.draft_layer import (
+from decoders.core.adapter.draft_layer import Joined, TransformerBlock, Turn
+from decoders.core.adapter.draft_pass import (
     DraftPass,
     Function,
     Inputs,
-    Joined,
     Run,
     ShortHead,
     Texts,
-    TransformerBlock,
-    Turn,
     normed,
     write,
 )
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
-from decoders.core.adapter_config import AdapterConfig
+from decoders.core.adapter_config import AdapterConfig, Rule
 from decoders.core.products import attention, product
 from decoders.core.types import NO_UNIFORM, CallResult
 from decoders.core.upload import upload
@@ -47,83 +45,6 @@ class _Layer(nn.Module, TransformerBlock):
         super().__init__()
         sizes = {"width": config.width, "inner": config.rank, "num_heads": config.num_heads}
         self.draw(generator, **sizes)
-
-
-class ParallelLayers(Joined):
-    """The weights: the join, the slots' inputs, the layers, the last norm and the bias."""
-
-    variant, sized = "shallow", "numbers"
-    words: Tensor
-
-    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
-        """Make fresh weights with a zero bias, or raise `ValueError` for other settings."""
-        super().__init__(config)
-        width, dyadic = config.width, config.code == "dyadic"
-        generator = torch.Generator().manual_seed(seed)
-        self.join = spread(generator, width, 2 * width)
-        self.start = spread(generator, width, width)
-        self.numbers = nn.Parameter(torch.zeros(config.num_slots, width))
-        self.warmth = nn.Parameter(torch.zeros(width))
-        self.layers = nn.ModuleList(_Layer(generator, config) for _ in range(config.num_layers))
-        self.scale = nn.Parameter(torch.ones(width))
-        left = torch.rand(config.num_words + 1, config.bias_rank, generator=generator) - 0.5
-        self.left = nn.Parameter(left)  # the last row is for all other tokens
-        self.right = nn.Parameter(torch.zeros(config.num_words, config.bias_rank))
-        self.register_buffer("words", torch.arange(config.num_words))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # noqa: TID251 - nn.Linear draws from it; forked
-            self.embedding = UniformEmbedding(config.code, width, hidden=width * dyadic)
-
-    @classmethod
-    def parameter_shape(cls, config: AdapterConfig) -> tuple[int, ...]:
-        """Return the number of slots and the width of the model."""
-        return config.num_slots, config.width
-
-    @classmethod
-    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
-        super()._check(config, state)
-        tensors = state["right"], state[f"layers.{config.num_layers - 1}.feed"]
-        sizes = (config.num_words, config.bias_rank), (2 * config.rank, config.width)
-        if sizes != (shapes := tuple(tuple(each.shape) for each in tensors)):
-            raise ValueError(f"its sizes are {sizes}, its weights' {shapes}")
-
-    def turn(self, positions: Tensor) -> Turn:
-        """Return `TransformerBlock.turn`, which all layers share."""
-        return self._blocks[0].turn(positions)
-
-    def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
-        """Return each layer's keys and values ``[..., H, N, E]`` of text rows ``[..., N, D]``."""
-        return [layer.project(rows, turn)[1:] for layer in self._blocks]
-
-    def embedded(self, u: Tensor) -> Tensor:
-        """Embed uniforms ``[..., K]`` (float64, may be `NO_UNIFORM`) as vectors ``[..., K, D]``."""
-        flat: Tensor = self.embedding(u.flatten(), u.new_empty(0))
-        return flat.view(*u.shape, -1)
-
-    def slots(self, last: Tensor, embedded: Tensor, temperature: Tensor | float) -> Tensor:
-        """Return slots ``[..., K, D]`` of `embedded` uniforms after last text rows ``[..., D]``.
-
-        The sampling's `temperature` (0: greedy) is a number or ``[..., 1, 1]``.
-        """
-        anchor = product(normed(last), self.start).unsqueeze(-2)
-        beside = self.numbers[: embedded.shape[-2]] + temperature * self.warmth
-        slots: Tensor = anchor + embedded + beside
-        return slots
-
-    def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        """Map slots ``[..., N, D]`` to inputs ``[..., N, D]`` of the model's head."""
-        for number, layer in enumerate(self._blocks):
-            slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
-        return normed(slots) * self.scale
-
-    def index(self, tokens: Tensor) -> Tensor:
-        """Return the index of each token among the words, or W for other tokens."""
-        index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
-        return torch.where(self.words[index] == tokens, index, len(self.words))
-
-    @property
-    def _blocks(self) -> list[_Layer]:
-        return [layer for layer in self.layers if isinstance(layer, _Layer)]
 
 
 class SlotPass(DraftPass):
@@ -189,6 +110,90 @@ class SlotPass(DraftPass):
                 picks = tuple(map(int, tokens))
                 results.append(CallResult(picks=picks, confidences=tuple(chances)))
         return results
+
+
+class ParallelLayers(Joined):
+    """The weights: the join, the slots' inputs, the layers, the last norm and the bias."""
+
+    variant, student, masked = "shallow", "slots", False
+    uses = ("num_heads", "num_words", "num_layers", "bias_rank")
+    noun, trainer = "draft layers were", "bench train drafter"
+    work, example = SlotPass, {"num_heads": 2, "num_layers": 1, "num_words": 1}
+    words: Tensor
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        """Make fresh weights with a zero bias, or raise `ValueError` for other settings."""
+        super().__init__(config)
+        width, dyadic = config.width, config.code == "dyadic"
+        generator = torch.Generator().manual_seed(seed)
+        self.join = spread(generator, width, 2 * width)
+        self.start = spread(generator, width, width)
+        self.numbers = nn.Parameter(torch.zeros(config.num_slots, width))
+        self.warmth = nn.Parameter(torch.zeros(width))
+        self.layers = nn.ModuleList(_Layer(generator, config) for _ in range(config.num_layers))
+        self.scale = nn.Parameter(torch.ones(width))
+        left = torch.rand(config.num_words + 1, config.bias_rank, generator=generator) - 0.5
+        self.left = nn.Parameter(left)  # the last row is for all other tokens
+        self.right = nn.Parameter(torch.zeros(config.num_words, config.bias_rank))
+        self.register_buffer("words", torch.arange(config.num_words))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # noqa: TID251 - nn.Linear draws from it; forked
+            self.embedding = UniformEmbedding(config.code, width, hidden=width * dyadic)
+
+    @classmethod
+    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+        """See `HiddenAdapter.rules`."""
+        return (
+            *super().rules(config),
+            (config.num_words >= 1, "num_words", "1 or above"),
+            (config.num_layers >= 1, "num_layers", "1 or above"),
+            (config.bias_rank >= 0, "bias_rank", "0 or above"),
+        )
+
+    @classmethod
+    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
+        """See `HiddenAdapter.shapes`."""
+        feed, width = f"layers.{config.num_layers - 1}.feed", config.width
+        sizes = {"numbers": (config.num_slots, width), feed: (2 * config.rank, width)}
+        return {**sizes, "right": (config.num_words, config.bias_rank)}
+
+    def turn(self, positions: Tensor) -> Turn:
+        """Return `TransformerBlock.turn`, which all layers share."""
+        return self._blocks[0].turn(positions)
+
+    def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
+        """Return each layer's keys and values ``[..., H, N, E]`` of text rows ``[..., N, D]``."""
+        return [layer.project(rows, turn)[1:] for layer in self._blocks]
+
+    def embedded(self, u: Tensor) -> Tensor:
+        """Embed uniforms ``[..., K]`` (float64, may be `NO_UNIFORM`) as vectors ``[..., K, D]``."""
+        flat: Tensor = self.embedding(u.flatten(), u.new_empty(0))
+        return flat.view(*u.shape, -1)
+
+    def slots(self, last: Tensor, embedded: Tensor, temperature: Tensor | float) -> Tensor:
+        """Return slots ``[..., K, D]`` of `embedded` uniforms after last text rows ``[..., D]``.
+
+        The sampling's `temperature` (0: greedy) is a number or ``[..., 1, 1]``.
+        """
+        anchor = product(normed(last), self.start).unsqueeze(-2)
+        beside = self.numbers[: embedded.shape[-2]] + temperature * self.warmth
+        slots: Tensor = anchor + embedded + beside
+        return slots
+
+    def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        """Map slots ``[..., N, D]`` to inputs ``[..., N, D]`` of the model's head."""
+        for number, layer in enumerate(self._blocks):
+            slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
+        return normed(slots) * self.scale
+
+    def index(self, tokens: Tensor) -> Tensor:
+        """Return the index of each token among the words, or W for other tokens."""
+        index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
+        return torch.where(self.words[index] == tokens, index, len(self.words))
+
+    @property
+    def _blocks(self) -> list[_Layer]:
+        return [layer for layer in self.layers if isinstance(layer, _Layer)]
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_layer import DraftPass, Inputs, Texts
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Texts
 from decoders.core.graph_size import first_rows
 from decoders.core.hf.compiled import COMPILED_ROWS, Graphs, Outputs, collect_tensors
 from decoders.core.hf.runner import ModuleRunner
@@ -23,7 +23,7 @@ class DraftRunner:
     def __init__(self, work: DraftPass, runner: ModuleRunner) -> None:
         """Compile passes as `runner` compiles calls."""
         self._work, self._runner = work, runner
-        self._like = next(work.layers.parameters())
+        self.config, self._like = work.layers.config, next(work.layers.parameters())
         self._planes: list[Tensor] = []
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
@@ -44,8 +44,9 @@ class DraftRunner:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all planes, and of what the pass computed once."""
-        return self._work.num_bytes + sum(each.nbytes for each in self._planes)
+        """Bytes of the weights, of what the pass computed once, and of all planes."""
+        weights = self._work.layers.weight_bytes + self._work.num_bytes
+        return int(weights) + sum(each.nbytes for each in self._planes)
 
     def draft(
         self, calls: Sequence[DraftCall], num_rows: int, capacity: int, size: int
@@ -74,7 +75,7 @@ class DraftRunner:
         return graphs(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
-        config = replace(self._work.layers.config, base={}, measured={})
+        config = replace(self.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
         about, _ = self._runner.facts(None)  # embedding and head belong to the model
         return f"{text}\n{config}\n{about}", collect_tensors(self._work)

@@ -21,8 +21,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
-from decoders.core.adapter.draft_layer import ShortHead
-from decoders.core.adapter.heads import DRAFTERS
+from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf import llama
@@ -98,7 +97,6 @@ class HFModel(Model):
     def _reset(self) -> None:
         super().__init__()
         self._layout: Layout | None = None
-        self._heads: dict[str, HiddenAdapter] = {}
         self._drafts: dict[str, DraftRunner] = {}
         self.num_forwards = 0
 
@@ -163,8 +161,11 @@ class HFModel(Model):
     @property
     def adapters(self) -> Mapping[str, AdapterConfig]:
         """Configurations of the attached adapters by name."""
-        with_slots = {name: adapter.config for name, adapter in self._runner.adapters.items()}
-        return with_slots | {name: heads.config for name, heads in self._heads.items()}
+        return {name: each.config for name, each in self._attached.items()}
+
+    @property
+    def _attached(self) -> dict[str, Any]:
+        return {**self._runner.adapters, **self._drafts}
 
     def attach(self, name: str, adapter: SlotAdapter | HiddenAdapter) -> None:
         """Make an adapter available as `name`, for calls with slots or for drafting.
@@ -180,24 +181,20 @@ class HFModel(Model):
             self._attach_heads(name, adapter)
             return
         adapter.check_fits(self.module)
-        self._detach(name)
-        self._runner.attach(name, adapter)
-
-    def _detach(self, name: str) -> None:
         self._runner.detach(name)
-        for attached in (self._heads, self._drafts):
-            attached.pop(name, None)
+        self._drafts.pop(name, None)
+        self._runner.attach(name, adapter)
 
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
-        self._detach(name)
-        heads = self._heads[name] = copy.deepcopy(heads).to(self.device, self.dtype)
+        self._runner.detach(name)
+        heads = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
         if heads.config.num_words:
             head = ShortHead(head.module, heads.get_buffer("words"))
-        work = DRAFTERS[type(heads)](heads, self._runner.tokens, head)
+        work = heads.work(heads, self._runner.tokens, head)
         self._drafts[name] = DraftRunner(work, self._runner)
 
     @property
@@ -224,10 +221,7 @@ class HFModel(Model):
 
     def adapter_bytes(self, name: str) -> int:
         """Count `Model.adapter_bytes`, with caches of draft layers."""
-        heads = self._heads.get(name)
-        if heads is None:
-            return self._runner.adapters[name].num_bytes
-        return heads.weight_bytes + self._drafts[name].num_bytes
+        return int(self._attached[name].num_bytes)
 
     @torch.inference_mode()
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:

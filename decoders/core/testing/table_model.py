@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from decoders.core.adapter.growth import grow, tree_results, trees_of_heads
-from decoders.core.adapter_config import MASKED_VARIANTS, AdapterConfig, Variant
+from decoders.core.adapter_config import SLOT_VARIANTS, AdapterConfig, Variant, is_masked
 from decoders.core.model import Call, DraftCall, Model, Session
+from decoders.core.plugins import network
 from decoders.core.sampling import pick, warp
 from decoders.core.types import MASKED, NO_UNIFORM, CallResult, Sampling, Slots
 
@@ -77,15 +78,14 @@ class TableModel(Model):
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
     ) -> None:
         """Add a student that is wrong in a share `error` of its slots or heads."""
+        sizes = {} if variant in SLOT_VARIANTS else network(variant).example
         self._adapters[name] = AdapterConfig(
             variant=variant,
-            code="constant" if variant in MASKED_VARIANTS else "dyadic",
+            code="constant" if is_masked(variant) else "dyadic",
             num_slots=6,
             layers={},
-            width=2 if variant in ("eagle", "shallow") else 1,
-            num_heads=int(variant in ("eagle", "shallow")),
-            num_words=int(variant == "shallow"),
-            num_layers=int(variant == "shallow"),
+            width=_WIDTH,
+            **sizes,
             anchored=standalone,
             standalone=standalone,
             greedy=True,
@@ -171,8 +171,12 @@ class TableModel(Model):
     @torch.inference_mode()
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
         """Draft as `Model.draft` does, without a cache of text, because states are contexts."""
-        kinds = {"medusa": self._draft_by_heads, "shallow": self._draft_by_slots}
-        return [kinds.get(self.adapters[c.name].variant, self._draft_by_layer)(c) for c in calls]
+        students = {
+            "heads": self._draft_by_heads,
+            "layer": self._draft_by_layer,
+            "slots": self._draft_by_slots,
+        }
+        return [students[network(self.adapters[c.name].variant).student](c) for c in calls]
 
     def _draft_by_heads(self, call: DraftCall) -> CallResult:
         shape, draws = call.shape, _draws(call)
@@ -190,7 +194,6 @@ class TableModel(Model):
         return torch.stack(rows)
 
     def _draft_by_layer(self, call: DraftCall) -> CallResult:
-        assert self.adapters[call.name].variant == "eagle", f"{call.name!r} is no drafter"
         logits, after = self.drafted(call.name, call.states, call.tokens)
         num_rows = [call.num_rows]
 

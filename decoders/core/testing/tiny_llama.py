@@ -12,23 +12,17 @@ from typing import Any
 
 import torch
 
-from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
-from decoders.core.adapter.heads import DraftHeads
-from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter.parallel_layers import ParallelLayers
-from decoders.core.adapter_config import HEADS, MASKED_VARIANTS, AdapterConfig, Variant
+from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter_config import SLOT_VARIANTS, AdapterConfig, Variant, is_masked
 from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.shapes import random_model, shape_config
+from decoders.core.plugins import network
 
 _WIDTH, _RANK, _HEADS, _LAYERS = 32, 4, 2, 2
 _NUM_SLOTS = 6
 _SPREAD, _DISTURBED = 0.3, 0.1
-_SIZES: dict[Variant, dict[str, Any]] = {
-    "eagle": {"num_heads": _HEADS},
-    "shallow": {"num_heads": _HEADS, "num_layers": 1, "code": "dyadic"},
-}
 
 
 def tiny_models(vocab_size: int, max_length: int) -> Models:
@@ -57,15 +51,15 @@ def tiny_models(vocab_size: int, max_length: int) -> Models:
 def attach_random(model: HFModel, name: str, variant: Variant) -> None:
     """Attach an adapter of a variant whose random weights matter."""
     sizes: dict[str, Any] = {"width": _WIDTH, "rank": _RANK, "num_slots": _NUM_SLOTS}
-    sizes |= {"code": "constant" if variant in MASKED_VARIANTS else "dyadic"}
-    sizes |= _SIZES.get(variant, {})
-    if variant == "shallow":
-        sizes["num_words"] = model.vocab_size
-    layers = {} if variant in HEADS else layer_shapes(model.module)
-    greedy = variant not in HEADS or variant == "shallow"
-    config = AdapterConfig(variant=variant, layers=layers, greedy=greedy, **sizes)
-    kinds: tuple[type[HiddenAdapter], ...] = (DraftHeads, DraftLayer, ParallelLayers)
-    kind = {each.variant: each for each in kinds}.get(variant, SlotAdapter)  # type: ignore[arg-type]
+    sizes |= {"code": "constant" if is_masked(variant) else "dyadic", "layers": {}}
+    if variant in SLOT_VARIANTS:
+        kind, sizes["layers"] = SlotAdapter, layer_shapes(model.module)
+    else:
+        kind = network(variant)
+        sizes |= {**kind.example}
+        if "num_words" in sizes:
+            sizes["num_words"] = model.vocab_size
+    config = AdapterConfig(variant=variant, greedy=True, **sizes)
     adapter = kind(config, seed=2).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(3)
     for parameter in adapter.parameters():

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_layer import DraftLayer, LayerPass, Texts
-from decoders.core.adapter.heads import DraftHeads, read_adapter
+from decoders.core.adapter.draft_layer import DraftLayer, LayerPass
+from decoders.core.adapter.draft_pass import Texts
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.module import read_adapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
 from decoders.core.model import DraftCall, Session

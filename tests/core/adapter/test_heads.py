@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from decoders.core import masks
-from decoders.core.adapter.heads import DraftHeads, read_adapter
-from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter.module import SlotAdapter, read_adapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.forward import PREFILL_CHUNK
 from decoders.core.engine.models import Models

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_layer import ShortHead, Texts
+from decoders.core.adapter.draft_pass import ShortHead, Texts
 from decoders.core.adapter.embedding import NUM_LEVELS
-from decoders.core.adapter.heads import read_adapter
+from decoders.core.adapter.module import read_adapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel

@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.core.adapter_config import VARIANTS, Variant
+from decoders.core.adapter_config import SLOT_VARIANTS, Variant
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
 from training.adapter.windows import (
@@ -63,7 +63,7 @@ def answer_end(row: Row, place: int) -> int:
     return place
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SLOT_VARIANTS)
 def test_windows_run_from_a_trained_token_to_the_end_of_its_answer(variant: Variant) -> None:
     shift, starts = int(variant != "o-ptp"), [Counter[int]() for _ in ROWS]
     for seed in range(40):
@@ -102,7 +102,7 @@ def test_starts_are_drawn_evenly_over_the_trained_tokens() -> None:
     assert all(320 < count < 480 for count in counts.values())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SLOT_VARIANTS)
 def test_aligned_windows_are_never_cut(variant: Variant) -> None:
     shift, empty = int(variant != "o-ptp"), 0
     for seed in range(20):
@@ -161,7 +161,7 @@ def test_each_window_has_one_distribution_drawn_as_asked() -> None:
     assert abs(noise.var() - 1 / 8) < 0.01  # of Beta(1/2, 1/2); of a uniform 1/12
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SLOT_VARIANTS)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_mask_follows_the_definition(seed: int, variant: Variant) -> None:
     windows = windows_of(seed, variant=variant, aligned=seed % 2 == 1)
@@ -307,7 +307,7 @@ def check_explained(seed: int, variant: Variant) -> tuple[int, int]:
     return usable, ended
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SLOT_VARIANTS)
 def test_uniforms_targets_and_chain_ends_follow_the_definition(variant: Variant) -> None:
     usable, ended = map(sum, zip(*(check_explained(s, variant) for s in range(6)), strict=True))
     assert usable > 80
@@ -336,7 +336,7 @@ def test_windows_move_to_a_device_whole() -> None:
     assert all(getattr(moved, name).is_meta for name in ("ids", "warp", "greedy", "noise"))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SLOT_VARIANTS)
 def test_the_carried_token_is_the_predicted_or_the_one_before(variant: Variant) -> None:
     windows = windows_of(variant=variant, aligned=True)
     real = windows.number >= 0

@@ -24,7 +24,7 @@ from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher
 from training.adapters import build_job, train_heads
 from training.heads.job import ByKind, HeldOut
 from training.heads.parallel_job import ParallelJob
-from training.heads.recipe import HeadsRecipe
+from training.heads.recipe import DrafterTable, HeadsRecipe
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
 
@@ -318,7 +318,7 @@ def test_the_shipped_recipes_are_complete(name: str, home: Path, tmp_path: Path)
 def test_recipes_of_smollm2_hold_no_keys_of_other_data(name: str) -> None:
     tables = read_recipe(RECIPES / name)
     assert "num_completions" not in tables["data"]
-    assert HeadsRecipe.of(tables).drafter is not None
+    assert isinstance(HeadsRecipe.of(tables).network, DrafterTable)
 
 
 @pytest.mark.slow

@@ -1,0 +1,68 @@
+"""A network of our own: a bigram head, which sees the last hidden state and the token before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts
+from decoders.core.adapter.module import HiddenAdapter
+from decoders.core.adapter_config import AdapterConfig, Rule
+from decoders.core.types import CallResult
+from decoders.core.upload import upload
+
+
+class BigramPass(DraftPass):
+    """Picks the likeliest tokens one after another."""
+
+    layers: Bigram
+
+    def planes(self, num_rows: int, capacity: int) -> list[Tensor]:
+        return []
+
+    def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
+        states, ids, drafted = inputs["states"][0], inputs["ids"][0], []
+        for _ in range(self.layers.config.sizes["steps"]):
+            logits = self.head(self.layers(states, self.embed(ids))).float()
+            chance, ids = logits.softmax(-1).max(-1)
+            drafted.append(torch.stack([ids.double(), chance.double()]))
+        return (torch.stack(drafted, -1),)
+
+    def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
+        calls = [call for call in texts.calls if call is not None]
+        states = torch.stack([call.states[-1] for call in calls])[None]
+        ids = upload([[call.tokens[-1] for call in calls]], states.device)
+        (drafted,) = run(None, {"states": states, "ids": ids}, ())
+        results = []
+        for call, tokens, chances in zip(calls, *drafted.tolist(), strict=True):
+            call.session.drafted(call, 1, 1)
+            picks = tuple(map(int, tokens))
+            results.append(CallResult(picks=picks, confidences=tuple(chances)))
+        return results
+
+
+class Bigram(HiddenAdapter):
+    """A matrix that mixes a state with the embedding of a token."""
+
+    variant, work, uses = "bigram", BigramPass, ("steps",)
+    example, trainer = {"sizes": {"steps": 3}}, "bench train bigram"
+
+    def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
+        super().__init__(config)
+        generator = torch.Generator().manual_seed(seed)
+        self.mix = nn.Parameter(0.1 * torch.randn(self.shapes(config)["mix"], generator=generator))
+
+    @classmethod
+    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
+        return {"mix": (config.width, 2 * config.width)}
+
+    @classmethod
+    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+        return [(config.sizes["steps"] in range(1, 9), "sizes", "1 to 8 steps")]
+
+    def forward(self, states: Tensor, embedded: Tensor) -> Tensor:
+        mixed: Tensor = states + torch.cat([states, embedded], -1) @ self.mix.T
+        return mixed

@@ -49,7 +49,7 @@ from bench.records.status import STATUS, RunStatus, write_status
 from bench.records.vocabulary import write_vocabulary
 from bench.registry import extra
 from bench.settings.config import RunConfig, load_config
-from bench.settings.spread import ALONE, WorkerConfig
+from bench.settings.setting import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.divergence import differences

@@ -13,7 +13,7 @@ from bench.cli.group import Arguments, Verb
 from bench.cli.read import print_run
 from bench.errors import BenchError, UsageError
 from bench.registry import extra, extras
-from bench.settings.spread import ALONE, parse_workers
+from bench.settings.setting import ALONE, parse_workers
 
 if TYPE_CHECKING:
     from bench.runs import RunResult

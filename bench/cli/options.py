@@ -12,8 +12,7 @@ import typer
 
 from bench.progress import ProgressStyle
 from bench.progress import choose as choose
-from bench.settings.setting import PANELS, Setting, field_settings, flag, option_type
-from bench.settings.spread import Kind
+from bench.settings.setting import PANELS, Kind, Setting, field_settings, flag, option_type
 
 if TYPE_CHECKING:
     from rich.console import Console

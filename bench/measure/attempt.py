@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, room_for
 from bench.machine.clock import Calendar
-from bench.machine.load import LoadWatch
+from bench.machine.usage import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner

@@ -18,9 +18,8 @@ from typing import Any
 
 from bench.errors import room_for
 from bench.machine.clock import Stopwatch
-from bench.machine.energy import EnergyMeter
-from bench.machine.load import Load
-from bench.machine.memory import PeakMemory
+from bench.machine.gpu import EnergyMeter
+from bench.machine.usage import Load, PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
 from bench.records.failures import error_line, error_position

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.errors import BenchError, UnavailableError, UsageError
-from bench.machine.memory import available_bytes
+from bench.machine.usage import available_bytes
 from bench.plan.adapters import check_adapters, model_shelf
 from bench.plan.devices import check_devices, open_device, usual_dtype
 from bench.plan.labels import Note

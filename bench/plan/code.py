@@ -10,8 +10,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 
-from bench.machine.env import ROOT
-from bench.machine.source import git_state, is_installed, repository_root, source_hash
+from bench.machine.env import ROOT, git_state, is_installed, repository_root, source_hash
 from bench.records.environment import GitState
 from decoders.core.decoder import Decoder
 

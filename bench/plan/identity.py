@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.errors import UnavailableError
-from bench.machine.env import ROOT
-from bench.machine.source import source_hash
+from bench.machine.env import ROOT, source_hash
 from bench.plan.code import own_files
 from bench.plan.setup import Setup
 from bench.records.environment import Environment

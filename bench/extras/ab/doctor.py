@@ -24,8 +24,8 @@ from scipy import stats
 from bench.errors import BenchError
 from bench.machine.env import capture
 from bench.machine.gpu import gpu_facts, gpu_handle, nvml_reading, slowdown
-from bench.machine.load import LoadWatch
 from bench.machine.openmp import spinning
+from bench.machine.usage import LoadWatch
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import times

@@ -33,7 +33,7 @@ from bench.extras.cost.records import (
     write_facts,
 )
 from bench.machine.clock import Clock, Stopwatch
-from bench.machine.load import Load
+from bench.machine.usage import Load
 from bench.measure.timing import frozen_garbage
 from bench.progress import Progress
 from bench.records.environment import Environment, read_environment, write_environment

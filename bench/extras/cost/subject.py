@@ -13,7 +13,7 @@ from bench.extras.cost.probes import make_probes
 from bench.extras.cost.records import CallWork, CostCell, CostFacts, Grid
 from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
-from bench.machine.load import LoadWatch
+from bench.machine.usage import LoadWatch
 from bench.plan.compiling import open_compiled
 from bench.plan.devices import open_device, prepare_process, usual_dtype, usual_on_cpu
 from bench.plan.labels import Note

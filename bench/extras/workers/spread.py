@@ -21,7 +21,7 @@ from bench.plan.make import batch_size
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener
 from bench.records.environment import read_environment
-from bench.settings.spread import WorkerConfig
+from bench.settings.setting import WorkerConfig
 
 
 def shared_out(

@@ -85,7 +85,7 @@ class Worker:
         attempt: int = 0,
     ) -> None:
         """Prepare to measure with an open `setup`: reserve caches for `blocks`, and warm up."""
-        from bench.machine.load import LoadWatch
+        from bench.machine.usage import LoadWatch
         from bench.measure.timing import Runner, frozen_garbage
 
         self._setup, self._prompts, self._lines, self._attempt = setup, prompts, lines, attempt

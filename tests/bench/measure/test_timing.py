@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.machine.load import Load
-from bench.machine.memory import PeakMemory
+from bench.machine.usage import Load, PeakMemory
 from bench.measure import timing as runner_module
 from bench.measure.timing import Runner
 from bench.plan.make import make_plan

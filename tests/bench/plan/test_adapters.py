@@ -13,7 +13,7 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
-from bench.machine.memory import PeakMemory
+from bench.machine.usage import PeakMemory
 from bench.plan.adapters import adapter_folder
 from bench.plan.identity import setup_identity
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders

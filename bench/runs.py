@@ -22,13 +22,12 @@ from bench.machine import env as environment
 from bench.machine.clock import Calendar
 from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first
+from bench.plan.code import check_code
 from bench.plan.compiling import open_with_graphs
-from bench.plan.devices import computed_in
-from bench.plan.identity import check_identity
-from bench.plan.make import make_plan, parse_part, select_part
+from bench.plan.make import check_identity, make_plan, parse_part, select_part
+from bench.plan.numerics import computed_in
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
-from bench.plan.trust import check_code
 from bench.progress import Progress
 from bench.records.environment import Process, write_environment
 from bench.records.failures import ERRORS

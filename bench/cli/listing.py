@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
-from bench.plan.named_models import MODELS, model_folder
+from bench.plan.sources import MODELS, model_folder
 from bench.progress import duration
 from bench.records.json_file import read_json
 from bench.records.plan import read_plan

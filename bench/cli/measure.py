@@ -76,7 +76,7 @@ def resume(
 ) -> None:
     """Finish a run that was interrupted or killed, without measuring anything twice."""
     from bench import runs
-    from bench.plan.trust import check_allowed
+    from bench.plan.code import check_allowed
     from bench.records.run_folder import find_run
 
     allowed = allow or ()

@@ -96,7 +96,7 @@ def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
 
 def configuration(arguments: Mapping[str, Any]) -> RunConfig:
     """Build the configuration from a file and a verb's options (exit 2 for invalid values)."""
-    from bench.plan.trust import check_allowed, check_code
+    from bench.plan.code import check_allowed, check_code
 
     config = load(arguments)
     file, allowed = arguments.get("config"), arguments.get("allow") or ()

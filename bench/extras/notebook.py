@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.extras.exports.export import answers
 from bench.machine.openmp import shorten_spinning
-from bench.plan.trust import check_code
+from bench.plan.code import check_code
 from bench.progress import choose
 from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-from bench.plan.named_models import resolve
+from bench.plan.sources import resolve
 from decoders.core.adapter.draft_layer import ShortHead
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.types import NO_UNIFORM

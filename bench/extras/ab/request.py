@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.errors import UnavailableError, UsageError
 from bench.extras.ab.checkout import Tree
-from bench.plan.named_models import is_shelf, named
+from bench.plan.sources import is_shelf, named
 from bench.records.plan import BASELINE
 from bench.settings.config import Options, RunConfig
 from decoders.core.hf.checkpoint import is_local

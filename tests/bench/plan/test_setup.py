@@ -9,7 +9,7 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
-from bench.plan.devices import open_device
+from bench.plan.numerics import open_device
 from bench.plan.select import choose_decoders, stored_decoders
 from bench.records.vocabulary import vocabulary
 from decoders.core import registry

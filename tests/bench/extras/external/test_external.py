@@ -301,7 +301,7 @@ def test_smollm2_answers_for_real(tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp", reason="the extra [llamacpp] is not installed")
     from bench.extras.external.engine import Settings
     from bench.extras.external.llamacpp import LlamaCpp
-    from bench.plan.named_models import MODELS, package_file
+    from bench.plan.sources import MODELS, package_file
 
     file = package_file(MODELS[0])
     if file is None:

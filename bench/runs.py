@@ -30,10 +30,18 @@ from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
 from bench.records.environment import Process, write_environment
-from bench.records.failures import ERRORS
 from bench.records.files import only_writer, remove_scratch, write_text
-from bench.records.plan import BASELINE, MANIFEST, WRONG, Plan, write_plan
-from bench.records.prompts import Prompt, read_prompts, write_prompts
+from bench.records.plan import (
+    BASELINE,
+    MANIFEST,
+    STATUS,
+    WRONG,
+    Plan,
+    RunStatus,
+    write_plan,
+    write_status,
+)
+from bench.records.prompts import Prompt, read_prompts, write_prompts, write_vocabulary
 from bench.records.run_folder import (
     CONFIG,
     Run,
@@ -44,8 +52,7 @@ from bench.records.run_folder import (
     refuse_read_only,
     refuse_summary,
 )
-from bench.records.status import STATUS, RunStatus, write_status
-from bench.records.vocabulary import write_vocabulary
+from bench.records.samples import ERRORS
 from bench.registry import extra
 from bench.settings.config import RunConfig, load_config
 from bench.settings.setting import ALONE, WorkerConfig

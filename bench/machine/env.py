@@ -35,7 +35,7 @@ from bench.records.environment import (
     ModelFacts,
     TorchSettings,
 )
-from bench.records.json_file import SCHEMA
+from bench.records.files import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent
 """Folder of the packages and the zoo: the source tree, or the place of an installed wheel."""

@@ -27,9 +27,9 @@ from bench.machine.env import ROOT, source_hash
 from bench.plan.code import own_files
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.failures import error_line
 from bench.records.files import write_json
 from bench.records.plan import BASELINE, CLAIMED, REFUTED, VERIFIED, Cell
+from bench.records.samples import error_line
 from decoders.core import checks
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.hf.checkpoint import cache_folder

@@ -26,9 +26,9 @@ from bench.plan.setup import Opener, Setup, open_setup
 from bench.plan.sources import checkpoint
 from bench.plan.tokenise import count_lines, read_tasks
 from bench.progress import Progress
-from bench.records.failures import error_line
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
+from bench.records.samples import error_line
 from bench.settings.bounds import NumDraws, check
 from bench.settings.config import RunConfig
 from bench.text import percent

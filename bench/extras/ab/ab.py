@@ -24,14 +24,22 @@ from bench.extras.ab.request import check_defaults, side_request
 from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.records.environment import ENV, parse_environment
-from bench.records.files import SampleWriter, write_json, write_text
-from bench.records.json_file import parse
-from bench.records.plan import MANIFEST, Cell, Plan, write_plan
-from bench.records.prompts import PROMPTS
+from bench.records.files import parse, write_json, write_text
+from bench.records.plan import (
+    COMPLETE,
+    MANIFEST,
+    Cell,
+    Difference,
+    Floor,
+    Plan,
+    RunStatus,
+    write_plan,
+    write_status,
+)
+from bench.records.prompts import PROMPTS, VOCABULARY
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, create_run_dir, load_run
-from bench.records.status import COMPLETE, Difference, Floor, RunStatus, write_status
-from bench.records.vocabulary import VOCABULARY
+from bench.records.samples import SampleWriter
 from bench.stats.validity import INCOMPLETE, judge
 
 _SIDES = ("base", "head")

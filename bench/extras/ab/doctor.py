@@ -228,9 +228,9 @@ def measure_noise() -> Noise:
     from bench.plan.make import make_plan
     from bench.plan.setup import open_setup
     from bench.progress import Progress
-    from bench.records.files import SampleWriter
     from bench.records.plan import write_plan
     from bench.records.run_folder import load_records
+    from bench.records.samples import SampleWriter
     from bench.settings.config import load_config
 
     values = {"decoders": "ar", "limit": AA_PROMPTS, "repeats": AA_REPEATS, "quality_limit": 0}

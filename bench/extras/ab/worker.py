@@ -29,11 +29,10 @@ from bench.plan.contract import check_cells
 from bench.plan.make import make_plan, setup_identity
 from bench.plan.setup import open_setup
 from bench.progress import Progress
-from bench.records.files import LineCollector
 from bench.records.plan import Block
-from bench.records.prompts import read_prompts
+from bench.records.prompts import pieces_in, read_prompts
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import pieces_in
+from bench.records.samples import LineCollector
 from bench.settings.config import load_config
 from bench.verify.divergence import differences
 from bench.verify.floor import measure_floor

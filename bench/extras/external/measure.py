@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
-from bench.extras.external.answers import (
+from bench.extras.external.engine import Engine, EngineArm, Settings
+from bench.extras.external.table import (
     ExternalAnswer,
     append_external,
     next_session,
     read_external,
 )
-from bench.extras.external.engine import Engine, EngineArm, Settings
 from bench.machine.clock import Clock, Stopwatch
 from bench.measure.timing import warm_up_prompt
 from bench.plan.sources import named, package_file, resolve

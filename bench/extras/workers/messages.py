@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.errors import BenchError
-from bench.records.phases import PhasedAnswer
 from bench.records.plan import Block
 from bench.records.prompts import Prompt
+from bench.records.samples import PhasedAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,7 @@ from bench.extras.workers.messages import (
 )
 from bench.machine.env import ROOT
 from bench.progress import Progress
-from bench.records.files import LineCollector
-from bench.records.phases import PhasedAnswer
+from bench.records.samples import LineCollector, PhasedAnswer
 from bench.settings.config import build_config
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Setup, assemble
 from bench.plan.sources import adapter_folder
 from bench.records.environment import ModelFacts
-from bench.records.json_file import parse
+from bench.records.files import parse
 from bench.records.run_folder import load_run
 from bench.stats.adapter_fit import training_warnings
 from decoders.ar import Autoregressive

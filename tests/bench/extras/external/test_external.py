@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.extras.external.answers import ExternalAnswer, append_external, read_external
-from bench.extras.external.table import engine_sums
+from bench.extras.external.table import ExternalAnswer, append_external, engine_sums, read_external
 from bench.records.files import write_text
 from bench.records.prompts import Prompt, ids_hash, write_prompts
 from tests.bench.conftest import make_record, write_run

@@ -20,11 +20,9 @@ from bench.extras.workers import spread as spreading
 from bench.extras.workers.messages import ScorePrompts, TimeBlock
 from bench.extras.workers.spread import open_executor, slot_cores
 from bench.machine.usage import Load
-from bench.records.failures import ERRORS
-from bench.records.files import SAMPLES
-from bench.records.phases import PHASES_FILE, read_phases
+from bench.records.plan import write_status
 from bench.records.run_folder import Run, load_run
-from bench.records.status import write_status
+from bench.records.samples import ERRORS, PHASES_FILE, SAMPLES, read_phases
 from bench.settings.config import load_config
 from bench.settings.setting import Kind, WorkerConfig, parse_workers
 from bench.stats.validity import VALID

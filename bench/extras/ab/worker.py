@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.errors import BenchError, Exit
 from bench.extras.ab.checkout import PROTOCOL
-from bench.extras.workers.messages import Job, ScorePrompts, TimeBlock
+from bench.extras.workers.crew import Job, ScorePrompts, TimeBlock
 from bench.extras.workers.worker import Worker
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, room_for
-from bench.extras.workers.messages import (
+from bench.extras.workers.crew import (
     Answer,
     Done,
     Hello,

@@ -17,7 +17,7 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.extras.workers import spread as spreading
-from bench.extras.workers.messages import ScorePrompts, TimeBlock
+from bench.extras.workers.crew import ScorePrompts, TimeBlock
 from bench.extras.workers.spread import open_executor, slot_cores
 from bench.machine.usage import Load
 from bench.records.plan import write_status

@@ -83,7 +83,10 @@ class Sink:
         """Take one record, and the traceback if its `outcome` is an error."""
         self._append(record.to_json())
         if isinstance(outcome, Exception):
-            self.trace(*described(record, outcome))
+            pass_ = "quality" if record.kind == "quality" else f"repeat {record.repeat}"
+            name = f"{record.decoder}, {record.prompt}, {pass_}, attempt {record.attempt}"
+            trace = "".join(traceback.format_exception(outcome))
+            self.trace(printable(name), printable(trace))
 
     def event(self, event: str, **fields: object) -> None:
         """Take one event."""
@@ -220,13 +223,6 @@ def error_position(error: Exception, decoder: Decoder) -> str | None:
         if frame.f_code.co_filename in files:
             return f"{Path(frame.f_code.co_filename).name}:{line}"
     return None
-
-
-def described(record: SampleRecord, error: Exception) -> tuple[str, str]:
-    """Return a failed answer's name and traceback as printable text."""
-    pass_ = "quality" if record.kind == "quality" else f"repeat {record.repeat}"
-    name = printable(f"{record.decoder}, {record.prompt}, {pass_}, attempt {record.attempt}")
-    return name, printable("".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

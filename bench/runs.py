@@ -22,19 +22,26 @@ from bench.machine import env as environment
 from bench.machine.clock import Calendar
 from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first
+from bench.plan.code import check_code
 from bench.plan.compiling import open_with_graphs
-from bench.plan.devices import computed_in
-from bench.plan.identity import check_identity
-from bench.plan.make import make_plan, parse_part, select_part
+from bench.plan.make import check_identity, make_plan, parse_part, select_part
+from bench.plan.numerics import computed_in
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
-from bench.plan.trust import check_code
 from bench.progress import Progress
 from bench.records.environment import Process, write_environment
-from bench.records.failures import ERRORS
 from bench.records.files import only_writer, remove_scratch, write_text
-from bench.records.plan import BASELINE, MANIFEST, WRONG, Plan, write_plan
-from bench.records.prompts import Prompt, read_prompts, write_prompts
+from bench.records.plan import (
+    BASELINE,
+    MANIFEST,
+    STATUS,
+    WRONG,
+    Plan,
+    RunStatus,
+    write_plan,
+    write_status,
+)
+from bench.records.prompts import Prompt, read_prompts, write_prompts, write_vocabulary
 from bench.records.run_folder import (
     CONFIG,
     Run,
@@ -45,11 +52,10 @@ from bench.records.run_folder import (
     refuse_read_only,
     refuse_summary,
 )
-from bench.records.status import STATUS, RunStatus, write_status
-from bench.records.vocabulary import write_vocabulary
+from bench.records.samples import ERRORS
 from bench.registry import extra
 from bench.settings.config import RunConfig, load_config
-from bench.settings.spread import ALONE, WorkerConfig
+from bench.settings.setting import ALONE, WorkerConfig
 from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
 from bench.text import counted
 from bench.verify.divergence import differences

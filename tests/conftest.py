@@ -100,7 +100,7 @@ def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out asking git, which costs a short run most."""
-    monkeypatch.setattr("bench.machine.source._git", lambda *_: None)
+    monkeypatch.setattr("bench.machine.env._git", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.records.files import intact_lines
+from bench.records.samples import intact_lines
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:

@@ -512,10 +512,9 @@ def test_a_run_that_is_not_there_is_a_usage_error(arguments: tuple[str, ...]) ->
 def test_the_missing_embedded_model_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.plan import adapters, named_models
+    from bench.plan import sources
 
-    monkeypatch.setattr(named_models, "ROOT", tmp_path)
-    monkeypatch.setattr(adapters, "ROOT", tmp_path)
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
     ended = bench("run", "-o", tmp_path / "r", "--progress", "none")
     assert ended.code == 5
     assert "bench: the embedded target is missing (zoo/target); train it with" in ended.err

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.records.files import SAMPLES_TABLE
 from bench.records.frames import csv_bytes
 from bench.records.run_folder import load_run
+from bench.records.samples import SAMPLES_TABLE
 from bench.report.findings import Findings
 from bench.report.write import SUMMARY, table_files
 

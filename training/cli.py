@@ -126,7 +126,7 @@ def train_idlm(
 
 
 def _train(kind: str, arguments: Arguments) -> None:
-    from bench.plan.named_models import checkpoint, resolve
+    from bench.plan.sources import checkpoint, resolve
     from decoders.core.hf.checkpoint import is_local
     from training.run import located
 
@@ -196,7 +196,7 @@ def _draft(
     progress: Progressing = "auto",
 ) -> None:
     """Distil a small draft model on stored completions of a Llama target (resumable)."""
-    from bench.plan.named_models import resolve
+    from bench.plan.sources import resolve
     from training.draft import DraftRecipe, train_draft
     from training.recipe import RECIPES, customised, read_recipe, with_settings
 

@@ -15,12 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
-from bench.plan.named_models import MODELS, model_folder
+from bench.plan.sources import MODELS, model_folder
 from bench.progress import duration
-from bench.records.json_file import read_json
-from bench.records.plan import read_plan
+from bench.records.files import read_json
+from bench.records.plan import read_plan, read_status
 from bench.records.run_folder import read_config
-from bench.records.status import read_status
 from bench.stats.folders import count_records, run_folders, run_verdict
 from bench.stats.validity import VALID
 from decoders.core import registry

@@ -21,7 +21,7 @@ def fetch(
     progress: options.Progressing = "auto",
 ) -> None:
     """Check and convert a named model's installed weights once, for `--model NAME`."""
-    from bench.plan.named_models import fetch as bring
+    from bench.plan.sources import fetch as bring
 
     with options.choose(progress) as shown:
         folder = bring(name, shown)

@@ -13,7 +13,7 @@ from bench.cli.group import Arguments, Verb
 from bench.cli.read import print_run
 from bench.errors import BenchError, UsageError
 from bench.registry import extra, extras
-from bench.settings.spread import ALONE, parse_workers
+from bench.settings.setting import ALONE, parse_workers
 
 if TYPE_CHECKING:
     from bench.runs import RunResult
@@ -76,7 +76,7 @@ def resume(
 ) -> None:
     """Finish a run that was interrupted or killed, without measuring anything twice."""
     from bench import runs
-    from bench.plan.trust import check_allowed
+    from bench.plan.code import check_allowed
     from bench.records.run_folder import find_run
 
     allowed = allow or ()

@@ -12,8 +12,7 @@ import typer
 
 from bench.progress import ProgressStyle
 from bench.progress import choose as choose
-from bench.settings.setting import PANELS, Setting, field_settings, flag, option_type
-from bench.settings.spread import Kind
+from bench.settings.setting import PANELS, Kind, Setting, field_settings, flag, option_type
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +96,7 @@ def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
 
 def configuration(arguments: Mapping[str, Any]) -> RunConfig:
     """Build the configuration from a file and a verb's options (exit 2 for invalid values)."""
-    from bench.plan.trust import NAMING_CODE, check_allowed, check_code
+    from bench.plan.code import NAMING_CODE, check_allowed, check_code
 
     config = load(arguments)
     file, allowed = arguments.get("config"), arguments.get("allow") or ()

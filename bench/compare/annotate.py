@@ -11,7 +11,7 @@ from xml.etree import ElementTree as xml
 
 from bench.compare.judge import Comparison, Regression
 from bench.compare.show import both_sides, measure_heading
-from bench.machine.source import repository_root
+from bench.machine.env import repository_root
 from bench.records.plan import Cell
 from bench.text import printable
 

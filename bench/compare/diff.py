@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.compare.pair import RunPair, join
+from bench.records.prompts import read_pieces
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import read_pieces
 from bench.stats.counters import first_difference
 from bench.stats.side import RunSnapshot
 from bench.text import colourless

@@ -110,7 +110,7 @@ def _missing(*packages: str) -> str | None:
 def _missing_model() -> str | None:
     """Return why SmolLM2 is not measured, if its weights are not available."""
     try:
-        from bench.plan.named_models import fetch  # it needs more than torch and transformers
+        from bench.plan.sources import fetch  # it needs more than torch and transformers
 
         fetch(_SMOLLM2)
     except BenchError as error:

@@ -17,7 +17,7 @@ import pandas as pd
 from bench.errors import UsageError, as_error
 from bench.extras.exports.export import answers
 from bench.machine.openmp import shorten_spinning
-from bench.plan.trust import NAMING_CODE, check_code
+from bench.plan.code import NAMING_CODE, check_code
 from bench.progress import choose
 from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run

@@ -1,4 +1,4 @@
-"""Facts of the machine (`Environment`), and a key for comparable times.
+"""Facts of the machine and the source code (`Environment`), and a key for comparable times.
 
 Times of two runs may be compared if their `comparability_key` is equal: same processor or GPU,
 threads, device, dtype, Python and torch. The key ignores current clocks, load and temperature. No
@@ -12,9 +12,12 @@ import json
 import os
 import platform
 import resource
+import subprocess
 import sys
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
@@ -24,9 +27,15 @@ import psutil
 
 from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
-from bench.machine.source import git_state
-from bench.records.environment import AdapterFacts, Environment, Machine, ModelFacts, TorchSettings
-from bench.records.json_file import SCHEMA
+from bench.records.environment import (
+    AdapterFacts,
+    Environment,
+    GitState,
+    Machine,
+    ModelFacts,
+    TorchSettings,
+)
+from bench.records.files import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent
 """Folder of the packages and the zoo: the source tree, or the place of an installed wheel."""
@@ -41,6 +50,7 @@ VARIABLES = (
     "TORCH_COMPILE_DISABLE", WAIT_POLICY, SPIN_COUNT,
 )  # fmt: skip
 _ATTENTION = ("flash", "mem_efficient", "cudnn", "math")
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def capture(
@@ -181,3 +191,59 @@ def _first_line(path: str) -> str | None:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.lstrip("-").isdigit() else None
+
+
+def git_state(root: Path, files: Sequence[Path] | None = None) -> GitState:
+    """Return a checkout's commit, branch and dirty flag, each None outside a checkout.
+
+    An untracked file makes a checkout dirty; with `files`, only if it is one of them.
+    """
+    if repository_root(root) != root:
+        return GitState()
+    untracked = "normal" if files is None else "no"
+    status = _git(root, "status", "--porcelain", f"--untracked-files={untracked}")
+    new = files and _git(root, "ls-files", "--error-unmatch", "--", *map(str, files)) is None
+    return GitState(
+        commit=_git(root, "rev-parse", "--verify", "HEAD"),
+        branch=_git(root, "symbolic-ref", "--quiet", "--short", "HEAD") or None,
+        dirty=None if status is None else bool(status or new),
+    )
+
+
+def repository_root(folder: Path) -> Path | None:
+    """Return the root of the git repository around a folder, or None if there is none."""
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    return None if top is None else Path(top)
+
+
+def is_installed(path: Path) -> bool:
+    """Return whether a path belongs to this Python or its installed packages."""
+    return any(path.is_relative_to(place) for place in _places())
+
+
+@cache
+def _places() -> frozenset[Path]:
+    return frozenset(Path(sysconfig.get_path(name)) for name in _INSTALLED)
+
+
+def source_hash(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of the contents of source files, in the given order."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,12 +1,15 @@
-"""The GPU in use, through NVML: its facts, its clocks, and whether it is slowed down.
+"""The GPU in use, through NVML: its facts, clocks, slow-downs and energy; a CPU's energy by RAPL.
 
-Needs the extra `gpu` (nvidia-ml-py). Without it, without a driver, or on a CPU, values are None.
+NVML needs the extra `gpu` (nvidia-ml-py). Without it, without a driver, or on a CPU, values are
+None. A counter of energy covers all work of its device, including other processes; RAPL excludes
+memory. Without a readable counter (usually only root may read RAPL), energy is None, never 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 _SLOWDOWNS = {0x8: "hardware slow-down", 0x20: "software thermal", 0x40: "hardware thermal"}
@@ -19,6 +22,7 @@ _READINGS: Mapping[str, Callable[[Any, object], Any]] = {
     "temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0),
     "slowdown_reasons": lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
 }
+_RAPL = Path("/sys/class/powercap")
 
 
 def nvml_reading(handle: object, read: Callable[[Any, object], Any]) -> Any:
@@ -63,3 +67,33 @@ def slowdown(handle: object | None) -> str | None:
     """Return why the GPU is currently slowed down (None: it is not, or unknown)."""
     active = nvml_reading(handle, _READINGS["slowdown_reasons"]) or 0
     return ", ".join(name for bit, name in _SLOWDOWNS.items() if active & bit) or None
+
+
+class EnergyMeter:
+    """Measures the energy between two readings of a device's counters."""
+
+    def __init__(self, device: str) -> None:
+        """Find the counters of a device (``cpu``, ``cuda``, ``cuda:1``) and read them."""
+        self._handle = gpu_handle(device)
+        self._packages = [] if device != "cpu" else sorted(_RAPL.glob("intel-rapl:[0-9]*"))
+        self._packages = [each for each in self._packages if each.name.count(":") == 1]
+        self._joules = self._look()
+
+    def lap(self) -> float | None:
+        """Return joules since the last reading, or None if a counter could not be read."""
+        before, self._joules = self._joules, self._look()
+        if not before or self._joules is None:
+            return None
+        gained = [now - then for then, now in zip(before, self._joules, strict=True)]
+        return sum(gained) if min(gained) >= 0 else None  # a counter restarted
+
+    def _look(self) -> list[float] | None:
+        if self._handle is not None:
+            read = nvml_reading(
+                self._handle, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+            )
+            return None if read is None else [read / 1e3]
+        try:
+            return [int((each / "energy_uj").read_text()) / 1e6 for each in self._packages]
+        except (OSError, ValueError):
+            return None

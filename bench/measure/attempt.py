@@ -12,18 +12,17 @@ from pathlib import Path
 
 from bench.errors import BenchError, room_for
 from bench.machine.clock import Calendar
-from bench.machine.load import LoadWatch
+from bench.machine.usage import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
 from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.files import SAMPLES, SampleWriter
-from bench.records.plan import Plan
+from bench.records.plan import COMPLETE, Plan, RunStatus, write_status
 from bench.records.prompts import Prompt
 from bench.records.run_folder import outlines
-from bench.records.status import COMPLETE, RunStatus, write_status
+from bench.records.samples import SAMPLES, SampleWriter
 from bench.stats.validity import INCOMPLETE
 
 

@@ -33,10 +33,10 @@ from bench.machine.clock import Stopwatch
 from bench.measure.timing import frozen_garbage
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.phases import PHASES, PhasedAnswer, read_phases, write_phases
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.run_folder import outlines
+from bench.records.samples import PHASES, PhasedAnswer, read_phases, write_phases
 from decoders.core.decoder import Answer, Role, SelfDriven, Steps
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.readout import read_out

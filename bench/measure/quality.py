@@ -20,9 +20,9 @@ from bench.measure.timing import make_record
 from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.files import Sink
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
+from bench.records.samples import Sink
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
 from decoders.core.sampling import lawful

@@ -18,16 +18,14 @@ from typing import Any
 
 from bench.errors import room_for
 from bench.machine.clock import Stopwatch
-from bench.machine.energy import EnergyMeter
-from bench.machine.load import Load
-from bench.machine.memory import PeakMemory
+from bench.machine.gpu import EnergyMeter
+from bench.machine.usage import Load, PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.failures import error_line, error_position
-from bench.records.files import Sink
 from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns, drafter_names
+from bench.records.samples import Sink, error_line, error_position
 from bench.settings.protocol import recount
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling

@@ -22,19 +22,16 @@ import numpy as np
 import torch
 
 from bench.errors import BenchError
-from bench.machine.deadline import interrupting
-from bench.machine.env import ROOT
-from bench.machine.source import source_hash
+from bench.machine.clock import interrupting
+from bench.machine.env import ROOT, source_hash
 from bench.plan.code import own_files
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.failures import error_line
 from bench.records.files import write_json
 from bench.records.plan import BASELINE, CLAIMED, REFUTED, VERIFIED, Cell
-from decoders.core import checks
+from bench.records.samples import error_line
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.hf.checkpoint import cache_folder
-from decoders.core.testing.check_models import llama_draws
 
 LIMIT_S = 300.0
 """Most seconds that the checks of one decoder may take."""
@@ -93,6 +90,9 @@ def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -
 
 def examine(decoder: Decoder, sampled: bool) -> Checked:
     """Run a decoder's checks up to the first that fails, without tables if it cannot run there."""
+    from decoders.core import checks  # only if no outcome is stored
+    from decoders.core.testing.check_models import llama_draws
+
     random = sampled and not decoder.coupled
     by_itself = random and isinstance(decoder, SelfDriven)
     draws = random and not by_itself
@@ -135,7 +135,7 @@ def _cache_file(decoder: Decoder, sampled: bool) -> Path | None:
     kind = type(decoder)
     options = {each.name: repr(getattr(decoder, each.name)) for each in dataclasses.fields(decoder)}
     versions = (sys.version, torch.__version__, np.__version__)
-    inputs = (kind.__module__, kind.__qualname__, options, sampled, checks.NUM_DISTRIBUTION_DRAWS)
+    inputs = (kind.__module__, kind.__qualname__, options, sampled)
     key = hashlib.sha256(repr((inputs, code, versions)).encode()).hexdigest()[:32]
     return cache_folder() / "checked" / f"{key}.json"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import UsageError
+from bench.plan.code import law_file
 from decoders.core.registry import import_file
 from decoders.core.types import Law
 
@@ -14,22 +15,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def law_file(text: str) -> str:
-    """Return the file of ``FILE.py:NAME`` (`UsageError` if it is neither)."""
-    path, colon, name = text.rpartition(":")
-    if not (colon and path.endswith(".py") and name.isidentifier()):
-        raise UsageError(f"--law {text!r} is not FILE.py:NAME, e.g. grammar.py:Grammar")
-    return path
-
-
-def load_law(text: str | None, tokenizer: PreTrainedTokenizerBase) -> Law | None:
+def load_law(text: str, tokenizer: PreTrainedTokenizerBase) -> Law:
     """Make the law that a configuration names, by calling NAME with the tokenizer.
 
     Raises:
         UsageError: there is no such file or name, or it fails.
     """
-    if text is None:
-        return None
     file, name = Path(law_file(text)), text.rpartition(":")[2]
     if not file.is_file():
         raise UsageError(f"--law {text}: there is no file {file}")

@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.errors import UnavailableError, UsageError, as_error, room_for
-from bench.machine.clock import Clock
-from bench.machine.deadline import TimeLimit, default_limit_s
+from bench.machine.clock import Clock, TimeLimit, default_limit_s
 from bench.machine.env import capture
-from bench.plan.adapters import adapter_facts, adapter_folder, load_adapter
-from bench.plan.checks import check_memory, check_options
+from bench.plan.checks import check_memory, check_options, read_models
 from bench.plan.code import code_hash, repository_state
-from bench.plan.devices import device_map, open_device, prepare_process, usual_dtype
-from bench.plan.law import load_law
-from bench.plan.named_models import checkpoint
-from bench.plan.numerics import in_tiles, uses_tiles
+from bench.plan.numerics import (
+    device_map,
+    in_tiles,
+    open_device,
+    prepare_process,
+    uses_tiles,
+    usual_dtype,
+)
 from bench.plan.select import ResolvedRun, all_options
+from bench.plan.sources import adapter_facts, adapter_folder, checkpoint, load_adapter
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
-from bench.plan.tokenizers import read_models
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
 from bench.settings.config import FAST, RunConfig, cell_spec
@@ -269,7 +271,11 @@ def assemble(
 
     `invariant` are the models in row-invariant numerics; None means that `models` are used.
     """
-    config = run.config
+    config, law = run.config, None
+    if config.law is not None:
+        from bench.plan.law import load_law
+
+        law = load_law(config.law, tokenizer)
     sampling = Sampling(
         temperature=config.temperature,
         top_k=config.top_k,
@@ -277,7 +283,7 @@ def assemble(
         max_new_tokens=config.max_new_tokens,
         stop_ids=frozenset() if config.fixed_length else stop_ids,
         seed=config.seed,
-        law=load_law(config.law, tokenizer),
+        law=law,
     )
     check_options(run)
     by_numerics = {"fast": models, "invariant": invariant or models}

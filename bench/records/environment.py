@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationError
 
-from bench.records.files import write_json
-from bench.records.json_file import parse, read_json, validator
+from bench.records.files import parse, read_json, validator, write_json
 from bench.settings.bounds import Bytes, Num, Real, RealOrInt, allowed
 
 ENV = "env.json"

@@ -1,8 +1,8 @@
-"""Files that survive kills and full disks: atomic small files, and append-only ``samples.jsonl``.
+"""Small files that survive kills and full disks, and JSON files read as frozen dataclasses.
 
-A small file is replaced as a whole. ``samples.jsonl`` gets one whole line per record. A failed
-write is undone. Readers ignore a damaged end (a partial line after a kill or a crash of the
-machine), and the next writer cuts it off. A folder has one writer at a time.
+A small file is replaced as a whole. A folder has one writer at a time. JSON is read without
+converting numbers or texts. Files of older versions may lack fields; the default None then means
+unknown. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,57 +13,26 @@ import json
 import os
 import re
 import stat
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
-from bench.records.failures import ERRORS, described
-from bench.records.record import SampleRecord
+from bench.settings.bounds import allowed
 
 try:
     import fcntl
 except ImportError:  # this system has no such locks
     fcntl = None  # type: ignore[assignment]
 
-SAMPLES, SAMPLES_TABLE = "samples.jsonl", "samples.parquet"
-_SYNC_EVERY_S = 1.0
+SCHEMA = 1
+"""Version of all files, raised whenever the meaning of a field or metric changes."""
+T = TypeVar("T")
 _SCRATCH = re.compile(r"\..+\.\d+")
-
-
-def intact_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the objects of a JSONL file, if it exists, each with its length in bytes.
-
-    A damaged end is skipped: a last line without a newline, and lines that do not parse, if no
-    intact line follows.
-
-    Raises:
-        InvalidRunError: a damaged line is followed by an intact line.
-    """
-    if not path.is_file():
-        return
-    damaged = 0
-    with path.open("rb") as file:
-        for number, chunk in enumerate(file, start=1):
-            parsed = _object(chunk) if chunk.endswith(b"\n") else None
-            if parsed is None:
-                damaged = damaged or number
-            elif damaged:
-                line = f"{path} line {damaged} is damaged, and intact lines follow it"
-                advice = "delete it and all lines below; `bench resume` measures them again"
-                raise InvalidRunError(f"{line}: {advice}")
-            else:
-                yield parsed, len(chunk)
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        parsed = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return parsed if isinstance(parsed, dict) else None
 
 
 @contextlib.contextmanager
@@ -165,131 +134,6 @@ def append_text(path: Path, text: str) -> None:
         raise cannot_write(path, error) from error
 
 
-class Sink:
-    """Receives measurements: one line per record or event, and tracebacks of failed answers."""
-
-    def record(self, record: SampleRecord, outcome: object = None) -> None:
-        """Take one record, and the traceback if its `outcome` is an error."""
-        self._append(record.to_json())
-        if isinstance(outcome, Exception):
-            self.trace(*described(record, outcome))
-
-    def event(self, event: str, **fields: object) -> None:
-        """Take one event."""
-        self._append(json.dumps({"event": event, **fields}, separators=(",", ":")))
-
-    def trace(self, name: str, trace: str) -> None:
-        """Take the traceback of the answer called `name`."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Mark the end of a block."""
-
-    def _append(self, line: str) -> None:
-        raise NotImplementedError
-
-
-class LineCollector(Sink):
-    """Collects lines and tracebacks for a `SampleWriter`, labelled with `worker` and `node`."""
-
-    def __init__(self, worker: str | None = None, node: str | None = None) -> None:
-        """Start empty."""
-        self._worker, self._node = worker, node
-        self._event = {} if worker is None else {"worker": worker}
-        self.lines: list[str] = []
-        self._traces: list[tuple[str, str]] = []
-
-    def record(self, record: SampleRecord, outcome: object = None) -> None:
-        """Keep one record, and the traceback if its `outcome` is an error."""
-        super().record(replace(record, worker=self._worker, node=self._node), outcome)
-
-    def event(self, event: str, **fields: object) -> None:
-        """Keep one event."""
-        super().event(event, **fields, **self._event)
-
-    def trace(self, name: str, trace: str) -> None:
-        """Keep one traceback."""
-        self._traces.append((name, trace))
-
-    def _append(self, line: str) -> None:
-        self.lines.append(line)
-
-    def take(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """Return the lines and the named tracebacks collected so far, and forget them."""
-        kept = tuple(self.lines), tuple(self._traces)
-        self.lines.clear()
-        self._traces.clear()
-        return kept
-
-
-class SampleWriter(Sink):
-    """Appends lines to samples.jsonl, undoing failed writes, and tracebacks to errors.log."""
-
-    def __init__(self, run_dir: Path, name: str = SAMPLES) -> None:
-        """Open the file `name` and cut off a damaged end (raises as `open_in_place`)."""
-        self.path = run_dir / name
-        whole = sum(length for _, length in intact_lines(self.path))
-        self._fd = open_in_place(self.path, os.O_RDWR)
-        try:
-            self.num_cut = os.fstat(self._fd).st_size - whole
-            os.ftruncate(self._fd, whole)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        self._size = whole
-        self._synced_s = 0.0
-        self._traces: dict[str, str] = {}
-
-    def trace(self, name: str, trace: str) -> None:
-        """Append a traceback, or a reference to the first that is equal."""
-        first = self._traces.setdefault(trace, name)
-        text = trace if first == name else f"as in {first}\n"
-        append_text(self.path.with_name(ERRORS), f"{name}\n{text}\n")
-
-    def lines(self, lines: Sequence[str]) -> None:
-        """Append the lines of a `LineCollector` in one write: all or none."""
-        if lines:
-            self._append("\n".join(lines))
-
-    def sync(self) -> None:
-        """Flush lines to disk against a power cut, at most once per `_SYNC_EVERY_S` seconds."""
-        now_s = time.monotonic()
-        if now_s - self._synced_s >= _SYNC_EVERY_S:
-            self._sync()
-            self._synced_s = now_s
-
-    def close(self) -> None:
-        """Close the file after flushing: no status may be stored without its lines."""
-        try:
-            self._sync()
-        finally:
-            os.close(self._fd)
-
-    def _sync(self) -> None:
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def _append(self, line: str) -> None:
-        data = line.encode() + b"\n"
-        try:
-            os.lseek(self._fd, self._size, os.SEEK_SET)
-            written = os.write(self._fd, data)
-            if written != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            with contextlib.suppress(OSError):  # if this fails, readers skip the end
-                os.ftruncate(self._fd, self._size)
-            raise cannot_write(self.path, error) from error
-        self._size += len(data)
-
-
 def refuse_links(folder: Path, path: Path) -> None:
     """Refuse to write to `path` if it, or a folder between `folder` and it, is a link.
 
@@ -334,3 +178,56 @@ def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     advice = "free some space" if full else "choose a writable folder"
     return BenchError(f"cannot write {path}: {reason}; {advice}")
+
+
+def check_schema(path: Path, data: dict[str, Any]) -> None:
+    """Raise `UnavailableError` for another schema, except none, as the first versions wrote."""
+    if (schema := data.get("schema", SCHEMA)) != SCHEMA:
+        line = f"{path} has schema {schema}; this version reads {SCHEMA}"
+        raise UnavailableError(f"{line}: use the version that wrote it")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object, if it exists (`InvalidRunError`, `UnavailableError`: other schema)."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InvalidRunError(f"{path} is damaged: it is no ordinary file")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError, OSError) as error:
+        raise InvalidRunError(f"{path} is damaged: {error}") from error
+    if not isinstance(data, dict):
+        raise InvalidRunError(f"{path} is damaged: it is not a JSON object")
+    check_schema(path, data)
+    return data
+
+
+def parse(kind: type[T], data: object, source: Path | str) -> T:
+    """Parse JSON data as `kind`, or name `source` and the first bad field (`InvalidRunError`)."""
+    try:
+        parsed: T = validator(kind).validate_python(data)
+    except RecursionError as error:
+        raise InvalidRunError(f"{source} is damaged: it is nested too deeply") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field, *below = map(str, first["loc"] or ("content",))
+        where = f" (at {'.'.join(below)})" if below else ""
+        line = f"{source} is damaged: its {field} cannot be read{where}: {allowed(first)}"
+        raise InvalidRunError(line) from error
+    return parsed
+
+
+def _strict(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_strict, schema))
+    if not isinstance(schema, dict):
+        return schema
+    strict = {"strict": True} if schema.get("type") in ("bool", "float", "int", "str") else {}
+    return {key: _strict(value) for key, value in schema.items()} | strict
+
+
+validator: Callable[[Any], SchemaValidator] = cache(
+    lambda kind: SchemaValidator(_strict(TypeAdapter(kind).core_schema))
+)
+"""Returns the validator of a type. It converts lists to tuples and nothing else."""

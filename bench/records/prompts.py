@@ -1,7 +1,11 @@
-"""``prompts.jsonl``: the exact token ids and references of a run, one prompt per line.
+"""The texts of a run: prompts as token ids (``prompts.jsonl``), and pieces (``vocab.json``).
 
 A resumed run reads its prompts here, frozen histories included. It needs neither the tasks' source
 nor any new generation. `bench show` reads the prompts here as well.
+
+A piece is the text that an id adds after another token, for reading a run without a model. It keeps
+leading spaces, which many tokenizers drop at the start of a text. Bytes of a split character become
+the replacement character.
 """
 
 from __future__ import annotations
@@ -9,17 +13,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.errors import InvalidRunError, UnavailableError
-from bench.records.files import write_text
-from bench.records.json_file import parse
+from bench.records.files import parse, read_json, write_json, write_text
+from bench.records.record import SampleRecord
 from bench.settings.bounds import Num, TokenId
+from bench.text import printable
 from specbench_tasks.task import GoldAnswer
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 PROMPTS = "prompts.jsonl"
+VOCABULARY = "vocab.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +96,42 @@ def read_prompts(run_dir: Path) -> dict[str, Prompt]:
         if ids_hash(prompt.ids) != prompt.hash:
             raise UnavailableError(f"{path} was changed: {prompt.name} does not match its hash")
     return {prompt.name: prompt for prompt in prompts}
+
+
+def write_vocabulary(
+    run_dir: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    records: Iterable[SampleRecord],
+    prompts: Sequence[Prompt],
+) -> None:
+    """Write `pieces_in` of a run to vocab.json."""
+    write_json(run_dir / VOCABULARY, pieces_in(tokenizer, records, prompts), indent=0)
+
+
+def pieces_in(
+    tokenizer: PreTrainedTokenizerBase, records: Iterable[SampleRecord], prompts: Iterable[Prompt]
+) -> dict[str, str]:
+    """Return ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
+    ids = answered_ids(records).union(*(prompt.ids for prompt in prompts))
+    return {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
+
+
+def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
+    """Return the ids in answers and in rejected drafts."""
+    ids: set[int] = set()
+    for record in records:
+        ids.update(record.tokens or (), *(record.steps.rejected if record.steps else ()))
+    return ids
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> dict[int, str]:
+    """Return the piece of text of each id."""
+    anchor = tokenizer.encode("a", add_special_tokens=False, verbose=False)[-1:]
+    start = len(str(tokenizer.decode(anchor)))
+    return {token: str(tokenizer.decode([*anchor, token]))[start:] for token in ids}
+
+
+def read_pieces(run_dir: Path) -> Callable[[int], str]:
+    """Return a function from id to printable text, <id> if unknown (`InvalidRunError`)."""
+    pieces = read_json(run_dir / VOCABULARY) or {}
+    return cache(lambda token: printable(str(pieces.get(str(token), f"<{token}>"))))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, ValidationError
 
-from bench.records.json_file import SCHEMA, validator
+from bench.records.files import SCHEMA, validator
 from bench.settings.bounds import (
     BatchSize,
     BlockNumber,

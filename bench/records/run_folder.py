@@ -35,11 +35,10 @@ from typing import Any
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
 from bench.records.environment import Environment, read_environment
-from bench.records.files import SAMPLES, SAMPLES_TABLE, cannot_write, intact_lines, write_text
-from bench.records.json_file import parse
-from bench.records.plan import MANIFEST, Plan, read_plan
+from bench.records.files import cannot_write, parse, write_text
+from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, read_status
 from bench.records.record import SampleRecord
-from bench.records.status import STATUS, RunStatus, read_status
+from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
 from bench.settings.bounds import Bytes, Num, Real, Time
 from bench.settings.config import wrong_value
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from bench.records.phases import PhasedAnswer, read_phases
-from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG
+from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG, RunStatus
 from bench.records.run_folder import Run
-from bench.records.status import RunStatus
+from bench.records.samples import PhasedAnswer, read_phases
 from bench.report import references
 from bench.report.tables import conclusion, main, quality, speed, times
 from bench.report.tables.setting import describe_model, report_title, setting

@@ -16,10 +16,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.errors import Exit
-from bench.records.files import SAMPLES_TABLE, replacing, write_files
+from bench.records.files import replacing, write_files
 from bench.records.frames import csv_bytes, write_samples
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.records.run_folder import is_stored, load_run
+from bench.records.samples import SAMPLES_TABLE
 from bench.report.findings import Findings
 from bench.report.page.answers import viewer
 from bench.report.page.render import render

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
+from bench.records.samples import PhasedAnswer
 from bench.stats import counters
 from bench.stats.counters import timed_again
 from bench.text import counted

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Self, TypeVar
 
-from bench.records.phases import PhasedAnswer
 from bench.records.record import SampleRecord, StepColumns
+from bench.records.samples import PhasedAnswer
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.records.phases import PHASES, PhasedAnswer
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
+from bench.records.samples import PHASES, PhasedAnswer
 from bench.stats import counters, times
 from bench.stats.counters import ratio
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.records.files import SAMPLES, SAMPLES_TABLE
 from bench.records.frames import num_samples
-from bench.records.plan import WRONG
+from bench.records.plan import WRONG, RunStatus
 from bench.records.run_folder import lost_plan
-from bench.records.status import RunStatus
+from bench.records.samples import SAMPLES, SAMPLES_TABLE
 from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 
 

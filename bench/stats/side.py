@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from bench.records.environment import GitState
-from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell
+from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell, Difference
 from bench.records.run_folder import Run, find_run, load_run
-from bench.records.status import Difference
 from bench.settings.config import INVARIANT, as_text
 from bench.stats.quality import Gold, gold_answers
 from bench.stats.validity import FLOAT32, judge

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bench.records.plan import BASELINE, Cell
+from bench.records.plan import BASELINE, Cell, Difference, RunStatus, with_checks
 from bench.records.record import SampleRecord
-from bench.records.status import Difference, RunStatus, with_checks
 from bench.stats.counters import first_difference
 
 Pair = tuple[str, tuple[int, ...], tuple[int, ...], int]

@@ -28,8 +28,6 @@ from statistics import median
 from typing import Any
 
 from bench.errors import Exit
-from bench.records.files import SAMPLES, SAMPLES_TABLE
-from bench.records.phases import read_phases
 from bench.records.plan import (
     BASELINE,
     REFUTED,
@@ -38,10 +36,13 @@ from bench.records.plan import (
     VERIFIED,
     WRONG,
     Cell,
+    Difference,
+    Floor,
+    RunStatus,
 )
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
-from bench.records.status import Difference, Floor, RunStatus
+from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
 from bench.settings.config import INVARIANT
 from bench.stats.adapter_fit import context_warnings, draft_warnings, training_warnings
 from bench.stats.carried import baseline_answers, carried

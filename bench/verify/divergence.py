@@ -30,10 +30,9 @@ import torch
 from torch import Tensor
 
 from bench.plan.setup import Setup
-from bench.records.plan import REFUTED, Cell
+from bench.records.plan import REFUTED, Cell, Difference, Floor, with_checks
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.records.status import Difference, Floor, with_checks
 from bench.stats.counters import first_difference
 from bench.stats.unequal import Compared, Pair, compare_with_baseline
 from bench.verify.floor import Likeliest, bound, is_frequent, last_place

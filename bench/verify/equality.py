@@ -16,7 +16,7 @@ from typing import Any
 
 from scipy import stats
 
-from bench.records.failures import error_line
+from bench.records.samples import error_line
 from bench.verify.divergence import Divergence, examine
 from bench.verify.verdict import CheckOutcome, Finding
 from decoders.ar import Autoregressive

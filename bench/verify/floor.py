@@ -35,10 +35,9 @@ from scipy import stats
 from torch import Tensor
 
 from bench.plan.setup import Setup
-from bench.records.plan import BASELINE
+from bench.records.plan import BASELINE, Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.records.status import Floor
 from bench.stats.unequal import compare_with_baseline
 from decoders.core.engine.models import Models
 from decoders.core.model import Model

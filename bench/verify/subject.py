@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.plan.setup import Arm
-from bench.records.failures import error_line
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
+from bench.records.samples import error_line
 from bench.verify.distribution import DistributionTest, findings
 from bench.verify.equality import EqualityCheck, failed, mode
 from bench.verify.verdict import CheckOutcome, Examination, Finding

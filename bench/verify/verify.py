@@ -19,16 +19,16 @@ from collections.abc import Sequence
 from bench.errors import UsageError
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
-from bench.plan.devices import computed_in, open_device, usual_dtype
 from bench.plan.make import batch_size, tokenise
-from bench.plan.named_models import checkpoint
+from bench.plan.numerics import computed_in, open_device, usual_dtype
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener, Setup, open_setup
+from bench.plan.sources import checkpoint
 from bench.plan.tokenise import count_lines, read_tasks
 from bench.progress import Progress
-from bench.records.failures import error_line
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
+from bench.records.samples import error_line
 from bench.settings.bounds import NumDraws, check
 from bench.settings.config import RunConfig
 from bench.text import percent

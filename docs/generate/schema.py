@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from bench.compare.gate import TABLES
 from bench.errors import Exit
-from bench.extras.external.answers import ExternalAnswer
+from bench.extras.external.table import ExternalAnswer
 from bench.records.environment import (
     AdapterFacts,
     Environment,
@@ -23,12 +23,11 @@ from bench.records.environment import (
     Process,
     TorchSettings,
 )
-from bench.records.json_file import SCHEMA
-from bench.records.phases import PhasedAnswer
-from bench.records.plan import Block, Cell, Plan, PlannedPrompt
+from bench.records.files import SCHEMA
+from bench.records.plan import Block, Cell, Difference, Plan, PlannedPrompt, RunStatus
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.records.record import SampleRecord, StepColumns
-from bench.records.status import Difference, RunStatus
+from bench.records.samples import PhasedAnswer
 from bench.settings.config import RunConfig
 from bench.settings.setting import field_settings
 from bench.stats.metrics import METRICS, SummaryRow

@@ -23,8 +23,8 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.plan.dry_run import dry_run
 from bench.progress import Progress
-from bench.records.files import SAMPLES, SampleWriter
 from bench.records.run_folder import load_run
+from bench.records.samples import SAMPLES, SampleWriter
 from bench.report.tables.setting import setting
 from specbench_tasks.registry import load_tasks
 

@@ -11,8 +11,8 @@ import pytest
 
 from bench import runs as bench_run
 from bench.extras.sessions.sessions import Sessions, _wait
+from bench.records.plan import RunStatus, read_status
 from bench.records.run_folder import load_run
-from bench.records.status import RunStatus, read_status
 from bench.stats.validity import judge
 from tests.bench.conftest import write_run
 from tests.conftest import RecordedProgress

@@ -25,7 +25,7 @@ from transformers import CompileConfig
 
 from bench.extras.external.engine import Settings
 from bench.extras.external.llamacpp import LlamaCpp
-from bench.plan.named_models import named, package_file, resolve
+from bench.plan.sources import named, package_file, resolve
 from bench.stats.intervals import Pairs, geometric_mean
 from bench.text import factor
 from decoders.ar import Autoregressive

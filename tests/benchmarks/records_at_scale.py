@@ -22,10 +22,10 @@ STAGES = ("write", "open", "resume", "judge", "parquet", "report")
 
 def stage(name: str, folder: Path) -> None:
     """One stage, in this process."""
-    from bench.records.files import SAMPLES, SampleWriter, intact_lines
     from bench.records.plan import read_plan
     from bench.records.record import SampleRecord
     from bench.records.run_folder import load_run, outlines
+    from bench.records.samples import SAMPLES, SampleWriter, intact_lines
 
     if name == "write":
         copy = folder.with_name("copy")
@@ -75,7 +75,7 @@ def main(folder: Path, repeats: int) -> None:
     big_report.REPEATS = repeats
     if not (folder / "samples.jsonl").is_file():
         big_report.write(folder)
-    from bench.records.files import intact_lines
+    from bench.records.samples import intact_lines
 
     num = rows = 0
     for line, _ in intact_lines(folder / "samples.jsonl"):

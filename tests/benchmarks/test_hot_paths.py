@@ -12,9 +12,9 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.records.files import SampleWriter
 from bench.records.frames import read_samples, write_samples
 from bench.records.run_folder import load_run
+from bench.records.samples import SampleWriter
 from bench.stats.counters import Tally
 from decoders.ar import Autoregressive
 from decoders.core import masks

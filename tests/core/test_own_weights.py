@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.machine.memory import PeakMemory
+from bench.machine.usage import PeakMemory
 from decoders.ar import Autoregressive
 from decoders.core.hf.model import HFModel
 from decoders.core.own_weights import own_storages

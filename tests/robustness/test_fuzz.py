@@ -19,12 +19,15 @@ from safetensors.torch import load_file, save_file
 from bench.compare.gate import load_gate
 from bench.errors import BenchError, room_for
 from bench.extras.cost.curve import load_cost
-from bench.extras.external.answers import ExternalAnswer, append_external, read_external
-from bench.extras.external.table import other_engines
-from bench.records.phases import read_phases
-from bench.records.prompts import read_prompts
+from bench.extras.external.table import (
+    ExternalAnswer,
+    append_external,
+    other_engines,
+    read_external,
+)
+from bench.records.prompts import read_pieces, read_prompts
 from bench.records.run_folder import load_run, read_config
-from bench.records.vocabulary import read_pieces
+from bench.records.samples import read_phases
 from bench.settings.config import load_config
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import SlotAdapter, read_adapter

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bench.records.files import SAMPLES
 from bench.records.run_folder import load_run
+from bench.records.samples import SAMPLES
 from tests.lines import read_lines
 from tests.robustness.conftest import Launcher
 

@@ -13,7 +13,7 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
-from bench.extras.external.answers import ExternalAnswer, append_external
+from bench.extras.external.table import ExternalAnswer, append_external
 from bench.extras.index.index import write_index
 from bench.extras.sweeps.settings import load_sweep
 from bench.extras.sweeps.sweeps import run_sweep

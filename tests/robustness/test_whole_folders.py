@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.errors import Exit
-from bench.extras.external.answers import ExternalAnswer, append_external
-from bench.records.phases import PHASES, PhasedAnswer, write_phases
+from bench.extras.external.table import ExternalAnswer, append_external
+from bench.records.samples import PHASES, PhasedAnswer, write_phases
 from bench.report.figures.gallery import Gallery
 from tests.bench.conftest import write_run
 from tests.command_line import bench

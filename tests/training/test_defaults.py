@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.plan.devices import open_device
+from bench.plan.numerics import open_device
 from tests.command_line import bench
 from training.recipe import ZOO
 from training.run import _choose_device

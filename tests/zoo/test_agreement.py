@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bench.plan.adapters import load_adapter
+from bench.plan.sources import load_adapter
 from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec

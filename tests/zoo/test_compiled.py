@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bench.plan.adapters import load_adapter
+from bench.plan.sources import load_adapter
 from decoders.core.engine.models import Models
 from decoders.core.hf.compiled import COMPILED_PROMPT, COMPILED_ROWS, Backend
 from decoders.core.hf.model import HFModel

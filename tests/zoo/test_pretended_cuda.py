@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from bench.plan.adapters import load_adapter
-from bench.plan.devices import prepare_process
+from bench.plan.numerics import prepare_process
+from bench.plan.sources import load_adapter
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel

@@ -19,8 +19,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from bench.errors import BenchError, UnavailableError, UsageError
-from bench.machine.env import ROOT, VARIABLES, comparability_key
-from bench.machine.source import git_state, is_installed, repository_root
+from bench.machine.env import (
+    ROOT,
+    VARIABLES,
+    comparability_key,
+    git_state,
+    is_installed,
+    repository_root,
+)
 from bench.records.environment import Environment
 
 PROTOCOL = 2

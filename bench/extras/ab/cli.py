@@ -155,9 +155,8 @@ def doctor(
 def _interleaved(
     base: str, head: str, arguments: Arguments, output: Path, progress: str
 ) -> tuple[RunSnapshot, RunSnapshot]:
-    from bench.extras.ab.ab import run_ab
+    from bench.extras.ab.ab import make_request, run_ab
     from bench.extras.ab.checkout import compared_repository
-    from bench.extras.ab.request import make_request
     from bench.stats.side import load_side
 
     config = options.configuration(arguments)

@@ -24,8 +24,8 @@ from scipy import stats
 from bench.errors import BenchError
 from bench.machine.env import capture
 from bench.machine.gpu import gpu_facts, gpu_handle, nvml_reading, slowdown
-from bench.machine.load import LoadWatch
 from bench.machine.openmp import spinning
+from bench.machine.usage import LoadWatch
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import times
@@ -228,9 +228,9 @@ def measure_noise() -> Noise:
     from bench.plan.make import make_plan
     from bench.plan.setup import open_setup
     from bench.progress import Progress
-    from bench.records.files import SampleWriter
     from bench.records.plan import write_plan
     from bench.records.run_folder import load_records
+    from bench.records.samples import SampleWriter
     from bench.settings.config import load_config
 
     values = {"decoders": "ar", "limit": AA_PROMPTS, "repeats": AA_REPEATS, "quality_limit": 0}

@@ -20,21 +20,19 @@ from typing import Any
 
 from bench.errors import BenchError, Exit
 from bench.extras.ab.checkout import PROTOCOL
-from bench.extras.workers.messages import Job, ScorePrompts, TimeBlock
+from bench.extras.workers.crew import Job, ScorePrompts, TimeBlock
 from bench.extras.workers.worker import Worker
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.contract import check_cells
-from bench.plan.identity import setup_identity
-from bench.plan.make import make_plan
+from bench.plan.make import make_plan, setup_identity
 from bench.plan.setup import open_setup
 from bench.progress import Progress
-from bench.records.files import LineCollector
 from bench.records.plan import Block
-from bench.records.prompts import read_prompts
+from bench.records.prompts import pieces_in, read_prompts
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import pieces_in
+from bench.records.samples import LineCollector
 from bench.settings.config import load_config
 from bench.verify.divergence import differences
 from bench.verify.floor import measure_floor

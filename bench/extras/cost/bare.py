@@ -28,7 +28,7 @@ import transformers
 
 from bench.extras.cost.probes import make_probes
 from bench.machine.clock import Clock
-from bench.machine.energy import EnergyMeter
+from bench.machine.gpu import EnergyMeter
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter

@@ -9,10 +9,10 @@ from bench.compare.pair import SHAPE
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.records import CostCell
 from bench.records.environment import Environment
-from bench.records.phases import PhasedAnswer
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import Run
+from bench.records.samples import PhasedAnswer
 from bench.stats import times
 from bench.stats.counters import group_by, ratio, timed, timed_again
 

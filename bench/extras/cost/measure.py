@@ -33,12 +33,13 @@ from bench.extras.cost.records import (
     write_facts,
 )
 from bench.machine.clock import Clock, Stopwatch
-from bench.machine.load import Load
+from bench.machine.usage import Load
 from bench.measure.timing import frozen_garbage
 from bench.progress import Progress
 from bench.records.environment import Environment, read_environment, write_environment
-from bench.records.files import SampleWriter, cannot_write, only_writer, remove_scratch, write_bytes
+from bench.records.files import cannot_write, only_writer, remove_scratch, write_bytes
 from bench.records.frames import csv_bytes
+from bench.records.samples import SampleWriter
 from decoders.core.engine.models import Models
 from decoders.core.hf.checkpoint import first_line
 from decoders.core.model import Call, Model, Session

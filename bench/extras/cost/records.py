@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from bench.records.environment import Environment, Facts
-from bench.records.files import intact_lines, write_json
-from bench.records.json_file import SCHEMA, parse, read_json
+from bench.records.files import SCHEMA, parse, read_json, write_json
+from bench.records.samples import intact_lines
 from bench.settings.bounds import Bytes, Num, Rate, Time
 
 MACHINE, CALLS, CURVE, CHOICES = "machine.json", "calls.jsonl", "cost.csv", "choices.json"

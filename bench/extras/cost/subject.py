@@ -13,12 +13,11 @@ from bench.extras.cost.probes import make_probes
 from bench.extras.cost.records import CallWork, CostCell, CostFacts, Grid
 from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
-from bench.machine.load import LoadWatch
+from bench.machine.usage import LoadWatch
 from bench.plan.compiling import open_compiled
-from bench.plan.devices import open_device, prepare_process, usual_dtype, usual_on_cpu
-from bench.plan.labels import Note
-from bench.plan.named_models import checkpoint
-from bench.plan.select import ResolvedRun
+from bench.plan.numerics import open_device, prepare_process, usual_dtype, usual_on_cpu
+from bench.plan.select import Note, ResolvedRun
+from bench.plan.sources import checkpoint
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel

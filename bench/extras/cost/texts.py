@@ -8,8 +8,8 @@ from bench.extras.cost.curve import Cost, break_even_rate
 from bench.extras.cost.limit import OperatingPoint, ar_limit, mismatch, operating_points
 from bench.extras.cost.records import CostFacts, Measured
 from bench.records.files import write_files
-from bench.records.phases import read_phases
 from bench.records.run_folder import Run
+from bench.records.samples import read_phases
 from bench.stats import summary as sums
 from bench.stats.intervals import LEVEL
 from bench.text import markdown, percent

@@ -20,15 +20,13 @@ from bench.extras.exports import ci
 from bench.extras.exports.acceptance import acceptance
 from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
 from bench.records.environment import ENV
-from bench.records.files import SAMPLES, SAMPLES_TABLE, refuse_links, write_files
+from bench.records.files import read_json, refuse_links, write_files
 from bench.records.frames import csv_bytes, parquet_bytes, write_samples
-from bench.records.json_file import read_json
-from bench.records.phases import PHASES_FILE
-from bench.records.plan import MANIFEST
+from bench.records.plan import MANIFEST, STATUS
+from bench.records.prompts import VOCABULARY, answered_ids
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG
-from bench.records.status import STATUS
-from bench.records.vocabulary import VOCABULARY, answered_ids
+from bench.records.samples import PHASES_FILE, SAMPLES, SAMPLES_TABLE
 from bench.report.findings import Findings
 from bench.report.write import REPORT, SUMMARY, table_files
 from bench.stats.counters import Tally

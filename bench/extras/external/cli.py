@@ -44,9 +44,13 @@ def external(
     progress: options.Progressing = "auto",
 ) -> None:
     """Answer a run's prompts with llama.cpp or vLLM, for a separate table in the run's report."""
-    from bench.extras.external.answers import append_external, next_session, read_external
     from bench.extras.external.measure import measure_external
-    from bench.extras.external.table import other_engines
+    from bench.extras.external.table import (
+        append_external,
+        next_session,
+        other_engines,
+        read_external,
+    )
     from bench.extras.external.vllm import read_responses
     from bench.records.run_folder import find_run, load_records
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
-from bench.extras.external.answers import (
+from bench.extras.external.engine import Engine, EngineArm, Settings
+from bench.extras.external.table import (
     ExternalAnswer,
     append_external,
     next_session,
     read_external,
 )
-from bench.extras.external.engine import Engine, EngineArm, Settings
 from bench.machine.clock import Clock, Stopwatch
 from bench.measure.timing import warm_up_prompt
-from bench.plan.named_models import named, package_file, resolve
+from bench.plan.sources import named, package_file, resolve
 from bench.progress import Progress
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt, read_prompts

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError, UsageError
-from bench.extras.external.answers import ExternalAnswer
 from bench.extras.external.engine import Engine, EngineAnswer, EngineArm, Settings
+from bench.extras.external.table import ExternalAnswer
 from bench.text import UNKNOWN
 
 _DRAFTED = "vllm:spec_decode_num_draft_tokens"

@@ -19,12 +19,10 @@ import pandas as pd
 from bench.errors import BenchError, InvalidRunError, UsageError
 from bench.extras.index.change_points import change_points
 from bench.records.environment import read_environment
-from bench.records.files import write_files
+from bench.records.files import read_json, write_files
 from bench.records.frames import parquet_bytes
-from bench.records.json_file import read_json
-from bench.records.plan import BASELINE, MANIFEST
+from bench.records.plan import BASELINE, MANIFEST, read_status
 from bench.records.run_folder import read_config
-from bench.records.status import read_status
 from bench.report.page.render import render
 from bench.stats.folders import run_folders, run_verdict
 from bench.stats.summary import ALL

@@ -48,7 +48,7 @@ def resume(folder: Path, allowed: Sequence[str], progress: ProgressStyle) -> Non
     """Complete the sessions of a folder and exit, or return at once if it holds none."""
     from bench import runs
     from bench.extras.sessions.sessions import load_sessions
-    from bench.plan.trust import check_allowed
+    from bench.plan.code import check_allowed
 
     if (plan := load_sessions(folder)) is not None:
         config = runs.trusted_config(folder, allowed)
@@ -58,7 +58,7 @@ def resume(folder: Path, allowed: Sequence[str], progress: ProgressStyle) -> Non
 
 def _measure(plan: Sessions, progress: ProgressStyle, configs: Sequence[RunConfig]) -> NoReturn:
     from bench.extras.sessions.sessions import measure_sessions
-    from bench.plan.trust import code_named
+    from bench.plan.code import code_named
 
     with options.choose(progress) as shown:
         code = int(measure_sessions(plan, shown, progress, code_named(configs)))

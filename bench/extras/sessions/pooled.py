@@ -22,8 +22,7 @@ from bench.extras.sessions.pool import MIN_SESSIONS, Pooled, pool_logs
 from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
-from bench.records.plan import BASELINE, SECOND_BASELINE, guarantee_rank
-from bench.records.status import STATUS
+from bench.records.plan import BASELINE, SECOND_BASELINE, STATUS, guarantee_rank
 from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.settings.config import RunConfig

@@ -23,10 +23,9 @@ from bench.extras.workers.worker import python_path
 from bench.plan.checks import check_first
 from bench.plan.template import today
 from bench.progress import Progress
-from bench.records.files import only_writer
-from bench.records.json_file import parse
+from bench.records.files import only_writer, parse
+from bench.records.plan import STATUS, RunStatus, read_status
 from bench.records.run_folder import CONFIG, create_run_dir
-from bench.records.status import STATUS, RunStatus, read_status
 from bench.settings.bounds import Minutes, Repeats, check
 from bench.settings.config import RunConfig, read_toml
 

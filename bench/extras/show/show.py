@@ -16,10 +16,9 @@ from rich.text import Text
 
 from bench.errors import UsageError, did_you_mean
 from bench.records.plan import WRONG, Plan
-from bench.records.prompts import PROMPTS, read_prompts
+from bench.records.prompts import PROMPTS, read_pieces, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.records.vocabulary import read_pieces
 from bench.stats.counters import Tally
 from bench.stats.summary import decoder_order
 from bench.stats.validity import VALID, from_here, judge

@@ -30,7 +30,7 @@ def sweep(
     """Measure a grid of runs over options, batch size, temperature, prompt and output length."""
     from bench.extras.sweeps import sweeps
     from bench.extras.sweeps.settings import load_sweep
-    from bench.plan.trust import check_allowed, check_code
+    from bench.plan.code import check_allowed, check_code
 
     plan, allowed = load_sweep(file), allow or ()
     configs = [point.config for point in plan.points]

@@ -22,8 +22,8 @@ from bench.plan.checks import check_first
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress
 from bench.records.files import only_writer, refuse_links, write_text
+from bench.records.plan import STATUS, read_status
 from bench.records.run_folder import read_config
-from bench.records.status import STATUS, read_status
 from bench.stats.validity import EXIT_CODES
 
 SWEEP = "sweep.toml"

@@ -20,8 +20,7 @@ from bench.errors import Exit, UsageError
 from bench.extras.together.runs import NamedRun, all_facts, differences, load_members, same_machine
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
-from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
-from bench.records.status import STATUS
+from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, STATUS, WRONG
 from bench.report.figures.runs import ordered_decoders
 from bench.report.figures.style import WIDTH, interval_note
 from bench.report.page.render import render

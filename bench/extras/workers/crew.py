@@ -1,23 +1,119 @@
-"""A queue of jobs and the workers that take them, one job at a time.
+"""A queue of jobs, the workers that take them, one job at a time, and the messages between them.
 
 A free worker takes the next job. If a worker dies, its job goes back to the head of the queue and
 another worker replaces it. No results of that job have been written, so none are lost or written
 twice.
+
+Messages are pickled for transport. A worker answers one request after another: None with `Hello`,
+`Opening` and `Work` with `Done`, or any request with the `BenchError` that stops it. A worker
+writes no files. It returns a job's measurements all at once, so a worker that dies leaves nothing
+behind.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from bench.errors import BenchError
-from bench.extras.workers.messages import Answer, Done, Hello, Job, Opening, Request, Work
+from bench.records.plan import Block
+from bench.records.prompts import Prompt
+from bench.records.samples import PhasedAnswer
 
 _DEATHS = 3
 """A job that killed this many workers is at fault; so is a start, after as many per worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The worker's machine: `node` is a hash of its name, `cores` are the cores it may use."""
+
+    node: str
+    pid: int
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The task of a worker: the run to open, and the way to measure.
+
+    `opener` makes the `Setup` of the run stored in `config` (TOML). The worker is pinned to `cores`
+    and sees only `gpu` (None: all it has). It refuses unless its code and weights have the run's
+    `identity` and its machine and setup the run's `key`. It reserves caches for the prompts of the
+    coming `blocks`, and warms up with them.
+    """
+
+    opener: Callable[[Any], Any]
+    config: str
+    prompts: Mapping[str, Prompt]
+    blocks: tuple[Block, ...]
+    identity: Mapping[str, str | None]
+    key: str | None
+    attempt: int
+    worker: str
+    cores: tuple[int, ...] = ()
+    gpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBlock:
+    """Time a block with all its cells, and if `phased`, split its time by phase."""
+
+    block: Block
+    phased: bool = False
+
+    def __str__(self) -> str:
+        return f"block {self.block.block}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBlock:
+    """Split the time of an already timed block by phase, without the cells that `failed`."""
+
+    block: Block
+    failed: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"the phases of block {self.block.block}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorePrompts:
+    """Answer prompts of the quality pass with every cell, except (cell, prompt) in `done`."""
+
+    prompts: tuple[str, ...]
+    done: frozenset[tuple[str, str]]
+
+    def __str__(self) -> str:
+        return f"the quality pass over {', '.join(self.prompts)}"
+
+
+Job = TimeBlock | SplitBlock | ScorePrompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A job for a worker, whose node also has the run's processes `peers`."""
+
+    job: Job
+    peers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Results of a job: lines of samples.jsonl, named tracebacks, and seconds by phase."""
+
+    lines: tuple[str, ...] = ()
+    errors: tuple[tuple[str, str], ...] = ()
+    phases: tuple[PhasedAnswer, ...] = ()
+
+
+Request = Opening | Work | None
+"""The first request is None: it asks where the worker runs."""
+Answer = Hello | Done | BenchError
 
 
 class Executor(Protocol):

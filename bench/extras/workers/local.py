@@ -15,7 +15,7 @@ import sys
 from multiprocessing.connection import Connection, wait
 
 from bench.errors import UsageError
-from bench.extras.workers.messages import Answer, Request
+from bench.extras.workers.crew import Answer, Request
 from bench.extras.workers.worker import Worker, cores, python_path
 
 

@@ -15,16 +15,20 @@ from typing import Any
 
 from bench.errors import UnavailableError
 from bench.records.environment import write_environment
-from bench.records.failures import ERRORS
-from bench.records.files import SampleWriter, only_writer, write_json, write_text
-from bench.records.json_file import read_json
-from bench.records.phases import PhasedAnswer, read_phases, write_phases
-from bench.records.plan import Plan, PlannedPrompt, write_plan
-from bench.records.prompts import Prompt, read_prompts, write_prompts
+from bench.records.files import only_writer, read_json, write_json, write_text
+from bench.records.plan import (
+    COMPLETE,
+    Floor,
+    Plan,
+    PlannedPrompt,
+    RunStatus,
+    write_plan,
+    write_status,
+)
+from bench.records.prompts import VOCABULARY, Prompt, read_prompts, write_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, load_run
-from bench.records.status import COMPLETE, Floor, RunStatus, write_status
-from bench.records.vocabulary import VOCABULARY
+from bench.records.samples import ERRORS, PhasedAnswer, SampleWriter, read_phases, write_phases
 from bench.stats.unequal import pooled
 from bench.stats.validity import judge
 

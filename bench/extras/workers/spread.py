@@ -14,14 +14,22 @@ from functools import cached_property, partial
 import torch
 
 from bench.errors import UsageError
-from bench.extras.workers.crew import Executor, JobQueue
-from bench.extras.workers.messages import Hello, Job, Opening, ScorePrompts, SplitBlock, TimeBlock
+from bench.extras.workers.crew import (
+    Executor,
+    Hello,
+    Job,
+    JobQueue,
+    Opening,
+    ScorePrompts,
+    SplitBlock,
+    TimeBlock,
+)
 from bench.measure.attempt import Attempt
 from bench.plan.make import batch_size
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener
 from bench.records.environment import read_environment
-from bench.settings.spread import WorkerConfig
+from bench.settings.setting import WorkerConfig
 
 
 def shared_out(
@@ -51,10 +59,10 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
 
         return LocalExecutor(spread.workers, threads)
     if spread.kind == "ray":
-        from bench.extras.workers.ray_cluster import RayExecutor
+        from bench.extras.workers.clusters import RayExecutor
 
         return RayExecutor(spread.options, spread.workers, threads)
-    from bench.extras.workers.slurm import SubmititExecutor
+    from bench.extras.workers.clusters import SubmititExecutor
 
     return SubmititExecutor(spread.options, threads)
 

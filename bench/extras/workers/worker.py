@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, room_for
-from bench.extras.workers.messages import (
+from bench.extras.workers.crew import (
     Answer,
     Done,
     Hello,
@@ -29,8 +29,7 @@ from bench.extras.workers.messages import (
 )
 from bench.machine.env import ROOT
 from bench.progress import Progress
-from bench.records.files import LineCollector
-from bench.records.phases import PhasedAnswer
+from bench.records.samples import LineCollector, PhasedAnswer
 from bench.settings.config import build_config
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Worker:
         attempt: int = 0,
     ) -> None:
         """Prepare to measure with an open `setup`: reserve caches for `blocks`, and warm up."""
-        from bench.machine.load import LoadWatch
+        from bench.machine.usage import LoadWatch
         from bench.measure.timing import Runner, frozen_garbage
 
         self._setup, self._prompts, self._lines, self._attempt = setup, prompts, lines, attempt
@@ -133,7 +132,7 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     The machine is compared with all of its cores, because pinning a worker to some changes nothing.
     """
     from bench.machine.env import comparability_key
-    from bench.plan.identity import setup_identity
+    from bench.plan.make import setup_identity
 
     now = setup_identity(setup)
     for name, then in opening.identity.items():

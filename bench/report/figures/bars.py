@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from bench.records.phases import PHASES
 from bench.records.plan import BASELINE
+from bench.records.samples import PHASES
 from bench.report.figures.axes import (
     annotate_point,
     name_rows,

@@ -31,10 +31,9 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.records.plan import SECOND_BASELINE
-from bench.records.prompts import PROMPTS, read_prompts
+from bench.records.prompts import PROMPTS, VOCABULARY, answered_ids, read_pieces, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.records.vocabulary import VOCABULARY, answered_ids, read_pieces
 from bench.report.figures.style import RED, colours
 from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
+from bench.records.prompts import read_pieces
 from bench.records.run_folder import Run
-from bench.records.vocabulary import read_pieces
 from bench.report.tables import table as tables
 from bench.report.tables.table import (
     Table,

@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from bench.records.phases import PHASES
+from bench.records.samples import PHASES
 from bench.report.tables.table import Columns, Table, TableCell, number
 from bench.stats.decompose import MAX_RESIDUAL, Decomposition, Split
 from bench.stats.latency import BETWEEN, FIRST

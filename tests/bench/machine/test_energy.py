@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.machine.energy import EnergyMeter
+from bench.machine.gpu import EnergyMeter
 from bench.records.record import SampleRecord
 from bench.stats.counters import energy_per_token_j
 
@@ -33,7 +33,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch, readings: list[float | None]) -> None:
 
     fake = SimpleNamespace(nvmlDeviceGetTotalEnergyConsumption=total, NVMLError=NVMLError)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr("bench.machine.energy.gpu_handle", lambda device: "handle")
+    monkeypatch.setattr("bench.machine.gpu.gpu_handle", lambda device: "handle")
 
 
 def rapl(folder: Path, monkeypatch: pytest.MonkeyPatch, **joules: float) -> None:
@@ -41,7 +41,7 @@ def rapl(folder: Path, monkeypatch: pytest.MonkeyPatch, **joules: float) -> None
         place = folder / name.replace("_", ":").replace("rapl", "intel-rapl")
         place.mkdir(exist_ok=True)
         (place / "energy_uj").write_text(f"{round(1e6 * value)}\n")
-    monkeypatch.setattr("bench.machine.energy._RAPL", folder)
+    monkeypatch.setattr("bench.machine.gpu._RAPL", folder)
 
 
 def test_a_gpus_energy_is_the_growth_of_nvmls_total(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_gpu_without_nvml_does_not_take_the_cpus_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rapl(tmp_path, monkeypatch, rapl_0=1.0)
-    monkeypatch.setattr("bench.machine.energy.gpu_handle", lambda device: None)
+    monkeypatch.setattr("bench.machine.gpu.gpu_handle", lambda device: None)
     assert EnergyMeter("cuda:0").lap() is None
 
 
@@ -79,7 +79,7 @@ def test_a_cpus_energy_is_that_of_its_packages(
 def test_a_cpu_without_a_readable_counter_has_no_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.machine.energy._RAPL", tmp_path)
+    monkeypatch.setattr("bench.machine.gpu._RAPL", tmp_path)
     assert EnergyMeter("cpu").lap() is None
     (tmp_path / "intel-rapl:0" / "energy_uj").mkdir(parents=True)  # as unreadable as to a user
     assert EnergyMeter("cpu").lap() is None

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from bench.machine import env as environment
-from bench.machine import source
 from bench.machine.env import (
     ROOT,
     capture,
     comparability_key,
+    git_state,
     peak_rss_bytes,
+    source_hash,
 )
 from bench.machine.gpu import gpu_facts, gpu_handle, slowdown
-from bench.machine.load import LoadWatch
-from bench.machine.source import git_state, source_hash
+from bench.machine.usage import LoadWatch
 from bench.records.environment import Environment, GitState, TorchSettings
 
 
@@ -124,7 +124,7 @@ def test_the_commit_and_the_dirty_flag_are_those_of_the_checkout(tmp_path: Path)
 
 
 def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_git", lambda *_: None)
+    monkeypatch.setattr(environment, "_git", lambda *_: None)
     assert git_state(ROOT) == GitState()
 
 

@@ -18,9 +18,9 @@ from bench.extras.cost.explain import explain, print_explanation
 from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
-from bench.records.phases import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
+from bench.records.samples import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.report.findings import Findings
 from bench.report.tables.times import instrument_bias_note, split
 from bench.report.write import write_report

@@ -13,8 +13,8 @@ from bench.measure import quality
 from bench.measure.quality import score_quality, target_scores
 from bench.plan.make import baseline_answers, batch_size, make_plan
 from bench.plan.select import choose_decoders
-from bench.records.files import SampleWriter
 from bench.records.record import SampleRecord
+from bench.records.samples import SampleWriter
 from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
 from tests.lines import read_lines

@@ -9,9 +9,9 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.plan.select import choose_decoders
-from bench.records.phases import read_phases
 from bench.records.prompts import read_prompts
 from bench.records.run_folder import Run, load_run
+from bench.records.samples import read_phases
 from tests.conftest import open_tables
 from tests.tiny_checkpoint import save_checkpoint
 

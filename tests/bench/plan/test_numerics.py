@@ -11,7 +11,7 @@ from torch import Tensor
 from bench.errors import BenchError, Exit
 from bench.machine.env import comparability_key
 from bench.plan import numerics
-from bench.plan.devices import computed_in
+from bench.plan.numerics import computed_in
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.records.environment import Environment, ModelFacts

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bench.plan import named_models
-from bench.plan.named_models import MODELS, fetch
+from bench.plan import sources
+from bench.plan.sources import MODELS, fetch
 from bench.plan.tokenise import PromptEncoder
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
@@ -55,7 +55,7 @@ NUM_PROMPTS, NUM_TOKENS = 50, 32
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The installed weights, converted afresh."""
-    if named_models.package_file(SMOLLM) is None:
+    if sources.package_file(SMOLLM) is None:
         pytest.skip(f"the weights are not installed: {SMOLLM.install}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DECODING_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -13,16 +13,15 @@ from pydantic import TypeAdapter
 
 from bench.errors import BenchError, InvalidRunError
 from bench.extras.cost.records import CostFacts, LeftOut, MachineReading, Visit
-from bench.extras.external.answers import ExternalAnswer
+from bench.extras.external.table import ExternalAnswer
 from bench.records import run_folder
 from bench.records.environment import Environment
-from bench.records.json_file import parse
-from bench.records.phases import PhasedAnswer
-from bench.records.plan import Plan
+from bench.records.files import parse
+from bench.records.plan import Plan, RunStatus
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import load_run
-from bench.records.status import RunStatus
+from bench.records.samples import PhasedAnswer
 from bench.settings.config import RunConfig, wrong_value
 from tests.bench.conftest import make_record, write_run
 

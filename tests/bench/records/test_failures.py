@@ -11,10 +11,9 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError
-from bench.records.failures import ERRORS, error_line, error_position
-from bench.records.files import SampleWriter
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
+from bench.records.samples import ERRORS, SampleWriter, error_line, error_position
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 

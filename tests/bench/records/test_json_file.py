@@ -10,8 +10,8 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.records.environment import Environment, Machine, read_environment, write_environment
+from bench.records.plan import RunStatus, read_status, write_status
 from bench.records.run_folder import load_run
-from bench.records.status import RunStatus, read_status, write_status
 
 ROOT = Path(__file__).parents[3]
 REFERENCES = sorted(file.parent for file in (ROOT / "results" / "reference").glob("*/run.json"))

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
-from bench.records.files import SampleWriter, write_json
+from bench.records.files import write_json
 from bench.records.record import SampleRecord, StepColumns, narrow
 from bench.records.run_folder import load_run
+from bench.records.samples import SampleWriter
 
 Make = Callable[..., SampleRecord]
 NEEDED = [f.name for f in dataclasses.fields(StepColumns) if f.default is dataclasses.MISSING]

@@ -12,8 +12,8 @@ import pytest
 
 from bench.errors import BenchError
 from bench.records.environment import Environment
-from bench.records.files import SAMPLES, SampleWriter, write_json, write_text
-from bench.records.plan import Plan, PlannedPrompt, read_plan
+from bench.records.files import write_json, write_text
+from bench.records.plan import Plan, PlannedPrompt, RunStatus, read_plan
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import (
     create_run_dir,
@@ -23,7 +23,7 @@ from bench.records.run_folder import (
     load_run,
     outlines,
 )
-from bench.records.status import RunStatus
+from bench.records.samples import SAMPLES, SampleWriter
 from decoders.core.types import Generation, StepEvent
 from tests.lines import read_lines
 
@@ -367,8 +367,8 @@ def test_lines_are_flushed_to_the_disk_once_a_second_and_at_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, flushed = [100.0], []
-    monkeypatch.setattr("bench.records.files.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("bench.records.files.os.fsync", lambda _: flushed.append(now[0]))
+    monkeypatch.setattr("bench.records.samples.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.records.samples.os.fsync", lambda _: flushed.append(now[0]))
     with SampleWriter(folder) as writer:
         for now[0] in (100.0, 100.4, 100.9, 101.0, 101.9, 102.5, 102.6):
             writer.sync()

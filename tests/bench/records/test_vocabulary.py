@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.records.prompts import Prompt
+from bench.records.prompts import VOCABULARY, Prompt, answered_ids, read_pieces, write_vocabulary
 from bench.records.record import SampleRecord
-from bench.records.vocabulary import VOCABULARY, answered_ids, read_pieces, write_vocabulary
 
 Make = Callable[..., SampleRecord]
 

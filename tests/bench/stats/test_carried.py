@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.records.phases import PhasedAnswer
 from bench.records.record import SampleRecord
+from bench.records.samples import PhasedAnswer
 from bench.stats.carried import carried
 
 Make = Callable[..., SampleRecord]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.records.plan import Cell
-from bench.records.status import Difference, RunStatus
+from bench.records.plan import Cell, Difference, RunStatus
 from bench.stats.unequal import Compared, pooled
 
 

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from bench.records.environment import Environment
-from bench.records.json_file import parse
-from bench.records.plan import Block, Cell, Plan, PlannedPrompt
+from bench.records.files import parse
+from bench.records.plan import Block, Cell, Plan, PlannedPrompt, RunStatus
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.records.status import RunStatus
 from bench.stats.validity import EXIT_CODES, clock_drift, judge
 
 Make = Callable[..., SampleRecord]

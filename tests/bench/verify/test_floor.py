@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bench.plan.select import choose_decoders
 from bench.plan.setup import Setup
+from bench.records.plan import Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.records.status import Floor
 from bench.verify.divergence import differences
 from bench.verify.floor import bound, is_frequent, last_place, measure_floor
 from decoders.ar import Autoregressive

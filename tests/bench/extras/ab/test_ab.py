@@ -20,9 +20,8 @@ from bench.compare.compare import compare
 from bench.compare.gate import Gate
 from bench.compare.judge import Comparison
 from bench.errors import BenchError, Exit
-from bench.extras.ab.ab import run_ab
+from bench.extras.ab.ab import run_ab, side_request
 from bench.extras.ab.checkout import PROTOCOL, SideProcess, Tree, check_setup, checkout
-from bench.extras.ab.request import side_request
 from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first

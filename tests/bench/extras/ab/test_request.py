@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.ab.request import check_defaults, make_request
+from bench.extras.ab.ab import check_defaults, make_request
 from bench.machine.env import ROOT
 from bench.settings.config import load_config
 

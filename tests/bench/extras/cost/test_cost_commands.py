@@ -12,8 +12,8 @@ from bench.extras.cost.explain import best_drafts
 from bench.extras.cost.limit import OperatingPoint
 from bench.extras.cost.records import CALLS, read_choices
 from bench.extras.cost.texts import curve_table, run_points, write_cost
-from bench.records.phases import PHASES, PHASES_FILE
 from bench.records.run_folder import load_run
+from bench.records.samples import PHASES, PHASES_FILE
 from bench.report.findings import Findings
 from tests.command_line import bench
 from tests.made_up_cost import write_cost_folder

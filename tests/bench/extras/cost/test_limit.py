@@ -11,7 +11,7 @@ from bench.extras.cost.limit import ar_limit, mean_context, mismatch, operating_
 from bench.extras.cost.records import CallWork, CostFacts, Grid, Measured, folder_name
 from bench.extras.cost.texts import limit_lines
 from bench.records.environment import Environment, ModelFacts
-from bench.records.phases import PhasedAnswer
+from bench.records.samples import PhasedAnswer
 from tests.bench.conftest import make_record
 
 TARGET = {

@@ -12,7 +12,7 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.extras.exports.export import export as write
-from bench.extras.external.answers import read_external
+from bench.extras.external.table import read_external
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.stats.counters import timed

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.extras.external.answers import ExternalAnswer, append_external, read_external
-from bench.extras.external.table import engine_sums
+from bench.extras.external.table import ExternalAnswer, append_external, engine_sums, read_external
 from bench.records.files import write_text
 from bench.records.prompts import Prompt, ids_hash, write_prompts
 from tests.bench.conftest import make_record, write_run
@@ -301,7 +300,7 @@ def test_smollm2_answers_for_real(tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp", reason="the extra [llamacpp] is not installed")
     from bench.extras.external.engine import Settings
     from bench.extras.external.llamacpp import LlamaCpp
-    from bench.plan.named_models import MODELS, package_file
+    from bench.plan.sources import MODELS, package_file
 
     file = package_file(MODELS[0])
     if file is None:

@@ -41,7 +41,7 @@ def no_model(monkeypatch):
     def missing(name):
         raise UnavailableError(f"model {name!r} is not here")
 
-    monkeypatch.setattr("bench.plan.named_models.fetch", missing)
+    monkeypatch.setattr("bench.plan.sources.fetch", missing)
 
 
 def test_without_a_gpu_it_is_one_line_and_exit_code_5(tmp_path, monkeypatch, capsys):

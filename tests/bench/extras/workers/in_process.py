@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from bench.extras.workers.messages import Answer, Hello, Request, Work
+from bench.extras.workers.crew import Answer, Hello, Request, Work
 from bench.extras.workers.worker import Worker
 
 

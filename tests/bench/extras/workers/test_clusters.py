@@ -17,7 +17,7 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.records.run_folder import Run, load_run
 from bench.settings.config import load_config
-from bench.settings.spread import Kind, WorkerConfig
+from bench.settings.setting import Kind, WorkerConfig
 from bench.stats.validity import VALID
 from tests.conftest import RecordedProgress
 from tests.worker_tables import open_here, open_slowly

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
-from bench.extras.workers.crew import JobQueue
-from bench.extras.workers.messages import Answer, Done, Hello, Opening, Request, TimeBlock, Work
+from bench.extras.workers.crew import (
+    Answer,
+    Done,
+    Hello,
+    JobQueue,
+    Opening,
+    Request,
+    TimeBlock,
+    Work,
+)
 from bench.records.plan import Block
 
 

@@ -14,13 +14,10 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.extras.workers.merge import merge
 from bench.records.environment import write_environment
-from bench.records.files import SampleWriter
-from bench.records.phases import PHASES_FILE, read_phases
-from bench.records.plan import write_plan
-from bench.records.prompts import read_prompts
+from bench.records.plan import write_plan, write_status
+from bench.records.prompts import VOCABULARY, read_prompts
 from bench.records.run_folder import Run, load_run
-from bench.records.status import write_status
-from bench.records.vocabulary import VOCABULARY
+from bench.records.samples import PHASES_FILE, SampleWriter, read_phases
 from bench.report.findings import Findings
 from bench.stats.metrics import summary_rows
 from bench.stats.validity import INCOMPLETE, VALID, judge

@@ -17,16 +17,14 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.extras.workers import spread as spreading
-from bench.extras.workers.messages import ScorePrompts, TimeBlock
+from bench.extras.workers.crew import ScorePrompts, TimeBlock
 from bench.extras.workers.spread import open_executor, slot_cores
-from bench.machine.load import Load
-from bench.records.failures import ERRORS
-from bench.records.files import SAMPLES
-from bench.records.phases import PHASES_FILE, read_phases
+from bench.machine.usage import Load
+from bench.records.plan import write_status
 from bench.records.run_folder import Run, load_run
-from bench.records.status import write_status
+from bench.records.samples import ERRORS, PHASES_FILE, SAMPLES, read_phases
 from bench.settings.config import load_config
-from bench.settings.spread import Kind, WorkerConfig, parse_workers
+from bench.settings.setting import Kind, WorkerConfig, parse_workers
 from bench.stats.validity import VALID
 from tests.bench.extras.workers.in_process import InProcess
 from tests.conftest import RecordedProgress
@@ -269,7 +267,7 @@ def test_what_a_worker_did_before_a_block_is_no_load_of_it(
             self.busy = 0.0
             return load
 
-    monkeypatch.setattr("bench.machine.load.LoadWatch", Watch)
+    monkeypatch.setattr("bench.machine.usage.LoadWatch", Watch)
     in_process()
     ended = bench_run.run(
         config(), tmp_path, RecordedProgress(), open_here, spread=TWO, report=None

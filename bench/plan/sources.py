@@ -19,6 +19,7 @@ from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.settings.config import ZOO
 from decoders.core.hf.checkpoint import CONVERTED, cache_folder, cached, find_checkpoint
+from decoders.core.plugins import network
 from specbench_tasks.loaders import hub_answers
 
 if TYPE_CHECKING:
@@ -31,11 +32,8 @@ _TRAINERS: Mapping[Variant, str] = {
     "c-ptp": "bench train ptp",
     "refine": "bench train idlm --objective refine",
     "isd": "bench train idlm --objective isd",
-    "medusa": "bench train medusa",
-    "eagle": "bench train eagle",
-    "shallow": "bench train drafter",
 }
-"""The command that trains an adapter of each variant."""
+"""The command that trains an adapter of each variant of slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,13 +253,17 @@ def how_to_get(name: str, decoder: Decoder | None = None) -> str:
     advice = f"pass --adapter {name}=PATH"
     if decoder is None or not decoder.variants:
         return advice
-    command = _TRAINERS[decoder.variants[0]]
+    variant = decoder.variants[0]
+    with as_error(UsageError):
+        command = _TRAINERS.get(variant) or network(variant).trainer
+    if not command:
+        return advice
     return f"{advice}, or train one for the {decoder.adapter_of} with `{command}`"
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
     """Read an adapter from its folder (`UnavailableError`)."""
-    from decoders.core.adapter.heads import read_adapter
+    from decoders.core.adapter.module import read_adapter
 
     try:
         return read_adapter(folder)

@@ -22,13 +22,8 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-<<<<<<< HEAD
-from bench.plan.named_models import resolve
-from decoders.core.adapter.draft_pass import ShortHead
-=======
 from bench.plan.sources import resolve
-from decoders.core.adapter.draft_layer import ShortHead
->>>>>>> plan
+from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.types import NO_UNIFORM
 from training.adapters import build_job

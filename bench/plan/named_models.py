@@ -14,8 +14,13 @@ from bench.errors import UnavailableError, UsageError, as_error, did_you_mean
 from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.settings.config import ZOO
-from decoders.core.hf.checkpoint import CONVERTED, cache_folder, cached, find_checkpoint
-from specbench_tasks.loaders import hub_answers
+from decoders.core.hf.checkpoint import (
+    CONVERTED,
+    cache_folder,
+    cached,
+    find_checkpoint,
+    hub_answers,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from bench.report.tables.table import (
     number,
     with_interval,
 )
-from bench.stats.ceilings import holds, mean_ceiling, on_lists
 from bench.stats.counters import group_by
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
@@ -30,7 +29,7 @@ from bench.stats.parallel_counters import (
     accuracy_under_parallelism,
     curves,
 )
-from bench.stats.quality import FLOOR
+from bench.stats.quality import FLOOR, answers_to_lists, ceilings_hold, mean_ceiling
 from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, change, percent
 from specbench_tasks.task import LISTS
@@ -246,8 +245,10 @@ def area(summary: pd.DataFrame) -> Table | None:
 
 def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
     """Make the table of right lists and their ceilings, if ceilings apply."""
-    filled = group_by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
-    if not filled or not holds(run.config):
+    filled = group_by(
+        answers_to_lists(run.records), lambda record: f"{record.decoder} {record.family}"
+    )
+    if not filled or not ceilings_hold(run.config):
         return None
     piece = read_pieces(run.path)
     note = (
@@ -271,6 +272,6 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
 
 def ceiling_caveat(run: Run) -> list[str]:
     """State why a run with lists has no table of ceilings."""
-    if holds(run.config) or not on_lists(run.records):
+    if ceilings_hold(run.config) or not answers_to_lists(run.records):
         return []
     return ["No ceilings of lists: they need --temperature 1, --top-p 1 and --top-k 0."]

@@ -15,7 +15,7 @@ from rich.text import Text
 from bench.compare.pair import RunPair, join
 from bench.records.record import SampleRecord
 from bench.records.vocabulary import read_pieces
-from bench.stats.counters import first_difference
+from bench.stats.answers import first_difference
 from bench.stats.side import RunSnapshot
 from bench.text import colourless
 

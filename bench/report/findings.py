@@ -23,7 +23,7 @@ from bench.report.tables import conclusion, main, quality, speed, times
 from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
 from bench.settings.protocol import departures
-from bench.stats import decompose, ends, further_tables, latency, workers
+from bench.stats import decompose, further_tables, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
@@ -78,8 +78,8 @@ class Findings:
 
     @cached_property
     def latency(self) -> pd.DataFrame:
-        """Waiting times of readers, see `bench.stats.latency.latency_table`."""
-        return latency.latency_table(self.run.records, self.decoders)
+        """Waiting times of readers, see `bench.stats.further_tables.latency_table`."""
+        return further_tables.latency_table(self.run.records, self.decoders)
 
     @cached_property
     def lengths(self) -> pd.DataFrame:
@@ -248,7 +248,7 @@ class Findings:
             yield f"Left out: {counted(num, 'pair')} of {name} with ar; one of the answers failed."
         yield from quality.shortfalls(summary)
         yield from quality.looping(summary)
-        yield from ends.lines(run.records, self.decoders)
+        yield from quality.ends(run.records, self.decoders)
         yield from quality.ceiling_caveat(run)
         yield from times.instrument_bias_note(self.splits)
         if protocol := run.config.get("protocol"):

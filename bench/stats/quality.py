@@ -34,8 +34,7 @@ import pandas as pd
 from bench.records.plan import Plan
 from bench.records.prompts import PROMPTS, read_prompts
 from bench.records.record import SampleRecord
-from bench.stats.clusters import cluster_names
-from bench.stats.counters import group_by
+from bench.stats.counters import cluster_names, group_by
 from bench.stats.intervals import (
     CONFIDENCE,
     Estimate,

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.records.record import SampleRecord
-from bench.stats.clusters import joined
-from bench.stats.counters import Tally, group_by, ratio, timed
+from bench.stats.counters import Tally, group_by, joined, ratio, timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

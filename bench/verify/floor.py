@@ -39,7 +39,7 @@ from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.status import Floor
-from bench.stats.unequal import compare_with_baseline
+from bench.stats.answers import compare_with_baseline
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, pick, warp

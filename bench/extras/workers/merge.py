@@ -25,7 +25,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, load_run
 from bench.records.status import COMPLETE, Floor, RunStatus, write_status
 from bench.records.vocabulary import VOCABULARY
-from bench.stats.unequal import pooled
+from bench.stats.answers import pooled
 from bench.stats.validity import judge
 
 _FREE = ("threads", "device", "run_name")

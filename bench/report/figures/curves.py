@@ -17,7 +17,7 @@ from bench.report.figures.axes import (
 )
 from bench.report.figures.canvas import Plot, key, several_families
 from bench.report.figures.style import FAINT, GREY, Look
-from bench.stats.latency import BETWEEN, FIRST
+from bench.stats.further_tables import BETWEEN, FIRST
 from bench.stats.parallel_counters import curves as settings_of
 from bench.stats.summary import ALL
 
@@ -69,7 +69,7 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot |
 def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
     """Draw the cumulative shares of waits for the first token, and for the next chunk.
 
-    `latency` comes from `bench.stats.latency.latency_table`.
+    `latency` comes from `bench.stats.further_tables.latency_table`.
     """
     data = latency[latency["decoder"].isin(summary["decoder"])].reset_index(drop=True)
     if data.empty:

@@ -10,7 +10,7 @@ import pandas as pd
 from bench.records.phases import PHASES
 from bench.report.tables.table import Columns, Table, TableCell, number
 from bench.stats.decompose import MAX_RESIDUAL, Decomposition, Split
-from bench.stats.latency import BETWEEN, FIRST
+from bench.stats.further_tables import BETWEEN, FIRST
 from bench.text import UNKNOWN, change, counted, factor, percent
 
 _PASS = (
@@ -104,7 +104,7 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
 def waits(latency: pd.DataFrame) -> Table | None:
     """Make the table of percentiles of the time to the first token and between chunks.
 
-    `latency` comes from `bench.stats.latency.latency_table`. Percentile p is shown from
+    `latency` comes from `bench.stats.further_tables.latency_table`. Percentile p is shown from
     100 / (100 - p) waits on, so that at least one wait may exceed it.
     """
     if latency.empty:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from bench.records.plan import PlannedPrompt
 from bench.records.record import SampleRecord
-from bench.stats.cell_data import acceptance_length
-from bench.stats.clusters import cluster_names, joined, repeated_texts
+from bench.stats.counters import cluster_names, joined, repeated_texts
 from bench.stats.intervals import paired_speedup
+from bench.stats.metric import acceptance_length
 from bench.stats.parallel_counters import nll_over
 from bench.stats.quality import family_quality
 from bench.stats.times import timed_units

@@ -6,7 +6,7 @@ import pytest
 
 from bench.records.plan import Cell
 from bench.records.status import Difference, RunStatus
-from bench.stats.unequal import Compared, pooled
+from bench.stats.answers import Compared, pooled
 
 
 @pytest.mark.parametrize(

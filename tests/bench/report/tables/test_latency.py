@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bench.report.tables.times import waits
-from bench.stats.latency import BETWEEN, FIRST, PERCENTILES
+from bench.stats.further_tables import BETWEEN, FIRST, PERCENTILES
 
 
 def frame(*decoders: tuple[str, str, int]) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from bench.records.json_file import read_json
 from bench.records.plan import BASELINE, MANIFEST
 from bench.records.run_folder import read_config
 from bench.records.status import read_status
-from bench.report.page.render import render
+from bench.report.page import render
 from bench.stats.folders import run_folders, run_verdict
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID

@@ -20,7 +20,7 @@ from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.figures.runs import ordered_decoders
+from bench.report.findings import ordered_decoders
 from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
 from bench.report.tables.setting import describe_model, hardware

@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
-from bench.report.figures.axes import panels
-from bench.report.figures.canvas import Plot, annotate, key, styled
+from bench.report.figures.canvas import Plot, annotate, key, panels, styled
 from bench.report.figures.style import GREY, Look, colours, lossy
 from bench.stats.intervals import LEVEL
 from bench.stats.validity import VALID

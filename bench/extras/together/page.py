@@ -22,9 +22,9 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG
 from bench.records.status import STATUS
-from bench.report.figures.runs import ordered_decoders
 from bench.report.figures.style import WIDTH, interval_note
-from bench.report.page.render import render
+from bench.report.findings import ordered_decoders
+from bench.report.page import render
 from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion

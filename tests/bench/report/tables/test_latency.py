@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.tables.times import waits
+from bench.report.tables.speed import waits
 from bench.stats.further_tables import BETWEEN, FIRST, PERCENTILES
 
 

@@ -35,7 +35,7 @@ _PROMPT_COLUMNS = (
     *("decoder", "family", "conversation", "prompt"),
     *("tokens", "ar_time_per_token_s", "time_per_token_s", "speedup"),
 )
-_PERCENTILES = (*range(100), 99.5, 99.9, 100)
+PERCENTILES = (*range(100), 99.5, 99.9, 100)
 FIRST, BETWEEN = "first token", "between chunks"
 
 
@@ -145,14 +145,14 @@ def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> p
         first = [] if record.ttft_s is None else [record.ttft_s]
         for wait, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
             waits.setdefault((wait, record.decoder), array("d")).extend(more)
-    shares = np.array(_PERCENTILES) / 100
+    shares = np.array(PERCENTILES) / 100
     rows = [
         {"decoder": decoder, "wait": wait, "n": len(some), "percentile": p, "seconds": value}
         for decoder in decoders
         for wait in (FIRST, BETWEEN)
         if (some := waits.get((wait, decoder)))
         for p, value in zip(
-            _PERCENTILES, np.quantile(some, shares, method="inverted_cdf").tolist(), strict=True
+            PERCENTILES, np.quantile(some, shares, method="inverted_cdf").tolist(), strict=True
         )
     ]
     return pd.DataFrame(rows, columns=["decoder", "wait", "n", "percentile", "seconds"])

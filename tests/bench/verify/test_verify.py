@@ -19,9 +19,9 @@ from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.verify import subject
 from bench.verify import verify as verifying
-from bench.verify.distribution import FALSE_ALARM, DistributionTest, findings
 from bench.verify.divergence import MARGINS
 from bench.verify.equality import CURVE
+from bench.verify.subject import FALSE_ALARM, DistributionTest, findings
 from bench.verify.verdict import Examination, Finding, VerifyReport
 from bench.verify.verify import NUM_DRAWS, verify
 from decoders.ar import Autoregressive

@@ -233,24 +233,20 @@ def value(match: re.Match[str]) -> float:
     return -size if match["sign"] else size
 
 
+@lru_cache(maxsize=4096)
 def equal(answer: str, gold: str) -> bool:
     """Return whether two LaTeX expressions are readable, simple enough and equal."""
-    return _ask(answer, gold)
-
-
-def readable(expression: str) -> bool:
-    """Return whether LaTeX can be read, and equals itself within the limits."""
-    return _ask(expression, expression)
-
-
-@lru_cache(maxsize=4096)
-def _ask(answer: str, gold: str) -> bool:
     if max(len(answer), len(gold)) > _MAX_CHARACTERS:
         return False
     try:
         return bool(ask(__name__, _CPU_S, answer, gold))
     except Ended:
         return False
+
+
+def readable(expression: str) -> bool:
+    """Return whether LaTeX can be read, and equals itself within the limits."""
+    return equal(expression, expression)
 
 
 def serve() -> None:

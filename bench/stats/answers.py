@@ -212,8 +212,8 @@ def _compare_repeats(
     for record in timed:
         texts, steps = differences[record.decoder], record.steps
         where = (record.prompt, record.batch_size, record.attempt, record.worker, record.machine)
-        counters = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
-        now = (record.tokens, hash(counters), sum(counters[3]))
+        columns = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
+        now = (record.tokens, hash(columns), sum(columns[3]))
         before = first.setdefault((record.decoder, where), now)
         if before is now or (before[0] != now[0] and not exact.get(record.decoder)):
             continue

@@ -68,7 +68,7 @@ import sys
 from pathlib import Path
 
 from bench.compare.gate import HARD
-from bench.extras.paper.layout import COLUMNS
+from bench.extras.paper.table import COLUMNS
 from bench.report.write import write_report
 from docs.generate import parts
 

@@ -15,6 +15,7 @@ from bench.verify.subject import (
     NUM_CONTEXTS,
     NUM_TOKENS,
     DistributionTest,
+    judge_distributions,
     unsure_contexts,
 )
 from decoders.core.testing.goodness import Fit

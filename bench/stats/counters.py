@@ -65,13 +65,13 @@ def group_by(
 
 def cluster_names(records: Iterable[SampleRecord]) -> Mapping[str, str]:
     """Return the cluster of each conversation, named after the cluster's first conversation."""
-    return joined((record.conversation, record.prompt_hash) for record in records)
+    return join_clusters((record.conversation, record.prompt_hash) for record in records)
 
 
 def repeated_texts(prompts: Iterable[PlannedPrompt]) -> list[str]:
     """Warn if conversations of the timing pass ask the same text."""
-    timed = [(each.conversation, each.hash) for each in prompts if "timing" in each.passes]
-    clusters = joined(timed)
+    timed_texts = [(each.conversation, each.hash) for each in prompts if "timing" in each.passes]
+    clusters = join_clusters(timed_texts)
     if not (repeated := len(clusters) - len(set(clusters.values()))):
         return []
     return [
@@ -80,7 +80,7 @@ def repeated_texts(prompts: Iterable[PlannedPrompt]) -> list[str]:
     ]
 
 
-def joined(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+def join_clusters(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the cluster of each name: names that share a hash, directly or not, are one cluster.
 
     A cluster has the alphabetically first of its names. An empty hash is unknown.

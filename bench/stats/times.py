@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.records.record import SampleRecord
-from bench.stats.counters import Tally, group_by, joined, ratio, timed
+from bench.stats.counters import Tally, group_by, join_clusters, ratio, timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
         units.append(_group_unit(group))
         hashes = "|".join(sorted(record.prompt_hash for record in group))
         named.append((units[-1].key, hashes.strip("|")))
-    clusters = joined(named)
+    clusters = join_clusters(named)
     units = [replace(unit, cluster=clusters[unit.cluster]) for unit in units]
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.records.plan import PlannedPrompt
 from bench.records.record import SampleRecord
-from bench.stats.counters import cluster_names, joined, repeated_texts
+from bench.stats.counters import cluster_names, join_clusters, repeated_texts
 from bench.stats.intervals import paired_speedup
 from bench.stats.metric import acceptance_length
 from bench.stats.parallel_counters import nll_over
@@ -64,7 +64,7 @@ def test_groups_that_ask_the_same_texts_are_one_cluster(record: Make) -> None:
 
 def test_conversations_are_joined_by_any_turn_and_by_way_of_others() -> None:
     named = [("c", "1"), ("b", "1"), ("b", "2"), ("a", "2"), ("d", "3"), ("e", ""), ("f", "")]
-    assert joined(named) == {"a": "a", "b": "a", "c": "a", "d": "d", "e": "e", "f": "f"}
+    assert join_clusters(named) == {"a": "a", "b": "a", "c": "a", "d": "d", "e": "e", "f": "f"}
 
 
 def test_the_cluster_of_a_conversation_is_that_of_its_turns(record: Make) -> None:

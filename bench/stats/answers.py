@@ -1,4 +1,4 @@
-"""Answers beside others: equal to the baseline's, or to an earlier answer of the same decoder?
+"""Comparisons of answers: with the baseline's, and with an earlier one of the same decoder.
 
 An answer depends on the prompt, the options and the seed. If a decoder answers one prompt twice
 with one seed (greedy: with any seed) and the same tokens, its counters are therefore equal; a

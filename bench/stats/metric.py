@@ -1,4 +1,4 @@
-"""What a metric is: the data of a cell that it is computed from, its unit, its declaration.
+"""A metric: the data of a cell that it is computed from, its unit, its declaration.
 
 `bench.stats.metrics` declares all of them.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -66,6 +66,20 @@ class CellData:
         return Tally.pool(self.timed)
 
     @cached_property
+    def acceptance_length(self) -> Estimate:
+        """Tokens per step, with a jackknife interval over conversations.
+
+        The steps of an answer depend on each other, so their number is not the sample size.
+        """
+        parts: dict[str, list[tuple[float, float]]] = {}
+        clusters = cluster_names(self.timed)
+        for record in self.timed:
+            tally = Tally.of(record)
+            steps = (tally.emitted - tally.first_emitted, tally.later_steps)
+            parts.setdefault(clusters[record.conversation], []).append(steps)
+        return ratio_of_sums(parts)
+
+    @cached_property
     def time_per_token_s(self) -> float | None:
         """Seconds from request start to last token / emitted tokens."""
         return times.time_per_token_s(self.units)
@@ -112,21 +126,6 @@ class CellData:
     def compared(self, part: str, whole: str) -> float | None:
         """Return the sum of a column of steps / the sum of another, see `compared_ratio`."""
         return parallel_counters.compared_ratio(counters.timed_steps(self.records), part, whole)
-
-
-def acceptance_length(records: Iterable[SampleRecord]) -> Estimate:
-    """Estimate tokens per step, with a jackknife interval over conversations.
-
-    The steps of an answer depend on each other, so the number of steps is not the sample size.
-    """
-    parts: dict[str, list[tuple[float, float]]] = {}
-    answers = counters.timed(records)
-    clusters = cluster_names(answers)
-    for record in answers:
-        tally = Tally.of(record)
-        steps = (tally.emitted - tally.first_emitted, tally.later_steps)
-        parts.setdefault(clusters[record.conversation], []).append(steps)
-    return ratio_of_sums(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,6 @@ from bench.stats.metric import (
     Heading,
     Metric,
     Paper,
-    acceptance_length,
     declared_metrics,
     end,
     metric,
@@ -85,7 +84,7 @@ class SummaryRow:
     )
     acceptance_length: float | None = _counter(
         "tokens emitted in later steps / number of later steps",
-        lambda data: replace(acceptance_length(data.records), value=data.tally.acceptance_length),
+        lambda data: data.acceptance_length,
         better="more",
         heading=Heading("tokens per step", 7, "tokens\nper step", first=True, bare=True),
         paper=Paper("Tok./step", "tokens per step after prefill"),

@@ -125,19 +125,6 @@ def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, U
     return [(other, unit) for other, unit in pairs if other is not None]
 
 
-def relative_units(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
-    """Return the arm's units with times in units of the baseline's time per token of that answer.
-
-    Units whose baseline failed or is missing are left out.
-    """
-    pairs = [(other.time_per_token, unit) for other, unit in matched(baseline, arm) if other.ok]
-    return [
-        replace(unit, seconds=unit.seconds / each)
-        for each, unit in pairs
-        if each and unit.seconds is not None
-    ]
-
-
 def time_per_token_s(units: Iterable[Unit]) -> float | None:
     """Return the pooled end-to-end time per token: sum of seconds / sum of emitted tokens."""
     good = [u for u in units if u.ok and u.seconds is not None]

@@ -1,4 +1,4 @@
-"""What all figures share: panels, rows of decoders, ticks, texts, legends, footnotes, files.
+"""Panels, rows of decoders, ticks, texts, legends, footnotes and files of all figures.
 
 Figures are built without pyplot, so without a backend or global state, and saved without dates:
 the same records give the same bytes.

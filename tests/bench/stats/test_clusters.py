@@ -8,7 +8,7 @@ from bench.records.plan import PlannedPrompt
 from bench.records.record import SampleRecord
 from bench.stats.counters import cluster_names, join_clusters, repeated_texts
 from bench.stats.intervals import paired_speedup
-from bench.stats.metric import acceptance_length
+from bench.stats.metric import CellData
 from bench.stats.parallel_counters import nll_over
 from bench.stats.quality import family_quality
 from bench.stats.times import timed_units
@@ -38,7 +38,7 @@ def test_one_text_under_twelve_names_has_no_interval(record: Make) -> None:
         ar, mine = twelve(record, "ar", text), twelve(record, "spec", text)
         found = [
             paired_speedup(timed_units(ar), timed_units(mine)),
-            acceptance_length(mine),
+            CellData(decoder="spec", family="all", records=mine).acceptance_length,
             family_quality("math_reasoning", twelve(record, "spec", text, **scores), {}).estimate,
         ]
         answers = [twelve(record, cell, text, **scores) for cell in ("spec", "ar")]

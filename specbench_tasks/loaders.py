@@ -2,13 +2,22 @@
 
 All are tables; `specbench_tasks.tabular` describes the columns and their cells. `datasets` is
 imported only to load a dataset.
+
+*Spec-Bench* has 480 questions (github.com/hemingkx/Spec-Bench, arXiv 2401.07851). MT-bench's eight
+categories become the family ``mt_bench``; the other five families keep their names. The instruction
+is already part of a turn's text. References are kept where the file has them: hints for 39 MT-bench
+questions, the gold text for translation and summarization, the final number for math_reasoning,
+every accepted answer for rag. Gold translations are tokenised in the file ("a word , a word ."),
+unlike any answer, so they are detokenised. qa has no references; a file ``qa_references*.json`` in
+the same folder adds them by question: ``{"321": {"answer": ["…"]}}``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
-import logging
+import json
 import os
 import urllib.error
 import urllib.request
@@ -16,28 +25,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench_tasks.specbench import (
-    DataUnavailable,
-    cached_questions,
-    check_question,
-    existing,
-    is_pinned,
-    with_qa_answers,
-)
+from decoders.core.hf.checkpoint import cache_folder, hub_answers
 from specbench_tasks.tables import NumberedRows, Row, exists, read_table
-from specbench_tasks.tabular import Reading, conversations
+from specbench_tasks.tabular import conversations
+from specbench_tasks.task import FAMILY_OF, DataUnavailable, Reading
 
-__all__ = [
-    "DataUnavailable",
-    "hub_answers",
-    "load_file",
-    "load_hf",
-    "load_specbench",
-    "open_dataset",
-]
-
+URL = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
+SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
+_TIMEOUT_S = 20.0
 _PREFERRED_SPLITS = ("test", "validation", "train")
-_HUB_TIMEOUT_S = 5.0
 _MAX_FILES = 2_000
 """Most files and folders in a dataset's folder; in a larger tree `datasets` searches for hours."""
 
@@ -56,8 +52,16 @@ def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
     table = read_table(path)
     if columns:
         return conversations(table, path.stem, columns)
-    stem = "specbench" if is_pinned(path) else path.stem
-    return conversations(with_qa_answers(table, path.parent), stem, {})
+    stem = "specbench" if _is_pinned(path) else path.stem
+    return conversations(_with_qa_answers(table, path.parent), stem, {})
+
+
+def load_path(path: Path, columns: Mapping[str, str]) -> Reading:
+    """Read a file, a folder with Spec-Bench's questions, or the folder of a dataset."""
+    questions = path / "question.jsonl"
+    if path.is_dir() and not questions.is_file():
+        return load_hf(str(path), columns)
+    return load_file(questions if path.is_dir() else path, columns)
 
 
 def load_specbench(path: Path | None) -> Reading:
@@ -71,17 +75,17 @@ def load_specbench(path: Path | None) -> Reading:
         DataUnavailable: the file cannot be downloaded, or is not the pinned one.
         ValueError: no such file, or a line that is not a Spec-Bench question.
     """
-    file = cached_questions() if path is None else existing(path)
+    file = _cached_questions() if path is None else _existing(path)
     table = read_table(file)
     for number, row in table.rows:
         try:
-            check_question(row)
+            _check_question(row)
         except ValueError as error:
             raise ValueError(
                 f"{table.where} {number} is not a Spec-Bench question ({error}); it needs "
                 "question_id, category and turns (for other files leave specbench= out)"
             ) from error
-    return conversations(with_qa_answers(table, file.parent), "specbench", {})
+    return conversations(_with_qa_answers(table, file.parent), "specbench", {})
 
 
 def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:
@@ -165,19 +169,120 @@ def _offline_where_unreachable() -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
-def hub_answers() -> bool:
-    """Ask the Hugging Face hub for its first page's head (False offline or without answer)."""
-    from huggingface_hub import constants
+def _check_question(row: Row) -> None:
+    """Raise ``ValueError`` for a row that is not a question of Spec-Bench."""
+    if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
+        raise ValueError(f"it lacks {missing[0]}")
+    category, turns = row["category"], row["turns"]
+    if not isinstance(category, str) or category not in FAMILY_OF:
+        raise ValueError(f"category {category!r}")
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError(f"turns {turns!r}")
 
-    stated = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
-    if stated or constants.HF_HUB_OFFLINE:
-        return False
+
+def _with_qa_answers(table: NumberedRows, folder: Path) -> NumberedRows:
+    """Add the gold answers of a folder's ``qa_references*.json`` to a table's qa questions.
+
+    Raises:
+        ValueError: such a file has another form.
+    """
+    if not any(map(_is_open, (row for _, row in table.rows))):
+        return table
+    answers = _qa_answers(folder)
+    rows = [
+        (number, {**row, "reference": [answers.get(str(row["question_id"]))]})
+        if _is_open(row)
+        else (number, row)
+        for number, row in table.rows
+    ]
+    return NumberedRows(table.where, rows)
+
+
+def _is_open(row: Row) -> bool:
+    asks = row.keys() >= {"question_id", "turns"} and row.get("category") == "qa"
+    return asks and not row.get("reference")
+
+
+def _qa_answers(folder: Path) -> dict[str, list[str]]:
+    answers: dict[str, list[str]] = {}
+    for file in sorted(folder.glob("qa_references*.json")):
+        try:
+            entries = json.loads(file.read_text(encoding="utf-8"))
+            by_number = {str(number): list(entry["answer"]) for number, entry in entries.items()}
+            if not all(isinstance(text, str) for texts in by_number.values() for text in texts):
+                raise TypeError("an answer is not text")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{file} gives no gold answers ({error}); it must be JSON such as "
+                '{"321": {"answer": ["…", "…"]}}, or be in another folder'
+            ) from error
+        answers |= by_number
+    return answers
+
+
+def _existing(path: Path) -> Path:
+    """Return the file of questions at a path or in a folder, or raise ``ValueError``."""
+    file = path / "question.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(
+            f"no file {file}; give specbench=PATH of Spec-Bench's question.jsonl, or plain "
+            "specbench to download it"
+        )
+    return file
+
+
+def _cached_questions() -> Path:
+    """Return the pinned ``question.jsonl`` from the user's cache, downloading it if missing.
+
+    Raises:
+        DataUnavailable: no network, or the download is not the pinned file (nothing is kept).
+    """
+    file = cache_folder() / "spec_bench" / "question.jsonl"
+    if file.is_file() and _is_pinned(file):
+        return file
+    data = _download(URL)
+    if _sha256(data) != SHA256:
+        raise DataUnavailable(
+            f"{URL} has sha256 {_sha256(data)[:16]}…, but {SHA256[:16]}… is pinned; nothing was "
+            "kept. Pass specbench=PATH of a copy you trust"
+        )
     try:
-        request = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
-        urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S).close()
-    except urllib.error.HTTPError as error:  # the hub answered
-        error.close()
-    except (OSError, ValueError) as error:
-        logging.getLogger(__name__).debug("hub not reachable: %s", error)
-        return False
-    return True
+        _write_atomically(file, data)
+    except OSError as error:
+        raise DataUnavailable(
+            f"cannot write {file} ({error.strerror}); set DECODING_BENCH_CACHE to a folder that "
+            "can be written, or pass specbench=PATH"
+        ) from error
+    return file
+
+
+def _download(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
+            data: bytes = response.read()
+    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
+        reason = getattr(error, "reason", None) or error
+        raise DataUnavailable(
+            f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "
+            f"specbench=PATH of a copy (source: {url})"
+        ) from error
+    return data
+
+
+def _is_pinned(file: Path) -> bool:
+    """Return whether a file is exactly the one that Spec-Bench publishes."""
+    return _sha256(file.read_bytes()) == SHA256
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write_atomically(file: Path, data: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    scratch = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        scratch.write_bytes(data)
+        scratch.replace(file)
+    finally:
+        scratch.unlink(missing_ok=True)

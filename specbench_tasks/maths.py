@@ -2,15 +2,22 @@ r"""Reads the answer to a mathematical question, and compares it with a gold ans
 
 An answer is the last ``\boxed{…}``; else the last formula if it ends the text (``$…$``, ``\(…\)``,
 ``\[…\]``); else the last number, or the end of the text. A gold answer is one number, as in GSM8K,
-a word, or any other expression, as in MATH: `specbench_tasks.algebra` compares these.
+a word, or any other expression, as in MATH.
+
+*Numbers* are read as texts write them: 7, -1,250.50, .75, $5, 3/4, 1 1/2, 1 000 000, 2,5, ½.
+
+*Expressions* are compared by math-verify, in a process of its own with limits. An answer is
+untrusted text. math-verify reads LaTeX by a grammar and runs none of it as code, but SymPy may then
+compute for hours (``9^{9^{9^9}}``): see `specbench_tasks.child`.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from functools import lru_cache
 
-from specbench_tasks.algebra import equal, readable
-from specbench_tasks.numbers import final_number, numbers, plain, value
+from specbench_tasks.child import Ended, answer_questions, ask
 
 _BOXED = re.compile(r"\\f?boxed\s*\{")
 _SPAN = re.compile(
@@ -41,6 +48,36 @@ _SENTENCE = re.compile(r"(?<![\\{])\b[A-Za-z]{3,}\b.*(?<![\\{])\b[A-Za-z]{3,}\b"
 _LEAD = re.compile(r"(?:^|[=:]|[^\W\d_]{2,})[\s*$]*\Z")
 """What may stand before an answer at the end of a text."""
 _TAIL = re.compile(r"(?:[=:]|\b(?:is|are|get|answer|equals)\b)")
+_BLANKS = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"
+"""Spaces that group digits; so do ordinary ones."""
+_NUMBER = re.compile(
+    r"""
+    (?: (?<![\w)]) (?P<sign>[-\N{MINUS SIGN}]) )?     # no sign: the hyphen of 5-3 or COVID-19
+    (?: [$€£¥][ ]? )?
+    (?<![A-Za-z\d]) (?<!\d\.)                         # not inside a word or a number, as in m2
+    (?: (?:(?P<whole>\d+)[ ])? (?<!/) (?P<over>\d+)/(?P<under>0*[1-9]\d*) (?![\d/])
+      | (?<!\d[ ]) (?P<blanks> [1-9]\d{0,2}(?:[ ]\d{3})+ (?![\d/]|[ ]\d|,\d{3}) (?:[.,]\d+)? )
+      | (?<![\d,],) (?P<comma> (?: [1-9]\d{0,2}(?:\.\d{3})+ | \d+ )
+            , (?: \d{1,2} | (?<=\b0,)\d{3,} | (?<=\d\.\d{3},)\d+ ) (?![\d/]|[,.]\d) )
+      | (?P<points> [1-9]\d{0,2}(?:\.\d{3}){2,} (?![\d/]|[,.]\d) )
+      | (?P<decimal> (?: \d{1,3}(?:,\d{3})+(?!\d) | \d+ ) (?:\.\d+)? | (?<!\.)\.\d+ )
+    )
+    """,
+    re.VERBOSE,
+)
+"""A number. Commas before three digits group them as in English; else one is a decimal comma."""
+_SIGNS = str.maketrans({
+    **dict.fromkeys(_BLANKS, " "),
+    "\N{FRACTION SLASH}": "/",
+    "\N{ARABIC DECIMAL SEPARATOR}": ".",
+    "\N{ARABIC THOUSANDS SEPARATOR}": ",",
+})  # fmt: skip
+_VULGAR = re.compile(r"(\d?)([\u00bc-\u00be\u2150-\u215e\u2189])")
+"""A fraction of one character, such as ½, and a digit before it."""
+_CPU_S = 3
+"""Most seconds of a processor for one comparison."""
+_MAX_CHARACTERS = 1_000
+"""Most characters of an expression."""
 
 
 def same(text: str, gold: str) -> bool:
@@ -154,3 +191,87 @@ def _fraction(match: re.Match[str]) -> str:
     before, sign, *parts = match.groups()
     over, under = (part for part in parts if part is not None)
     return f"{before}{' ' * bool(before)}{sign or ''}{over}/{under}"
+
+
+def plain(text: str) -> str:
+    """Return text whose fractions, spaces and separators are those that English texts have."""
+    return _VULGAR.sub(_written, text).translate(_SIGNS)
+
+
+def _written(match: re.Match[str]) -> str:
+    before, sign = match.groups()
+    return before + " " * bool(before) + unicodedata.normalize("NFKC", sign)
+
+
+def numbers(text: str) -> list[re.Match[str]]:
+    """Return where `text`, which must be `plain`, has numbers."""
+    return [*_NUMBER.finditer(text)]
+
+
+def final_number(text: str) -> float | None:
+    """Return the last number of `text`, or None if it has none.
+
+    Signs, thousands separators, decimal commas, fractions and mixed numbers are parsed; currencies,
+    units and per cent signs are ignored, so that 75% is 75.
+    """
+    last = [None, *numbers(plain(text))][-1]
+    return None if last is None else value(last)
+
+
+def value(match: re.Match[str]) -> float:
+    """Return the number that was found."""
+    if match["over"]:
+        over, under = float(match["over"]), float(match["under"])
+        size = (float(match["whole"] or 0) * under + over) / under
+    elif match["decimal"]:
+        size = float(match["decimal"].replace(",", ""))
+    else:  # grouped by blanks or points, or with a decimal comma
+        digits = match["blanks"] or match["comma"] or match["points"].replace(".", "")
+        if match["comma"]:
+            digits = digits.replace(".", "")
+        size = float(digits.replace(" ", "").replace(",", "."))
+    return -size if match["sign"] else size
+
+
+@lru_cache(maxsize=4096)
+def equal(answer: str, gold: str) -> bool:
+    """Return whether two LaTeX expressions are readable, simple enough and equal."""
+    if max(len(answer), len(gold)) > _MAX_CHARACTERS:
+        return False
+    try:
+        return bool(ask(__name__, _CPU_S, answer, gold))
+    except Ended:
+        return False
+
+
+def readable(expression: str) -> bool:
+    """Return whether LaTeX can be read, and equals itself within the limits."""
+    return equal(expression, expression)
+
+
+def serve() -> None:
+    """Answer whether pairs of expressions are equal: for the child."""
+    import logging
+
+    import math_verify
+
+    logging.disable()
+    latex = [math_verify.LatexExtractionConfig(boxed_match_priority=0)]
+
+    def are_equal(*pair: str) -> bool:
+        try:
+            answer, gold = (
+                math_verify.parse(
+                    "\\boxed{" + text + "}",
+                    extraction_config=latex,
+                    fallback_mode="no_fallback",
+                    parsing_timeout=None,
+                )
+                for text in pair
+            )
+            is_equal = answer and gold and math_verify.verify(gold, answer, timeout_seconds=None)
+            return bool(is_equal)
+        except Exception:  # SymPy raises anything at all
+            return False
+
+    answer_questions(are_equal)

@@ -27,14 +27,11 @@ from typing import NamedTuple
 
 from decoders.core.nearest import nearest
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
-from specbench_tasks.loaders import load_file, load_hf, load_specbench
-from specbench_tasks.shapes import short
-from specbench_tasks.specbench import NUM_QUESTIONS
-from specbench_tasks.tables import SUFFIXES, exists
-from specbench_tasks.tabular import Reading
-from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation
+from specbench_tasks.tables import SUFFIXES, exists, short
+from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation, Reading
 
 _DEFAULT_ZOO_LIMIT = 24
+_NUM_SPECBENCH = 480
 _SOURCES = ("zoo", "specbench", "jsonl", "hf")
 _NAMED = (*FAMILIES, *LISTS)
 """Embedded families that may be named."""
@@ -134,15 +131,18 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
     return (
         _TaskInfo("zoo", FAMILIES, whole, "embedded, the default", "Apache-2.0"),
         *(_TaskInfo(name, (name,), each, "embedded", "Apache-2.0") for name in _NAMED),
-        _TaskInfo("specbench[=PATH]", FAMILIES, NUM_QUESTIONS, *specbench),
+        _TaskInfo("specbench[=PATH]", FAMILIES, _NUM_SPECBENCH, *specbench),
         *(_TaskInfo(n, (), None, "your own file", "the file's") for n in ("PATH", "jsonl=PATH")),
         _TaskInfo("hf=ID", (), None, "huggingface.co/datasets", "the dataset's"),
     )
 
 
 def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
-    if path := _as_path(spec):
-        return f"file:{path.name}", _load_path(path, columns)
+    path = _as_path(spec)
+    if path is not None:
+        from specbench_tasks.loaders import load_path  # and what reads tables: only for data
+
+        return f"file:{path.name}", load_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
         _check_name(name)
@@ -156,14 +156,16 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
             f"families ({', '.join(_NAMED)}), not both"
         )
     source, _, value = names[0].partition("=")
+    if source == "zoo":
+        return "zoo", _load_zoo(FAMILIES)
+    from specbench_tasks.loaders import load_file, load_hf, load_specbench
+
     path = Path(value).expanduser()
     if source == "jsonl":
         return f"jsonl:{path.stem}", load_file(path, columns)
     if source == "hf":
         return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
-    if source == "specbench":
-        return "specbench", load_specbench(path if value else None)
-    return "zoo", _load_zoo(FAMILIES)
+    return "specbench", load_specbench(path if value else None)
 
 
 def _as_path(spec: str) -> Path | None:
@@ -174,13 +176,6 @@ def _as_path(spec: str) -> Path | None:
         return None
     looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
     return path if looks or exists(path) else None
-
-
-def _load_path(path: Path, columns: Mapping[str, str]) -> Reading:
-    questions = path / "question.jsonl"
-    if path.is_dir() and not questions.is_file():
-        return load_hf(str(path), columns)
-    return load_file(questions if path.is_dir() else path, columns)
 
 
 def _load_zoo(families: Sequence[str]) -> Reading:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench_tasks.tables import Row
+from specbench_tasks.tables import Row, short
 
 Message = dict[str, str]
 _KEYS = (("role", "content"), ("from", "value"))
@@ -85,12 +85,6 @@ def _part(part: Any) -> str | None:
         return None
     text = part.get("text")
     return text if isinstance(text, str) else None
-
-
-def short(value: object) -> str:
-    """Return a value for an error, in at most 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 PROMPTS = ("prompt", "question", "instruction", "input", "turns", "messages", "conversations")

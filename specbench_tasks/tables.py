@@ -37,6 +37,12 @@ def exists(path: Path) -> bool:
         return False
 
 
+def short(value: object) -> str:
+    """Return a value for an error, in at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
 def read_table(path: Path) -> NumberedRows:
     """Read the rows of a file of any of the kinds above, skipping blank lines.
 

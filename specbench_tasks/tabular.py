@@ -20,15 +20,22 @@ and not scored, except rows whose reference ends like GSM8K's (``#### 18``): the
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, RowPrompt, gsm8k_answer, read_prompt, short
-from specbench_tasks.specbench import FAMILY_OF, MT_BENCH, detokenised
-from specbench_tasks.tables import NumberedRows, Row
-from specbench_tasks.task import FAMILIES, OTHER, Conversation, GoldAnswer
+from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, RowPrompt, gsm8k_answer, read_prompt
+from specbench_tasks.tables import NumberedRows, Row, short
+from specbench_tasks.task import (
+    FAMILIES,
+    FAMILY_OF,
+    MT_BENCH,
+    OTHER,
+    Conversation,
+    GoldAnswer,
+    Reading,
+)
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "prompt": PROMPTS,
@@ -39,14 +46,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Parts of a row, and the column names that are tried in order without a mapping."""
 _NAMES = (*FAMILIES, OTHER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Conversations in the order of their rows, and notes for the user on how they were read."""
-
-    conversations: list[Conversation]
-    notes: tuple[str, ...]
 
 
 def conversations(table: NumberedRows, stem: str, columns: Mapping[str, str]) -> Reading:
@@ -231,3 +230,16 @@ def _texts(cell: Any) -> list[str]:
     if isinstance(cell, Sequence):
         return [text for item in cell for text in _texts(item)]
     raise ValueError(f"the reference is {short(cell)}; it must be text, a number, or a list")
+
+
+def detokenised(text: str) -> str:
+    """Detokenise English text by the rules of Moses."""
+    written: str = _detokenizer().detokenize(text.split())
+    return written
+
+
+@functools.cache
+def _detokenizer() -> Any:
+    from sacremoses import MosesDetokenizer
+
+    return MosesDetokenizer(lang="en")

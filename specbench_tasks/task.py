@@ -9,6 +9,12 @@ from dataclasses import dataclass
 
 FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 """The six task families, under the names Spec-Bench reports them (arXiv 2401.07851, Table 1)."""
+MT_BENCH = (
+    *("writing", "roleplay", "reasoning", "math"),
+    *("coding", "extraction", "stem", "humanities"),
+)
+FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(MT_BENCH, "mt_bench")
+"""Family of every value of Spec-Bench's ``category``."""
 LISTS = ("copy", "replace", "shuffle")
 """Tasks on lists with a known ceiling of independent parallel prediction; run only if named."""
 EMBEDDED = frozenset(("zoo", *FAMILIES, *LISTS))
@@ -62,3 +68,15 @@ class Conversation:
     def reply(self, turn: int) -> str | None:
         """Return the data's answer to a turn, counted from 1, or None if it has none."""
         return self.replies[turn - 1] if turn <= len(self.replies) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Conversations in the order of their rows, and notes for the user on how they were read."""
+
+    conversations: list[Conversation]
+    notes: tuple[str, ...]
+
+
+class DataUnavailable(ValueError):
+    """Data that is missing and cannot be downloaded: offline, gone, or not the pinned file."""

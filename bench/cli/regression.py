@@ -83,7 +83,7 @@ def conclude(
     from bench.compare import annotate
     from bench.compare import show as shown
     from bench.compare.compare import compare as judge
-    from bench.compare.diff import show_changes
+    from bench.compare.show import show_changes
     from bench.records.files import append_text, write_text
 
     console, comparison = options.console(), judge(*sides, rules)

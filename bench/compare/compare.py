@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -206,7 +206,7 @@ def _over_ar(
     log_ratio: Callable[[Repeats], float],
 ) -> list[Measure]:
     base, head = (
-        times.relative_units(times.timed_units(ar), times.timed_units(records))
+        _relative_units(times.timed_units(ar), times.timed_units(records))
         for ar, records in ((of_ar.base, joined.base), (of_ar.head, joined.head))
     )
     ratio = paired_speedup(base, head, log_ratio=log_ratio)
@@ -225,6 +225,21 @@ def _over_ar(
             verdict=Regression.passed,
             note="",
         )
+    ]
+
+
+def _relative_units(baseline: Iterable[times.Unit], arm: Iterable[times.Unit]) -> list[times.Unit]:
+    """Return the arm's units with times in units of the baseline's time per token of that answer.
+
+    Units whose baseline failed or is missing are left out.
+    """
+    pairs = [
+        (other.time_per_token, unit) for other, unit in times.matched(baseline, arm) if other.ok
+    ]
+    return [
+        replace(unit, seconds=unit.seconds / each)
+        for each, unit in pairs
+        if each and unit.seconds is not None
     ]
 
 

@@ -15,7 +15,8 @@ from bench.compare.gate import GATED
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
-from bench.stats.cell_data import CellData
+from bench.stats.answers import identical_to_ar
+from bench.stats.metric import CellData
 from bench.stats.metrics import compute
 from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
@@ -225,7 +226,7 @@ def counted(
         data = CellData(decoder=cell, family=ALL, records=records, baseline=ar)
         values = _counters(data) | _quality(records, pair.base)
         if cell != BASELINE and cell in pair.held_to_ar:
-            values["identical_to_ar"] = counters.identical_to_ar(records, ar)
+            values["identical_to_ar"] = identical_to_ar(records, ar)
         both.append(values)
     for values, all_ in zip(both, (joined.base, joined.head), strict=True):
         values["errors"] = counters.ratio(sum(r.error is not None for r in all_), len(all_))

@@ -1,23 +1,34 @@
-"""Shows a comparison: as a table on the terminal, in Markdown for a pull request, and as JSON."""
+"""Shows a comparison: as a table on the terminal, in Markdown for a pull request, and as JSON.
+
+Answers that changed are shown side by side, token by token. Tokens that only one side has are
+coloured, or in brackets on a terminal without colours.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.compare.gate import HARD, KEY_FIGURE
 from bench.compare.judge import OVER_AR, ROUNDING, CellRegression, Comparison, Measure, Regression
+from bench.compare.pair import RunPair, join
 from bench.records.plan import BASELINE
+from bench.records.prompts import read_pieces
+from bench.records.record import SampleRecord
 from bench.report.tables.table import Columns, Table, TableCell
+from bench.stats.answers import first_difference
 from bench.stats.intervals import LEVEL
-from bench.text import UNKNOWN, counted, markdown, percent
+from bench.stats.side import RunSnapshot
+from bench.text import UNKNOWN, colourless, counted, markdown, percent
 
 _SHARES = ("identical_to_ar", "quality", "changed_answers", "errors")
 _ALWAYS = (KEY_FIGURE, "calls", "rows", "emitted", "accepted", "identical_to_ar", "quality")
@@ -36,6 +47,9 @@ _CONTROLS = {
 }
 _EXACT = {"same": "must be equal", "more": "must not fall", "less": "must not rise"}
 """Wording of a tolerance of 0, by the better direction."""
+_MAX_ANSWERS = 10
+"""Maximum number of answers shown per decoder."""
+_ONLY_BASE, _ONLY_HEAD = "black on rgb(250,190,180)", "black on rgb(180,225,170)"
 
 
 def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
@@ -252,3 +266,56 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console) -> int:
+    """Print the first changed answers of each decoder, and return the number of all.
+
+    Repeats with the same change, as in greedy decoding, are shown and counted once.
+    """
+    pieces = read_pieces(base.path), read_pieces(head.path)
+    brackets, total = colourless(console), 0
+    for cell in [cell for cell in base.cells if cell in head.cells]:
+        distinct: dict[tuple[object, ...], tuple[SampleRecord, SampleRecord]] = {}
+        for old, new in join(RunPair(base, head), cell).changed:
+            distinct.setdefault((old.prompt, old.tokens, new.tokens), (old, new))
+        total += len(distinct)
+        for old, new in list(distinct.values())[:_MAX_ANSWERS]:
+            before, after = old.tokens or (), new.tokens or ()
+            line = f"\n{cell}  {old.prompt} ({old.family}), repeat {old.repeat}: differs from"
+            console.print(Text(f"{line} token {first_difference(before, after)}", style="bold"))
+            table = RichTable(box=None, pad_edge=False, header_style="dim", expand=True)
+            for name, tokens in (("base", before), ("head", after)):
+                table.add_column(f"{name}, {len(tokens)} tokens", ratio=1, overflow="fold")
+            table.add_row(
+                marked(before, after, pieces[0], _ONLY_BASE, brackets=brackets),
+                marked(after, before, pieces[1], _ONLY_HEAD, brackets=brackets),
+            )
+            console.print(table)
+        if (more := len(distinct) - _MAX_ANSWERS) > 0:
+            console.print(Text(f"{cell}: {more} more answers changed", style="dim"))
+    if not total:
+        console.print(Text("no answer changed", style="dim"))
+    return total
+
+
+def marked(
+    tokens: Sequence[int],
+    other: Sequence[int],
+    pieces: Callable[[int], str],
+    style: str,
+    *,
+    brackets: bool = False,
+) -> Text:
+    """Return the text of `tokens`, with those that `other` lacks in `style`, or in brackets."""
+    text = Text()
+    matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
+    for tag, start, end, _, _ in matcher.get_opcodes():
+        part = "".join(map(pieces, tokens[start:end]))
+        if not part:
+            continue
+        if tag == "equal":
+            text.append(part)
+        else:
+            text.append(f"[{part}]" if brackets else part, style=style)
+    return text

@@ -18,9 +18,14 @@ from bench.errors import UnavailableError, UsageError, as_error, did_you_mean
 from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.settings.config import ZOO
-from decoders.core.hf.checkpoint import CONVERTED, cache_folder, cached, find_checkpoint
+from decoders.core.hf.checkpoint import (
+    CONVERTED,
+    cache_folder,
+    cached,
+    find_checkpoint,
+    hub_answers,
+)
 from decoders.core.plugins import network
-from specbench_tasks.loaders import hub_answers
 
 if TYPE_CHECKING:
     from decoders.core.adapter.module import HiddenAdapter, SlotAdapter

@@ -20,9 +20,8 @@ from bench.plan.template import ChatTemplate, RenderError
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.settings.config import RunConfig
 from decoders.core.hf.checkpoint import refusing_panics
-from specbench_tasks.loaders import DataUnavailable
 from specbench_tasks.registry import TaskSet, load_tasks
-from specbench_tasks.task import Conversation
+from specbench_tasks.task import Conversation, DataUnavailable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,22 +7,22 @@ run folder, and covers the completed part of an interrupted run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG, RunStatus
+from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG, RunStatus, guarantee_rank
 from bench.records.run_folder import Run
 from bench.records.samples import PhasedAnswer, read_phases
 from bench.report import references
-from bench.report.tables import conclusion, main, quality, speed, times
+from bench.report.tables import conclusion, main, quality, speed
 from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
 from bench.settings.protocol import departures
-from bench.stats import decompose, ends, further_tables, latency, workers
+from bench.stats import decompose, further_tables, workers
 from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
@@ -77,8 +77,8 @@ class Findings:
 
     @cached_property
     def latency(self) -> pd.DataFrame:
-        """Waiting times of readers, see `bench.stats.latency.latency_table`."""
-        return latency.latency_table(self.run.records, self.decoders)
+        """Waiting times of readers, see `bench.stats.further_tables.latency_table`."""
+        return further_tables.latency_table(self.run.records, self.decoders)
 
     @cached_property
     def lengths(self) -> pd.DataFrame:
@@ -141,6 +141,7 @@ class Findings:
         name = self.run.config.get("reference")
         if name is None or self.summary.empty:
             return None
+
         reference = references.load_reference(str(name))
         return mark_wrong(references.table(reference, self.summary, self.run), self.wrong)
 
@@ -247,9 +248,9 @@ class Findings:
             yield f"Left out: {counted(num, 'pair')} of {name} with ar; one of the answers failed."
         yield from quality.shortfalls(summary)
         yield from quality.looping(summary)
-        yield from ends.lines(run.records, self.decoders)
+        yield from quality.ends(run.records, self.decoders)
         yield from quality.ceiling_caveat(run)
-        yield from times.instrument_bias_note(self.splits)
+        yield from speed.instrument_bias_note(self.splits)
         if protocol := run.config.get("protocol"):
             for departure in departures(run.config, len(run.plan.in_pass("timing"))):
                 yield f"Departs from the protocol {protocol}: {departure}."
@@ -281,3 +282,27 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             yield from _flat(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", portable(str(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNumbers:
+    """The summary and the A/A floor of one run.
+
+    `name` is the folder's name, made unique among the runs. `label` heads the run's column: the
+    model if no two runs share a model, else `name`.
+    """
+
+    name: str = ""
+    label: str = ""
+    summary: pd.DataFrame
+    floor: Estimate
+
+
+def ordered_decoders(members: Sequence[RunNumbers]) -> list[str]:
+    """Return all decoders: the baseline first, then by guarantee, then in the runs' order."""
+    ranks: dict[str, int] = {}
+    for member in members:
+        for row in summary_rows(member.summary, ALL):
+            rank = -1 if row.decoder == BASELINE else guarantee_rank(row.guarantee)
+            ranks[row.decoder] = max(rank, ranks.get(row.decoder, rank))
+    return sorted(ranks, key=ranks.__getitem__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.registry import extras
 from bench.report.findings import Findings
-from bench.report.tables import drafts, quality, speed, times
+from bench.report.tables import drafts, quality, speed
 from bench.report.tables.table import Table, by_family, mark_wrong
 from bench.stats import workers
 from bench.stats.further_tables import second_arm
@@ -75,9 +75,9 @@ SECTIONS = (
         numbered=True,
     ),
     Section(_BEFORE_EXTRAS, lambda f: [f.reference_table], is_open=True),
-    Section("latency", lambda f: [times.waits(f.latency)]),
+    Section("latency", lambda f: [speed.waits(f.latency)]),
     Section(
-        "time", lambda f: [times.split(f.splits), times.parts(f.decompositions)], numbered=True
+        "time", lambda f: [speed.split(f.splits), speed.parts(f.decompositions)], numbered=True
     ),
     Section("families", _by_family, title="By family", subtitles=True),
     Section(

@@ -22,8 +22,8 @@ from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.records.run_folder import is_stored, load_run
 from bench.records.samples import SAMPLES_TABLE
 from bench.report.findings import Findings
+from bench.report.page import render
 from bench.report.page.answers import viewer
-from bench.report.page.render import render
 from bench.report.sections import tables_by_section
 from bench.report.tables import main
 from bench.report.tables.table import TableCell

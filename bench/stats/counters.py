@@ -2,16 +2,21 @@
 
 Counters are *pooled*: sums over all answers divided by sums over all answers, so a long answer
 weighs more than a short one. Calls, rows and tokens of the prefill (step 0) are kept separate.
+
+Answers to one conversation depend on each other, so they are one *cluster*. So do answers to the
+same text under two names: a prompt that stands twelve times in a file is no sample of twelve.
+Conversations are therefore one cluster if any of their prompts have the same hash of ids.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Self, TypeVar
 
+from bench.records.plan import PlannedPrompt
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.samples import PhasedAnswer
 
@@ -56,6 +61,43 @@ def group_by(
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups
+
+
+def cluster_names(records: Iterable[SampleRecord]) -> Mapping[str, str]:
+    """Return the cluster of each conversation, named after the cluster's first conversation."""
+    return join_clusters((record.conversation, record.prompt_hash) for record in records)
+
+
+def repeated_texts(prompts: Iterable[PlannedPrompt]) -> list[str]:
+    """Warn if conversations of the timing pass ask the same text."""
+    timed_texts = [(each.conversation, each.hash) for each in prompts if "timing" in each.passes]
+    clusters = join_clusters(timed_texts)
+    if not (repeated := len(clusters) - len(set(clusters.values()))):
+        return []
+    return [
+        f"{repeated} of {len(clusters)} conversations ask a text that another one asks: intervals "
+        "count each text once"
+    ]
+
+
+def join_clusters(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the cluster of each name: names that share a hash, directly or not, are one cluster.
+
+    A cluster has the alphabetically first of its names. An empty hash is unknown.
+    """
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        parent.setdefault(name, name)
+        while parent[name] != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    owner: dict[str, str] = {}
+    for name, digest in set(named):
+        first, second = root(name), root(owner.setdefault(digest, name) if digest else name)
+        parent[max(first, second)] = min(first, second)
+    return {name: root(name) for name in parent}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,42 +270,3 @@ def energy_per_token_j(records: Iterable[SampleRecord]) -> float | None:
     """Return joules of timed answers / their tokens, or None if no energy is known."""
     energies = [(r.energy_j, len(r.tokens or ())) for r in timed(records) if r.energy_j is not None]
     return ratio(sum(joules for joules, _ in energies), sum(tokens for _, tokens in energies))
-
-
-def _beside_ar(
-    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
-) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the decoder's and the baseline's ids for each (prompt, repeat) that both answered."""
-    reference = {(r.prompt, r.repeat): r for r in timed(baseline)}
-    for record in timed(records):
-        if (other := reference.get((record.prompt, record.repeat))) is not None:
-            yield record.tokens or (), other.tokens or ()
-
-
-def identical_to_ar(
-    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
-) -> float | None:
-    """Return the share of answers equal to the baseline's, of those error-free on both sides."""
-    same = [answer == expected for answer, expected in _beside_ar(records, baseline)]
-    return ratio(sum(same), len(same))
-
-
-def shared_with_ar(
-    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
-) -> float | None:
-    """Return the share of the baseline's tokens before the first difference, pooled."""
-    shared = total = 0
-    for answer, expected in _beside_ar(records, baseline):
-        parted = first_difference(answer, expected)
-        shared += len(expected) if parted is None else parted
-        total += len(expected)
-    return ratio(shared, total)
-
-
-def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
-    """Return the number of tokens before two answers first differ, or None if they are equal."""
-    if tuple(answer) == tuple(expected):
-        return None
-    pairs = zip(answer, expected, strict=False)
-    shared = min(len(answer), len(expected))
-    return next((i for i, (token, other) in enumerate(pairs) if token != other), shared)

@@ -1,20 +1,155 @@
-"""The declaration of a metric: formula, value, unit, direction, headings, format.
+"""A metric: the data of a cell that it is computed from, its unit, its declaration.
 
-`bench.stats.metrics` has all of them.
+`bench.stats.metrics` declares all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
-from bench.stats.cell_data import CellData
-from bench.stats.units import NUMBER, SHARE, MetricUnit
+from bench.records.plan import BASELINE
+from bench.records.record import SampleRecord
+from bench.stats import counters, parallel_counters, times
+from bench.stats.counters import Tally, cluster_names
+from bench.stats.intervals import DECODE_TIME, TIME, Estimate, paired_speedup, ratio_of_sums
+from bench.stats.quality import Quality
+from bench.stats.speedups import Speedups, speedups
+from bench.stats.times import Unit
 from bench.text import UNKNOWN, csv_value, percent
 
 _KEY = "metric"
+_NO_ESTIMATE = Estimate()
+_NOT_SCORED = Quality(_NO_ESTIMATE, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellData:
+    """Records and timed units of a decoder in a family, from which its metrics are computed.
+
+    Args:
+        decoder: the cell, NAME or NAME@LABEL.
+        family: a family of tasks, or `all`.
+        records: its records; `baseline` has those of ar.
+        units: its timed units; `baseline_units` and `second_units` have those of ar's two arms.
+        quality: its quality; `telling_quality` leaves out families that cannot show a loss.
+        quality_tells: whether the family can show a loss; None if unknown.
+        guarantee: what the run shows that it guarantees; `checked` is the outcome of the checks.
+        comparable_to_ar: whether its tokens can be compared with ar's.
+    """
+
+    decoder: str
+    family: str
+    records: Sequence[SampleRecord]
+    baseline: Sequence[SampleRecord] = ()
+    units: Sequence[Unit] = ()
+    baseline_units: Sequence[Unit] = ()
+    second_units: Sequence[Unit] = ()
+    quality: Quality = _NOT_SCORED
+    telling_quality: Estimate = _NO_ESTIMATE
+    quality_tells: bool | None = None
+    guarantee: str | None = None
+    checked: str | None = None
+    comparable_to_ar: bool = False
+
+    @cached_property
+    def timed(self) -> list[SampleRecord]:
+        """The records of the timing pass without an error."""
+        return counters.timed(self.records)
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The sums over timed answers."""
+        return Tally.pool(self.timed)
+
+    @cached_property
+    def acceptance_length(self) -> Estimate:
+        """Tokens per step, with a jackknife interval over conversations.
+
+        The steps of an answer depend on each other, so their number is not the sample size.
+        """
+        parts: dict[str, list[tuple[float, float]]] = {}
+        clusters = cluster_names(self.timed)
+        for record in self.timed:
+            tally = Tally.of(record)
+            steps = (tally.emitted - tally.first_emitted, tally.later_steps)
+            parts.setdefault(clusters[record.conversation], []).append(steps)
+        return ratio_of_sums(parts)
+
+    @cached_property
+    def time_per_token_s(self) -> float | None:
+        """Seconds from request start to last token / emitted tokens."""
+        return times.time_per_token_s(self.units)
+
+    @cached_property
+    def pairs(self) -> Estimate:
+        """The speed-up end to end, of the baseline over itself, too."""
+        return paired_speedup(self.baseline_units, self.units, TIME)
+
+    @cached_property
+    def decode_pairs(self) -> Estimate:
+        """The speed-up from the first token on, of the baseline over itself, too."""
+        return paired_speedup(self.baseline_units, self.units, DECODE_TIME)
+
+    def over_ar(self, pairs: Estimate) -> Estimate:
+        """Return a speed-up, which is exactly 1 for the baseline."""
+        if self.decoder != BASELINE:
+            return pairs
+        return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _NO_ESTIMATE
+
+    @cached_property
+    def estimators(self) -> Speedups:
+        """All estimators of the speed-up, each 1 for the baseline."""
+        if self.decoder != BASELINE:
+            return speedups(self.baseline_units, self.units)
+        one = Estimate(value=1.0 if self.units else None)
+        return Speedups(geometric=self.pairs, totals=one, specbench=one)
+
+    @cached_property
+    def rounds(self) -> Mapping[str, float | None]:
+        """Shares of cold, accepted and rejected rounds."""
+        return parallel_counters.round_shares(counters.timed_steps(self.records))
+
+    @cached_property
+    def passes(self) -> Mapping[str, float | None]:
+        """Passes per finished block."""
+        return parallel_counters.passes_per_block(counters.timed_steps(self.records))
+
+    @cached_property
+    def repeated_trigrams(self) -> float | None:
+        """The share of 3-grams that occur earlier in the same answer."""
+        return parallel_counters.repeated_trigrams(self.records)
+
+    def compared(self, part: str, whole: str) -> float | None:
+        """Return the sum of a column of steps / the sum of another, see `compared_ratio`."""
+        return parallel_counters.compared_ratio(counters.timed_steps(self.records), part, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricUnit:
+    """A metric's unit, with the format of printed numbers and the factor before it."""
+
+    name: str = ""
+    spec: str = ".2f"
+    scale: float = 1.0
+    is_time: bool = False
+
+
+NUMBER = MetricUnit()
+SHARE = MetricUnit("share", ".1f", 100)
+"""A fraction from 0 to 1, printed in per cent."""
+FACTOR = MetricUnit("x", is_time=True)
+"""A ratio of times, printed with its interval."""
+MILLISECONDS = MetricUnit("s", ".2f", 1e3, is_time=True)
+"""Seconds, printed in milliseconds."""
+PER_SECOND = MetricUnit("1/s", ",.0f", is_time=True)
+MEGABYTES = MetricUnit("bytes", ",.1f", 1e-6)
+"""Bytes, printed in megabytes."""
+NATS = MetricUnit("nats")
+JOULES = MetricUnit("J")
 
 
 @dataclass(frozen=True, slots=True)

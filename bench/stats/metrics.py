@@ -9,18 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from bench.stats import counters, parallel_counters, times
-from bench.stats.cell_data import CellData, acceptance_length
+from bench.stats import answers, counters, parallel_counters, times
 from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
-from bench.stats.metric import Gated, Heading, Metric, Paper, declared_metrics, end, metric
+from bench.stats.metric import (
+    FACTOR,
+    JOULES,
+    MEGABYTES,
+    MILLISECONDS,
+    NATS,
+    PER_SECOND,
+    SHARE,
+    CellData,
+    Gated,
+    Heading,
+    Metric,
+    Paper,
+    declared_metrics,
+    end,
+    metric,
+)
 from bench.stats.quality import scored
-from bench.stats.units import FACTOR, JOULES, MEGABYTES, MILLISECONDS, NATS, PER_SECOND, SHARE
 
 _count = partial(metric, section="Counts")
 _counter = partial(metric, section="Counters")
@@ -70,7 +84,7 @@ class SummaryRow:
     )
     acceptance_length: float | None = _counter(
         "tokens emitted in later steps / number of later steps",
-        lambda data: replace(acceptance_length(data.records), value=data.tally.acceptance_length),
+        lambda data: data.acceptance_length,
         better="more",
         heading=Heading("tokens per step", 7, "tokens\nper step", first=True, bare=True),
         paper=Paper("Tok./step", "tokens per step after prefill"),
@@ -163,7 +177,7 @@ class SummaryRow:
         "share of (prompt, repeat) whose ids equal AR's exactly, EOS included; unknown if the "
         "decoder samples independently of AR",
         lambda data: (
-            counters.identical_to_ar(data.records, data.baseline) if data.comparable_to_ar else None
+            answers.identical_to_ar(data.records, data.baseline) if data.comparable_to_ar else None
         ),
         unit=SHARE,
         better="more",
@@ -316,7 +330,7 @@ class SummaryRow:
         "tokens of `ar`'s answers up to the first difference / tokens of `ar`'s answers; known "
         "where `identical_to_ar` is",
         lambda data: (
-            counters.shared_with_ar(data.records, data.baseline) if data.comparable_to_ar else None
+            answers.shared_with_ar(data.records, data.baseline) if data.comparable_to_ar else None
         ),
     )
     energy_per_token_j: float | None = metric(

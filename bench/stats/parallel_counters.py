@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.records.record import SampleRecord, StepColumns
-from bench.stats.clusters import cluster_names
-from bench.stats.counters import ratio
+from bench.stats.counters import cluster_names, ratio
 from bench.stats.intervals import Estimate, jackknife
 
 LOOP_SHARE = 0.5

@@ -13,8 +13,8 @@ import pandas as pd
 from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, guarantee_rank
 from bench.records.record import SampleRecord
 from bench.stats import counters, times
-from bench.stats.cell_data import CellData
 from bench.stats.intervals import Estimate
+from bench.stats.metric import CellData
 from bench.stats.metrics import COLUMNS, compute
 from bench.stats.quality import Gold, family_quality, overall_quality
 from specbench_tasks.task import FAMILIES

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.records.record import SampleRecord
-from bench.stats.clusters import joined
-from bench.stats.counters import Tally, group_by, ratio, timed
+from bench.stats.counters import Tally, group_by, join_clusters, ratio, timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
         units.append(_group_unit(group))
         hashes = "|".join(sorted(record.prompt_hash for record in group))
         named.append((units[-1].key, hashes.strip("|")))
-    clusters = joined(named)
+    clusters = join_clusters(named)
     units = [replace(unit, cluster=clusters[unit.cluster]) for unit in units]
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
 
@@ -124,19 +123,6 @@ def matched(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[tuple[Unit, U
     reference = {(unit.key, unit.repeat): unit for unit in baseline}
     pairs = [(reference.get((unit.key, unit.repeat)), unit) for unit in arm]
     return [(other, unit) for other, unit in pairs if other is not None]
-
-
-def relative_units(baseline: Iterable[Unit], arm: Iterable[Unit]) -> list[Unit]:
-    """Return the arm's units with times in units of the baseline's time per token of that answer.
-
-    Units whose baseline failed or is missing are left out.
-    """
-    pairs = [(other.time_per_token, unit) for other, unit in matched(baseline, arm) if other.ok]
-    return [
-        replace(unit, seconds=unit.seconds / each)
-        for each, unit in pairs
-        if each and unit.seconds is not None
-    ]
 
 
 def time_per_token_s(units: Iterable[Unit]) -> float | None:

@@ -45,8 +45,8 @@ from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
 from bench.settings.config import INVARIANT
 from bench.stats.adapter_fit import context_warnings, draft_warnings, training_warnings
-from bench.stats.carried import baseline_answers, carried
-from bench.stats.clusters import repeated_texts
+from bench.stats.answers import baseline_answers, carried
+from bench.stats.counters import repeated_texts
 from bench.stats.intervals import Estimate
 from bench.stats.workers import baseline_units, noise_floor, trend, workers
 from bench.text import counted, factor, percent

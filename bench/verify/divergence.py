@@ -33,8 +33,7 @@ from bench.plan.setup import Setup
 from bench.records.plan import REFUTED, Cell, Difference, Floor, with_checks
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.stats.counters import first_difference
-from bench.stats.unequal import Compared, Pair, compare_with_baseline
+from bench.stats.answers import Compared, Pair, compare_with_baseline, first_difference
 from bench.verify.floor import Likeliest, bound, is_frequent, last_place
 from decoders.core.engine.models import Models
 from decoders.core.model import Model

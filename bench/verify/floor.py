@@ -38,7 +38,7 @@ from bench.plan.setup import Setup
 from bench.records.plan import BASELINE, Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.stats.unequal import compare_with_baseline
+from bench.stats.answers import compare_with_baseline
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, lawful, pick, warp

@@ -32,16 +32,20 @@ from bench.records.samples import error_line
 from bench.settings.bounds import NumDraws, check
 from bench.settings.config import RunConfig
 from bench.text import percent
-from bench.verify.distribution import (
+from bench.verify.divergence import MARGINS, edge_margin
+from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
+from bench.verify.subject import (
     FALSE_ALARM,
     NUM_CONTEXTS,
     NUM_TOKENS,
+    PROMPTS,
     DistributionTest,
+    SelfDraft,
+    Subject,
+    answer,
+    applies_to,
     unsure_contexts,
 )
-from bench.verify.divergence import MARGINS, edge_margin
-from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
-from bench.verify.subject import PROMPTS, SelfDraft, Subject, answer, applies_to
 from bench.verify.verdict import VerifyReport
 from decoders.core.checks import check_real_tensors, equality_checks
 from decoders.core.decoder import SelfDriven

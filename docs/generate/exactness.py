@@ -7,8 +7,15 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels
-from bench.report.figures.canvas import overall, render, styled
+from bench.report.figures.canvas import (
+    annotate_point,
+    name_rows,
+    overall,
+    percents,
+    render,
+    row_of_panels,
+    styled,
+)
 from bench.report.figures.style import INK, colours
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,28 +11,20 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from specbench_tasks.generators import (
-    lists,
-    math_reasoning,
-    mt_bench,
-    qa,
-    rag,
-    summarization,
-    translation,
-)
+from specbench_tasks.generators import documents, questions
 from specbench_tasks.generators.base import SPLITS, Draw, Item, Split
 from specbench_tasks.task import Conversation
 
 DRAWS: dict[str, Draw] = {
-    "mt_bench": mt_bench.draw,
-    "translation": translation.draw,
-    "summarization": summarization.draw,
-    "qa": qa.draw,
-    "math_reasoning": math_reasoning.draw,
-    "rag": rag.draw,
-    "copy": lists.draw_copy,
-    "replace": lists.draw_replace,
-    "shuffle": lists.draw_shuffle,
+    "mt_bench": documents.draw_mt_bench,
+    "translation": questions.draw_translation,
+    "summarization": documents.draw_summarization,
+    "qa": questions.draw_qa,
+    "math_reasoning": questions.draw_math,
+    "rag": documents.draw_rag,
+    "copy": questions.draw_copy,
+    "replace": questions.draw_replace,
+    "shuffle": questions.draw_shuffle,
 }
 NUM_ZOO_CONVERSATIONS = 120
 ZOO_SEED = 20_240_115

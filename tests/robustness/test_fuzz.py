@@ -38,7 +38,7 @@ from decoders.core.hf import gguf
 from decoders.core.hf.checkpoint import count_weights, weights_sha256
 from decoders.core.hf.model import HFModel, load_tokenizer
 from specbench_tasks import loaders
-from specbench_tasks.specbench import DataUnavailable
+from specbench_tasks.task import DataUnavailable
 from tests.bench.conftest import write_run
 from tests.made_up_cost import write_cost_folder
 from tests.robustness.mutator import damaged

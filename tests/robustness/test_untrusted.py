@@ -21,7 +21,7 @@ from bench.compare.compare import compare
 from bench.compare.gate import load_gate
 from bench.compare.show import to_markdown
 from bench.errors import BenchError, Exit
-from bench.extras.paper.layout import PaperLayout
+from bench.extras.paper.table import PaperLayout
 from bench.extras.paper.write import write_paper
 from bench.extras.show.show import show_run
 from bench.extras.together.page import write_joint

@@ -10,8 +10,14 @@ import pytest
 
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, generate, zoo_conversations
 from specbench_tasks.generators.base import Item, Split, key_split
-from specbench_tasks.generators.qa import COUNTRIES, FRAMES, PHRASINGS, TOPICS
-from specbench_tasks.generators.translation import OBJECTS, noun_phrase
+from specbench_tasks.generators.questions import (
+    COUNTRIES,
+    FRAMES,
+    OBJECTS,
+    PHRASINGS,
+    TOPICS,
+    noun_phrase,
+)
 from specbench_tasks.scorers import PRIMARY, contains_words, score
 from specbench_tasks.task import FAMILIES
 

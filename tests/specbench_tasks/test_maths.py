@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from specbench_tasks import algebra, child
-from specbench_tasks.algebra import equal, readable
-from specbench_tasks.maths import boxed, one_number, same, unreadable
-from specbench_tasks.numbers import final_number
+from specbench_tasks import child, maths
+from specbench_tasks.maths import (
+    boxed,
+    equal,
+    final_number,
+    one_number,
+    readable,
+    same,
+    unreadable,
+)
 
 GOLDS = r"""
 p - q|\frac{14}{3}|9|\text{Evelyn}|42|27|90^\circ|3\sqrt{13}|4|2220|\frac{3}{56}|284|5|\sqrt{51}
@@ -103,7 +109,7 @@ def test_an_expression_without_end_costs_seconds_and_the_next_is_compared(
 ):
     began = time.monotonic()
     with monkeypatch.context() as hurried:
-        hurried.setattr(algebra, "_CPU_S", 0)
+        hurried.setattr(maths, "_CPU_S", 0)
         assert not equal("9^{9^{9^9}}", "9^{9^{9^8}}")
     assert time.monotonic() - began < 60
     assert equal("x + y", "y + x")
@@ -120,5 +126,5 @@ def test_text_is_never_run_as_code(tmp_path: Path):
 
 def test_a_fork_has_a_child_of_its_own():
     assert equal("1 + x", "x + 1")
-    ours = child._child("specbench_tasks.algebra", os.getpid())
-    assert child._child("specbench_tasks.algebra", -1) is not ours
+    ours = child._child("specbench_tasks.maths", os.getpid())
+    assert child._child("specbench_tasks.maths", -1) is not ours

@@ -7,7 +7,7 @@ import random
 import pytest
 import sacrebleu
 
-from specbench_tasks.numbers import final_number
+from specbench_tasks.maths import final_number
 from specbench_tasks.scorers import (
     PRIMARY,
     constraint_met,

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from specbench_tasks import loaders, specbench
-from specbench_tasks.specbench import DataUnavailable
-from specbench_tasks.task import Conversation
+from specbench_tasks import loaders
+from specbench_tasks.task import Conversation, DataUnavailable
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
@@ -162,11 +161,11 @@ def test_the_download_is_cached_and_asked_for_once(
 ) -> None:
     data = json.dumps({"question_id": 7, "category": "qa", "turns": ["Why?"]}).encode()
     monkeypatch.setenv(variable, str(tmp_path))
-    monkeypatch.setattr(specbench, "SHA256", hashlib.sha256(data).hexdigest())
+    monkeypatch.setattr(loaders, "SHA256", hashlib.sha256(data).hexdigest())
     asked = serve(monkeypatch, data)
     assert [c.id for c in load_specbench(None)] == ["specbench-7"]
     assert [c.id for c in load_specbench(None)] == ["specbench-7"]
-    assert asked == [specbench.URL]
+    assert asked == [loaders.URL]
     cached = tmp_path / folder / "question.jsonl"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [cached]
 
@@ -190,7 +189,7 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(
 ) -> None:
     (tmp_path / "decoding-bench").write_text("a file where a folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(specbench, "SHA256", hashlib.sha256(b"x").hexdigest())
+    monkeypatch.setattr(loaders, "SHA256", hashlib.sha256(b"x").hexdigest())
     serve(monkeypatch, b"x")
     with pytest.raises(DataUnavailable, match=r"cannot write .*DECODING_BENCH_CACHE"):
         load_specbench(None)

@@ -9,9 +9,8 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer
 
-from specbench_tasks.scorers import score
+from specbench_tasks.scorers import RougeWords, normalized_words, score, spaced
 from specbench_tasks.task import GoldAnswer
-from specbench_tasks.words import RougeWords, normalized_words, spaced
 
 PIECES = (
     *("the", "Fox", "U.S.", "don't", "don’t", "naïve", "ÉTÉ", "Straße", "3.5", "1,000", "e-mail"),

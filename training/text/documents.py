@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from specbench_tasks.loaders import open_dataset
-from specbench_tasks.shapes import Message, read_messages, short
-from specbench_tasks.tables import read_table
+from specbench_tasks.shapes import Message, read_messages
+from specbench_tasks.tables import read_table, short
 from training.text.data import Row
 
 _FIELDS = ("messages", "turns", "responses", "text")

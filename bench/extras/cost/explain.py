@@ -19,8 +19,8 @@ from bench.extras.cost.texts import cost_name, limit_lines
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables.quality import telling
+from bench.report.tables.speed import instrument_bias_note
 from bench.report.tables.table import Columns, Table, guarantee_label, number, speed
-from bench.report.tables.times import instrument_bias_note
 from bench.stats.counters import Tally, group_by, ratio, timed
 from bench.stats.decompose import (
     MAX_RESIDUAL,

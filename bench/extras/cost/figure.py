@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.limit import OperatingPoint
-from bench.report.figures.axes import log_ticks, row_of_panels
-from bench.report.figures.canvas import Plot, styled
+from bench.report.figures.canvas import Plot, log_ticks, row_of_panels, styled
 from bench.report.figures.style import INK, colours
 
 _LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933")

@@ -16,8 +16,7 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
-from bench.extras.exports import ci
-from bench.extras.exports.acceptance import acceptance
+from bench.extras.exports.formats import acceptance, github_action, pytest_benchmark
 from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
 from bench.records.environment import ENV
 from bench.records.files import read_json, refuse_links, write_files
@@ -98,8 +97,8 @@ def _row(record: SampleRecord) -> dict[str, object]:
 
 
 FORMATS: Mapping[str, Format] = {
-    "pytest-benchmark": Format(files=lambda f, _: ci.pytest_benchmark(f)),
-    "github-action-benchmark": Format(files=lambda f, _: ci.github_action(f)),
+    "pytest-benchmark": Format(files=lambda f, _: pytest_benchmark(f)),
+    "github-action-benchmark": Format(files=lambda f, _: github_action(f)),
     "csv": Format(files=lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)}),
     "parquet": Format(
         files=lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))}

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.extras.paper.layout import packaged
+from bench.extras.paper.table import packaged
 from bench.extras.together.runs import NamedRun
 from bench.text import latex, portable
 from specbench_tasks.task import EMBEDDED

@@ -39,7 +39,7 @@ def paper(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Write figures, table and BibTeX for a paper at a venue, from one or more runs."""
-    from bench.extras.paper.layout import parse_layout
+    from bench.extras.paper.table import parse_layout
     from bench.extras.paper.write import write_paper
     from bench.extras.together.runs import load_members
     from bench.records.files import refuse_links

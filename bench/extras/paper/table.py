@@ -1,20 +1,23 @@
-"""The table of a paper: booktabs, numbers in siunitx columns, intervals to their right.
+"""The table of a paper at a venue: booktabs, siunitx columns, intervals to their right.
 
 Each run has a group of rows, under its name if there are several runs. In a venue with two columns
-the table spans both.
+the table spans both. The user chooses columns, names of decoders, and what is bold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
 from string import Template
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from bench.extras.paper.layout import COLUMNS, USUAL, VENUES, PaperLayout, packaged
+from bench.errors import UsageError, did_you_mean
 from bench.extras.together.runs import NamedRun
 from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
-from bench.stats.metrics import INTERVALS, SummaryRow, summary_rows
+from bench.stats.metric import Metric, Paper
+from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN
 from bench.text import latex as escaped
@@ -22,6 +25,81 @@ from bench.text import latex as escaped
 _STEPS, _CALLS = "acceptance_length", "calls_per_step"
 SPEEDUPS = ("speedup", "speedup_decode")
 """Columns that are never printed without their interval."""
+
+
+class Venue(NamedTuple):
+    """A venue: width of a text column in inches, and whether a page has two."""
+
+    width: float
+    two_columns: bool
+
+
+VENUES: Mapping[str, Venue] = {
+    "icml": Venue(3.25, two_columns=True),
+    "acl": Venue(3.03, two_columns=True),
+    "neurips": Venue(5.5, two_columns=False),
+    "iclr": Venue(5.5, two_columns=False),
+    "tmlr": Venue(6.5, two_columns=False),
+    "arxiv": Venue(6.5, two_columns=False),
+}
+"""The venues of ``--venue`` (docs/reporting.md says whose widths they are)."""
+
+
+def packaged(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return (files("bench.extras.paper") / name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class PaperColumn:
+    """A metric as a column of the table."""
+
+    metric: Metric
+    paper: Paper
+
+    def text(self, value: float | None) -> str:
+        """Return a value as printed, shares without their unit."""
+        return self.metric.text(value, self.paper.spec)
+
+
+COLUMNS: Mapping[str, PaperColumn] = {
+    name: PaperColumn(each, each.paper) for name, each in METRICS.items() if each.paper is not None
+}
+"""The columns of ``--columns``."""
+USUAL = (
+    *("speedup", "tokens_per_call", "acceptance_length", "calls_per_step"),
+    *("time_per_token_s", "quality"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperLayout:
+    """A paper's choices, where `columns` None stands for the usual ones."""
+
+    venue: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    bold: Literal["best", "none"] = "best"
+
+
+def parse_layout(
+    venue: str, labels: Sequence[str], columns: str | None, bold: Literal["best", "none"]
+) -> PaperLayout:
+    """Parse labels DECODER=TEXT and comma-separated columns (exit 2 if one is malformed)."""
+    named = [label.partition("=") for label in labels]
+    for label, (name, _, text) in zip(labels, named, strict=True):
+        if not (name and text.strip()):
+            raise UsageError(f"--label {label}: write DECODER=TEXT")
+    names = [name.strip() for name in columns.split(",")] if columns is not None else None
+    for name in names or ():
+        if name not in COLUMNS:
+            raise UsageError(f"no column {name!r}; {did_you_mean(name, COLUMNS)}")
+    return PaperLayout(
+        venue=venue,
+        labels={name: text.strip() for name, _, text in named},
+        columns=tuple(dict.fromkeys(names)) if names else None,
+        bold=bold,
+    )
 
 
 class Entry(NamedTuple):

@@ -14,13 +14,12 @@ from pathlib import Path
 from bench.errors import UsageError, did_you_mean
 from bench.extras.paper import table
 from bench.extras.paper.citations import bibliography
-from bench.extras.paper.layout import COLUMNS, VENUES, PaperLayout
-from bench.extras.paper.table import SPEEDUPS, TableGrid, eligible
+from bench.extras.paper.table import COLUMNS, SPEEDUPS, VENUES, PaperLayout, TableGrid, eligible
 from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
-from bench.report.figures.runs import ordered_decoders
+from bench.report.findings import ordered_decoders
 from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
 from bench.report.tables.setting import describe_model, hardware

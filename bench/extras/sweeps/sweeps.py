@@ -17,7 +17,6 @@ import tomli_w
 from bench import runs
 from bench.errors import BenchError, Exit, UsageError
 from bench.extras.sweeps.settings import GRIDS, Point, Sweep
-from bench.extras.sweeps.texts import write_sweep
 from bench.plan.checks import check_first
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress
@@ -68,6 +67,8 @@ def run_sweep(
         UsageError: the folder holds another sweep.
         BenchError: the folder cannot be written to.
     """
+    from bench.extras.sweeps.report import write_sweep  # and matplotlib: not to list points
+
     described = plan_lines(sweep, folder, brings_models=opener is not open_setup)[0]
     _begin(sweep, folder)
     with only_writer(folder):

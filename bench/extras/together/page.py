@@ -21,9 +21,9 @@ from bench.extras.together.runs import NamedRun, all_facts, differences, load_me
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, STATUS, WRONG
-from bench.report.figures.runs import ordered_decoders
 from bench.report.figures.style import WIDTH, interval_note
-from bench.report.page.render import render
+from bench.report.findings import ordered_decoders
+from bench.report.page import render
 from bench.report.tables import main
 from bench.report.tables import table as tables
 from bench.report.tables.conclusion import conclusion

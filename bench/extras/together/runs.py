@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.records.plan import BASELINE, Plan
-from bench.report.figures.runs import RunNumbers
+from bench.report.findings import RunNumbers
 from bench.report.tables.setting import describe_model, hardware
 from bench.stats.further_tables import Rivals, rivals
 from bench.stats.metrics import summary_rows

@@ -29,7 +29,7 @@ from bench.records.prompts import VOCABULARY, Prompt, read_prompts, write_prompt
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, load_run
 from bench.records.samples import ERRORS, PhasedAnswer, SampleWriter, read_phases, write_phases
-from bench.stats.unequal import pooled
+from bench.stats.answers import pooled
 from bench.stats.validity import judge
 
 _FREE = ("threads", "device", "run_name")

@@ -15,10 +15,18 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
-from bench.report.figures.axes import annotate_point, name_rows, percents, row_of_panels, wrapped
-from bench.report.figures.canvas import Plot, overall, styled
-from bench.report.figures.runs import RunNumbers, ordered_decoders
+from bench.report.figures.canvas import (
+    Plot,
+    annotate_point,
+    name_rows,
+    overall,
+    percents,
+    row_of_panels,
+    styled,
+    wrapped,
+)
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
+from bench.report.findings import RunNumbers, ordered_decoders
 from bench.report.tables.table import number, without_wrong
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL

@@ -9,18 +9,16 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.records.plan import WRONG
-from bench.report.figures.bars import (
-    acceptance_length_figure,
-    memory_figure,
-    time_split_figure,
-    tokens_per_call_figure,
-)
 from bench.report.figures.canvas import Plot, annotate, styled
-from bench.report.figures.curves import (
+from bench.report.figures.charts import (
     acceptance_figure,
+    acceptance_length_figure,
     entropy_figure,
     latency_figure,
+    memory_figure,
     passes_figure,
+    time_split_figure,
+    tokens_per_call_figure,
 )
 from bench.report.figures.dots import overview_figure, speedup_figure
 from bench.report.figures.pareto import quality_speed_figure

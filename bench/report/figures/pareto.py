@@ -15,8 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import Bbox, Transform
 
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
-from bench.report.figures.axes import percents, row_of_panels
-from bench.report.figures.canvas import Plot, key, overall
+from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
 from bench.report.figures.style import GREY, INK, Look, interval_note
 
 _NEAR = 0.05

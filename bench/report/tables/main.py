@@ -21,10 +21,9 @@ from bench.report.tables.table import (
     step_length,
 )
 from bench.stats.intervals import LEVEL, Estimate
-from bench.stats.metric import Heading, Metric
+from bench.stats.metric import FACTOR, Heading, Metric
 from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
-from bench.stats.units import FACTOR
 from bench.text import counted
 
 DETERMINED = 0.1

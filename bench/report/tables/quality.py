@@ -1,13 +1,15 @@
-"""Tables of quality by family: scores, likelihood, repetition, agreement with ar, ceilings."""
+"""Quality by family: scores, likelihood, repetition, agreement with ar, ceilings, and caveats."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
 from bench.records.plan import BASELINE, WRONG
 from bench.records.prompts import read_pieces
+from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.report.tables import table as tables
 from bench.report.tables.table import (
@@ -20,7 +22,6 @@ from bench.report.tables.table import (
     number,
     with_interval,
 )
-from bench.stats.ceilings import holds, mean_ceiling, on_lists
 from bench.stats.counters import group_by
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
@@ -30,7 +31,7 @@ from bench.stats.parallel_counters import (
     accuracy_under_parallelism,
     curves,
 )
-from bench.stats.quality import FLOOR
+from bench.stats.quality import FLOOR, answers_to_lists, ceilings_hold, mean_ceiling
 from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, change, percent
 from specbench_tasks.task import LISTS
@@ -246,8 +247,10 @@ def area(summary: pd.DataFrame) -> Table | None:
 
 def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
     """Make the table of right lists and their ceilings, if ceilings apply."""
-    filled = group_by(on_lists(run.records), lambda record: f"{record.decoder} {record.family}")
-    if not filled or not holds(run.config):
+    filled = group_by(
+        answers_to_lists(run.records), lambda record: f"{record.decoder} {record.family}"
+    )
+    if not filled or not ceilings_hold(run.config):
         return None
     piece = read_pieces(run.path)
     note = (
@@ -271,6 +274,44 @@ def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:
 
 def ceiling_caveat(run: Run) -> list[str]:
     """State why a run with lists has no table of ceilings."""
-    if holds(run.config) or not on_lists(run.records):
+    if ceilings_hold(run.config) or not answers_to_lists(run.records):
         return []
     return ["No ceilings of lists: they need --temperature 1, --top-p 1 and --top-k 0."]
+
+
+def cut_share(records: Sequence[SampleRecord]) -> float | None:
+    """Return the share of answers that the limit of new tokens cut, or None without answers."""
+    stops = [record.stop for record in records if record.error is None and record.stop is not None]
+    return sum(stop == "length" for stop in stops) / len(stops) if stops else None
+
+
+def behind_share(records: Sequence[SampleRecord]) -> float:
+    """Return the share of tokens that follow an answer's end token."""
+    total = sum(len(record.tokens or ()) for record in records)
+    return sum(record.num_behind or 0 for record in records) / total if total else 0.0
+
+
+def ends(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Iterator[str]:
+    """State which share of answers the limit cut, or else what follows their end tokens."""
+    cells = group_by(records)
+    behind = {name: behind_share(cells[name]) for name in decoders if name in cells}
+    if any(behind.values()):
+        yield (
+            f"Behind the end: {_each(behind)} of the tokens follow an end token (--fixed-length); "
+            "they are timed and counted, and not scored."
+        )
+        return
+    shares = {name: cut_share(cells[name]) for name in decoders if name in cells}
+    cut = {name: share for name, share in shares.items() if share is not None}
+    if any(cut.values()):
+        yield f"Cut by --max-new-tokens: {_each(cut)} of the answers."
+
+
+def _each(shares: dict[str, float]) -> str:
+    """Write shares by decoder, equal ones once."""
+    names: dict[str, list[str]] = {}
+    for name, share in shares.items():
+        names.setdefault(f"{100 * share:.0f} %", []).append(name)
+    if len(names) == 1:
+        return next(iter(names))
+    return ", ".join(f"{share} ({', '.join(of)})" for share, of in names.items())

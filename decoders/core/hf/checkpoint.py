@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +30,7 @@ _CONVERT_IT = (
     "if you trust it, convert it once: AutoModelForCausalLM.from_pretrained(FOLDER)"
     ".save_pretrained(OTHER), and give that folder"
 )
+_HUB_TIMEOUT_S = 5.0
 _STRETCHES, _STRETCH_BYTES = 64, 2**16
 _MAX_HEADER_BYTES = 10**8  # the format's own limit
 
@@ -53,6 +57,24 @@ def cache_folder() -> Path:
 def graphs_folder() -> Path:
     """Return the folder of compiled graphs (`graph_files`)."""
     return cache_folder() / "graphs"
+
+
+def hub_answers() -> bool:
+    """Ask the Hugging Face hub for its first page's head (False offline or without answer)."""
+    from huggingface_hub import constants
+
+    stated = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+    if stated or constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        request = urllib.request.Request(str(constants.ENDPOINT), method="HEAD")
+        urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S).close()
+    except urllib.error.HTTPError as error:  # the hub answered
+        error.close()
+    except (OSError, ValueError) as error:
+        logging.getLogger(__name__).debug("hub not reachable: %s", error)
+        return False
+    return True
 
 
 def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:

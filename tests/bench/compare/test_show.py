@@ -15,11 +15,17 @@ import pytest
 from rich.console import Console
 
 from bench.compare.compare import compare
-from bench.compare.diff import marked, show_changes
 from bench.compare.gate import Gate
 from bench.compare.judge import Comparison, Measure, Regression
 from bench.compare.show import _change as shown_change
-from bench.compare.show import print_comparison, to_json, to_markdown, to_table
+from bench.compare.show import (
+    marked,
+    print_comparison,
+    show_changes,
+    to_json,
+    to_markdown,
+    to_table,
+)
 from bench.stats.side import load_side
 
 ROOT = Path(__file__).parents[3]

@@ -22,7 +22,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.report.findings import Findings
-from bench.report.tables.times import instrument_bias_note, split
+from bench.report.tables.speed import instrument_bias_note, split
 from bench.report.write import write_report
 from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven

@@ -93,7 +93,7 @@ def test_one_request_tells_whether_the_hub_answers(monkeypatch):
     import urllib.error
     import urllib.request
 
-    from specbench_tasks.loaders import hub_answers
+    from decoders.core.hf.checkpoint import hub_answers
 
     asked: list[float] = []
     outcomes: list[Exception] = []

@@ -9,7 +9,7 @@ import pytest
 
 from bench.records.record import SampleRecord
 from bench.records.samples import PhasedAnswer
-from bench.stats.carried import carried
+from bench.stats.answers import carried
 
 Make = Callable[..., SampleRecord]
 EXACT = {"memo": True, "ar": True}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,15 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.report.write import write_report
-from bench.stats.ceilings import groups, holds, mean_ceiling, on_lists
-from specbench_tasks.generators.lists import ceiling
+from bench.stats.quality import (
+    answers_to_lists,
+    ceiling,
+    ceilings_hold,
+    groups_by_pass,
+    mean_ceiling,
+)
+from specbench_tasks.generators.questions import NUM_ITEMS
+from specbench_tasks.task import LISTS
 from tests.bench.conftest import make_record, tables_of, write_run
 
 LETTERS = "ABCDEF"
@@ -39,28 +48,32 @@ def listed(
 
 
 def test_one_pass_is_one_group() -> None:
-    assert groups(listed([[0, *[1] * 10]], [1]), piece) == (6,)
+    assert groups_by_pass(listed([[0, *[1] * 10]], [1]), piece) == (6,)
 
 
 def test_a_block_sees_those_before_it() -> None:
-    assert groups(listed([[0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1]], [1, 1, 1]), piece) == (2, 2, 2)
+    assert groups_by_pass(listed([[0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1]], [1, 1, 1]), piece) == (
+        2,
+        2,
+        2,
+    )
 
 
 def test_passes_of_a_block_are_groups_in_their_order_wherever_their_places_are() -> None:
     decided = [[0, 1, 2, 1, 2, 1, 1, 1, 3, 1, 1]]
     # B and C in pass 2, E in pass 3
-    assert groups(listed(decided, [3]), piece) == (3, 2, 1)
+    assert groups_by_pass(listed(decided, [3]), piece) == (3, 2, 1)
 
 
 def test_a_token_of_the_targets_own_within_a_block_is_of_the_pass_that_follows() -> None:
     decided = [[0, 1], [0, *[2] * 8]]
-    assert groups(listed(decided, [0, 2]), piece) == (1, 5)
+    assert groups_by_pass(listed(decided, [0, 2]), piece) == (1, 5)
 
 
 @pytest.mark.parametrize("tokens", [[0, 6, 1, 6, 2, 6, 3, 6, 4, 6, 7], [*range(6), 8, 6, 6, 6, 6]])
 def test_an_answer_that_is_no_list_has_no_groups(tokens: list[int]) -> None:
     record = listed([[0, *[1] * 10]], [1], tokens)
-    assert groups(record, piece) == ()
+    assert groups_by_pass(record, piece) == ()
     assert mean_ceiling([record], piece) is None
 
 
@@ -77,14 +90,14 @@ def test_only_scored_answers_filled_in_passes_count() -> None:
     timed = listed([[0, *[1] * 10]], [1], family="copy")
     verified = make_record("ptp", emitted=(4, 7), family="copy", kind="quality")
     prose = listed([[0, *[1] * 10]], [1], family="qa", kind="quality")
-    assert on_lists([scored, timed, verified, prose]) == [scored]
+    assert answers_to_lists([scored, timed, verified, prose]) == [scored]
 
 
 def test_ceilings_hold_where_tokens_are_drawn_as_they_are() -> None:
-    assert holds({"temperature": 1.0, "top_p": 1.0, "top_k": 0})
-    assert not holds({})
-    assert not holds({"temperature": 1, "top_p": 0.9})
-    assert not holds({"temperature": 0.7})
+    assert ceilings_hold({"temperature": 1.0, "top_p": 1.0, "top_k": 0})
+    assert not ceilings_hold({})
+    assert not ceilings_hold({"temperature": 1, "top_p": 0.9})
+    assert not ceilings_hold({"temperature": 0.7})
 
 
 @pytest.fixture
@@ -135,3 +148,87 @@ def test_at_another_temperature_the_report_says_why_there_is_no_ceiling(
     findings = Findings(load_run(list_run(0.0)))
     assert not [t for t in tables_of(findings)["parallel"] if "ceiling" in t.title]
     assert [line for line in findings.caveats if line.startswith("No ceilings of lists")]
+
+
+# ---------------------------------------------------------------- ceilings, against enumeration
+
+Answer = tuple[int, ...]
+
+
+def right_answers(family: str, num: int) -> list[Answer]:
+    """Every right answer to 0, 1, …, n - 1, each as likely; `num` is the new item."""
+    given = tuple(range(num))
+    if family == "copy":
+        return [given]
+    if family == "replace":
+        return [(*given[:place], num, *given[place + 1 :]) for place in given]
+    return [order for order in itertools.permutations(given) if order != given]
+
+
+def by_enumeration(family: str, groups: Sequence[int]) -> float:
+    """Follow every way of filling group after group from the exact conditional marginals."""
+    answers = right_answers(family, sum(groups))
+
+    def filled(before: Answer, left: Sequence[int]) -> float:
+        if not left:
+            return float(before in answers)
+        matching = [answer for answer in answers if answer[: len(before)] == before]
+        if not matching:
+            return 0.0
+        places = range(len(before), len(before) + left[0])
+        marginals = []
+        for place in places:
+            said = [answer[place] for answer in matching]
+            marginals.append({item: said.count(item) / len(said) for item in set(said)})
+        total = 0.0
+        for draw in itertools.product(*(distribution.items() for distribution in marginals)):
+            chance = math.prod(share for _, share in draw)
+            total += chance * filled((*before, *(item for item, _ in draw)), left[1:])
+        return total
+
+    return filled((), groups)
+
+
+def compositions(num: int) -> Iterator[tuple[int, ...]]:
+    """All ways to part n in ordered groups."""
+    if not num:
+        yield ()
+    for size in range(1, num + 1):
+        yield from ((size, *rest) for rest in compositions(num - size))
+
+
+@pytest.mark.parametrize("family", LISTS)
+@pytest.mark.parametrize("num", [2, 3, 4, 5])
+def test_ceilings_are_those_of_enumeration(family: str, num: int) -> None:
+    for groups in compositions(num):
+        expected = by_enumeration(family, groups)
+        assert ceiling(family, groups) == pytest.approx(expected, abs=1e-12), groups
+
+
+@pytest.mark.parametrize("family", LISTS)
+def test_one_by_one_everything_is_possible_and_each_merger_of_groups_costs(family: str) -> None:
+    assert ceiling(family, (1,) * NUM_ITEMS) == pytest.approx(1)
+    for groups in compositions(NUM_ITEMS):
+        for place in range(len(groups) - 1):
+            merged = (*groups[:place], groups[place] + groups[place + 1], *groups[place + 2 :])
+            assert ceiling(family, merged) <= ceiling(family, groups) + 1e-12
+
+
+def test_ceilings_in_one_pass_are_the_closed_forms() -> None:
+    n = NUM_ITEMS
+    assert ceiling("copy", (n,)) == 1
+    assert ceiling("replace", (n,)) == pytest.approx((1 - 1 / n) ** (n - 1))
+    kept = (math.factorial(n - 1) - 1) / (math.factorial(n) - 1)
+    moved = (1 - kept) / (n - 1)
+    moving_all = [1, 0, 1, 2, 9, 44, 265]  # orders of m items that move every one
+    terms = [math.comb(n, j) * moving_all[n - j] * kept**j * moved ** (n - j) for j in range(n)]
+    assert ceiling("shuffle", (n,)) == pytest.approx(sum(terms))
+    assert (round(ceiling("replace", (n,)), 3), round(sum(terms), 3)) == (0.402, 0.015)
+
+
+def test_what_has_no_ceiling_is_refused() -> None:
+    with pytest.raises(ValueError, match="no ceiling is known of 'qa'; of copy, replace, shuffle"):
+        ceiling("qa", (6,))
+    for groups in ((), (0, 2), (1,)):
+        with pytest.raises(ValueError, match="groups are"):
+            ceiling("copy", groups)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from bench.records.plan import PlannedPrompt
 from bench.records.record import SampleRecord
-from bench.stats.cell_data import acceptance_length
-from bench.stats.clusters import cluster_names, joined, repeated_texts
+from bench.stats.counters import cluster_names, join_clusters, repeated_texts
 from bench.stats.intervals import paired_speedup
+from bench.stats.metric import CellData
 from bench.stats.parallel_counters import nll_over
 from bench.stats.quality import family_quality
 from bench.stats.times import timed_units
@@ -38,7 +38,7 @@ def test_one_text_under_twelve_names_has_no_interval(record: Make) -> None:
         ar, mine = twelve(record, "ar", text), twelve(record, "spec", text)
         found = [
             paired_speedup(timed_units(ar), timed_units(mine)),
-            acceptance_length(mine),
+            CellData(decoder="spec", family="all", records=mine).acceptance_length,
             family_quality("math_reasoning", twelve(record, "spec", text, **scores), {}).estimate,
         ]
         answers = [twelve(record, cell, text, **scores) for cell in ("spec", "ar")]
@@ -64,7 +64,7 @@ def test_groups_that_ask_the_same_texts_are_one_cluster(record: Make) -> None:
 
 def test_conversations_are_joined_by_any_turn_and_by_way_of_others() -> None:
     named = [("c", "1"), ("b", "1"), ("b", "2"), ("a", "2"), ("d", "3"), ("e", ""), ("f", "")]
-    assert joined(named) == {"a": "a", "b": "a", "c": "a", "d": "d", "e": "e", "f": "f"}
+    assert join_clusters(named) == {"a": "a", "b": "a", "c": "a", "d": "d", "e": "e", "f": "f"}
 
 
 def test_the_cluster_of_a_conversation_is_that_of_its_turns(record: Make) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.records.record import SampleRecord
-from bench.stats import counters
+from bench.stats import answers, counters
 from bench.stats.counters import PositionCount, Tally
 
 Make = Callable[..., SampleRecord]
@@ -68,7 +68,7 @@ def test_what_cannot_be_known_is_none_and_not_zero(record: Make) -> None:
     assert Tally.pool([]).tokens_per_call is None
     assert Tally.of(record("ar", error="boom")).rows_per_token is None
     assert counters.peak_memory_bytes([record(peak_memory_bytes=None)]) is None
-    assert counters.identical_to_ar([], []) is None
+    assert answers.identical_to_ar([], []) is None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -171,13 +171,13 @@ def test_identical_to_ar_pairs_prompts_and_repeats_and_skips_errors(record: Make
         record("spec", repeat=2),
         record("spec", repeat=3),
     ]
-    assert counters.identical_to_ar(arm, baseline) == 0.5
+    assert answers.identical_to_ar(arm, baseline) == 0.5
 
 
 def test_the_first_difference_is_where_answers_part() -> None:
-    assert counters.first_difference([1, 2, 3], [1, 2, 3]) is None
-    assert counters.first_difference([1, 2, 3], [1, 9, 9]) == 1
-    assert counters.first_difference([1, 2], [1, 2, 3]) == 2
+    assert answers.first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert answers.first_difference([1, 2, 3], [1, 9, 9]) == 1
+    assert answers.first_difference([1, 2], [1, 2, 3]) == 2
 
 
 def test_shared_with_ar_is_what_stands_before_the_first_difference(record: Make) -> None:
@@ -191,6 +191,6 @@ def test_shared_with_ar_is_what_stands_before_the_first_difference(record: Make)
         record("nar", tokens=(5, 6, 7), repeat=1),  # both of two
         record("nar", error="x", repeat=2),
     ]
-    assert counters.shared_with_ar(mine, baseline) == pytest.approx(4 / 6)
-    assert counters.shared_with_ar(baseline, baseline) == 1.0
-    assert counters.shared_with_ar(mine, []) is None
+    assert answers.shared_with_ar(mine, baseline) == pytest.approx(4 / 6)
+    assert answers.shared_with_ar(baseline, baseline) == 1.0
+    assert answers.shared_with_ar(mine, []) is None

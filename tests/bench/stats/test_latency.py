@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.records.record import SampleRecord
-from bench.stats.latency import BETWEEN, FIRST, PERCENTILES, between_chunks_s, latency_table
+from bench.stats.further_tables import BETWEEN, FIRST, PERCENTILES, between_chunks_s, latency_table
 
 Make = Callable[..., SampleRecord]
 

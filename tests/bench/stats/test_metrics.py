@@ -18,9 +18,8 @@ import pytest
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.report.tables.main import main_columns
-from bench.stats.cell_data import CellData
 from bench.stats.intervals import Estimate
-from bench.stats.metric import Heading, declared_metrics, end, metric
+from bench.stats.metric import CellData, Heading, declared_metrics, end, metric
 from bench.stats.metrics import METRICS, SummaryRow, compute, summary_rows
 from bench.stats.summary import ALL, summarise
 
@@ -69,7 +68,7 @@ import sys
 from pathlib import Path
 
 from bench.compare.gate import HARD
-from bench.extras.paper.layout import COLUMNS
+from bench.extras.paper.table import COLUMNS
 from bench.report.write import write_report
 from docs.generate import parts
 

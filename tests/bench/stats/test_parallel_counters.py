@@ -13,7 +13,7 @@ from bench.records.record import SampleRecord, StepColumns
 from bench.report.tables import drafts
 from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
-from bench.stats.cell_data import CellData
+from bench.stats.metric import CellData
 from bench.stats.metrics import COLUMNS, compute
 from bench.stats.parallel_counters import accuracy_under_parallelism, passes_per_block, round_shares
 from decoders.core.engine.models import Models

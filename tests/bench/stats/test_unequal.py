@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.records.plan import Cell, Difference, RunStatus
-from bench.stats.unequal import Compared, pooled
+from bench.stats.answers import Compared, pooled
 
 
 @pytest.mark.parametrize(

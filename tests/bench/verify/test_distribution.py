@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from bench.records.prompts import Prompt
-from bench.verify.distribution import (
+from bench.verify.subject import (
     FALSE_ALARM,
     NUM_CONTEXTS,
     NUM_TOKENS,
     DistributionTest,
-    findings,
+    judge_distributions,
     unsure_contexts,
 )
 from decoders.core.testing.goodness import Fit
@@ -33,7 +33,7 @@ def distribution_test(
 
 
 def outcomes(*tests: DistributionTest) -> list[str]:
-    return [found.outcome for found in findings(tests)]
+    return [found.outcome for found in judge_distributions(tests)]
 
 
 def test_the_false_alarm_is_shared_among_all_tests_of_a_decoder() -> None:
@@ -47,7 +47,7 @@ def test_the_false_alarm_is_shared_among_all_tests_of_a_decoder() -> None:
 
 def test_a_test_that_could_miss_a_tenth_of_the_mass_is_open_and_says_what_it_would_see() -> None:
     assert outcomes(distribution_test(0.5, num_draws=400)) == ["open"]
-    (found,) = findings([distribution_test(0.5)])
+    (found,) = judge_distributions([distribution_test(0.5)])
     assert found.outcome == "passed"
     assert found.data["detectable_distance"] < 0.1
 

@@ -19,9 +19,9 @@ from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.verify import subject
 from bench.verify import verify as verifying
-from bench.verify.distribution import FALSE_ALARM, DistributionTest, findings
 from bench.verify.divergence import MARGINS
 from bench.verify.equality import CURVE
+from bench.verify.subject import FALSE_ALARM, DistributionTest, judge_distributions
 from bench.verify.verdict import Examination, Finding, VerifyReport
 from bench.verify.verify import NUM_DRAWS, verify
 from decoders.ar import Autoregressive
@@ -116,7 +116,7 @@ def test_a_control_is_farther_off_than_the_distance_that_is_stated(control: str)
     draws.draw(10_000, 64)
     seen = {cell: draws.counts[cell] / NUM_DRAWS for cell in draws.distribution.cells}
     distance = sum(abs(seen[cell] - mass) for cell, mass in draws.distribution.cells.items()) / 2
-    (finding,) = findings([DistributionTest("on a table", draws)])
+    (finding,) = judge_distributions([DistributionTest("on a table", draws)])
     noise = 0.045  # what honest draws of this number show
     assert distance - noise > finding.data["detectable_distance"]
 
@@ -308,8 +308,8 @@ def test_a_decoder_that_fails_is_inconclusive_and_the_others_are_examined(
 def test_in_half_precision_a_distribution_that_does_not_fit_is_inconclusive() -> None:
     draws = table_draws(build(parse_spec(f"{WRONG}:AcceptsAbove")), 500)
     draws.draw(0, 64)
-    assert findings([DistributionTest("here", draws, exact=False)])[0].outcome == "open"
-    assert findings([DistributionTest("here", draws)])[0].outcome == "wrong"
+    assert judge_distributions([DistributionTest("here", draws, exact=False)])[0].outcome == "open"
+    assert judge_distributions([DistributionTest("here", draws)])[0].outcome == "wrong"
 
 
 @pytest.mark.parametrize(

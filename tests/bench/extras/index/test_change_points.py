@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.extras.index.change_points import change_points
+from bench.extras.index.index import change_points
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.index.change_points import change_points
-from bench.extras.index.index import HISTORY, INDEX, NUMBERS, gather, write_index
+from bench.extras.index.index import HISTORY, INDEX, NUMBERS, change_points, gather, write_index
 from tests.command_line import bench
 
 REFERENCE = Path(__file__).parents[4] / "results" / "reference" / "cpu-zoo"

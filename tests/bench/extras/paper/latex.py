@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.extras.paper.layout import VENUES
+from bench.extras.paper.table import VENUES
 
 _FILES = ("article.cls", "geometry.sty", "times.sty", "booktabs.sty", "siunitx.sty", "graphicx.sty")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.extras.paper.layout import VENUES, PaperLayout
+from bench.extras.paper.table import VENUES, PaperLayout
 from bench.extras.paper.write import write_paper
 from tests.bench.extras.paper.latex import compiled, document, needs_latex
 from tests.bench.extras.paper.test_table import LABELS, stored

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.paper.layout import VENUES, PaperLayout
-from bench.extras.paper.table import fill_grid
+from bench.extras.paper.table import VENUES, PaperLayout, fill_grid
 from bench.extras.paper.write import write_caption, write_paper
 from bench.extras.together.runs import NamedRun, load_members
 from tests.bench.extras.paper.test_table import stored

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.paper.layout import VENUES, PaperLayout, parse_layout
-from bench.extras.paper.table import fill_grid, latex
+from bench.extras.paper.table import VENUES, PaperLayout, fill_grid, latex, parse_layout
 from bench.extras.paper.write import write_caption
 from bench.extras.together.runs import NamedRun, load_members
 from bench.report.tables.conclusion import conclusion

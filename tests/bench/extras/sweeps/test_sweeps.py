@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.sweeps.figure import HEADLINES, curve_figure, other_curves
+from bench.extras.sweeps.report import HEADLINES, curve_figure, frame, other_curves
 from bench.extras.sweeps.settings import Point, Sweep, load_sweep
 from bench.extras.sweeps.sweeps import POINTS, run_sweep
-from bench.extras.sweeps.texts import frame
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Setup
 from bench.records.run_folder import load_run

@@ -18,7 +18,7 @@ from bench.extras.together.runs import (
     load_members,
     same_machine,
 )
-from bench.report.figures.runs import ordered_decoders
+from bench.report.findings import ordered_decoders
 from bench.report.tables.setting import describe_model
 from bench.stats.metrics import summary_rows
 from bench.stats.side import load_side

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.report.figures import canvas
-from bench.report.figures.curves import acceptance_figure
+from bench.report.figures.charts import acceptance_figure
 
 pytestmark = pytest.mark.usefixtures("saved")
 

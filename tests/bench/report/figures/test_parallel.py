@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.report.figures import canvas
-from bench.report.figures.curves import entropy_figure, passes_figure
+from bench.report.figures.charts import entropy_figure, passes_figure
 from bench.report.figures.style import PAPER
 from bench.report.tables.table import without_wrong
 

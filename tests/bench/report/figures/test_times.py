@@ -12,8 +12,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from bench.report.figures import canvas
-from bench.report.figures.bars import memory_figure, time_split_figure
-from bench.report.figures.curves import latency_figure
+from bench.report.figures.charts import latency_figure, memory_figure, time_split_figure
 from bench.stats.decompose import Split
 
 pytestmark = pytest.mark.usefixtures("saved")

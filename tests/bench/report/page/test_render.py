@@ -12,7 +12,7 @@ import pytest
 
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.page import render
+from bench.report.page import inline_svg
 from bench.report.write import write_report
 from tests.conftest import only_svg
 
@@ -154,7 +154,7 @@ def test_an_inline_drawing_follows_the_page_and_keeps_its_ids_to_itself() -> Non
         '<?xml version="1.0"?><svg xmlns="x" width="9pt"><metadata>m</metadata>'
         '<clipPath id="p1"/><g clip-path="url(#p1)" style="fill: #1b1f24"/></svg>'
     )
-    inline = render.inline_svg(drawn, "speedup")
+    inline = inline_svg(drawn, "speedup")
     assert inline.startswith('<svg style="width: 100%; max-width: 9pt"')
     assert 'id="speedup-p1"' in inline
     assert "url(#speedup-p1)" in inline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.tables.times import waits
-from bench.stats.latency import BETWEEN, FIRST, PERCENTILES
+from bench.report.tables.speed import waits
+from bench.stats.further_tables import BETWEEN, FIRST, PERCENTILES
 
 
 def frame(*decoders: tuple[str, str, int]) -> pd.DataFrame:

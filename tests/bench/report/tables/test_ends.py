@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.stats.ends import behind_share, cut_share, lines
+from bench.report.tables.quality import behind_share, cut_share, ends
 from tests.bench.conftest import make_record
 
 
@@ -13,9 +13,9 @@ def test_cut_answers_are_counted_among_those_that_did_not_fail():
     failed = replace(make_record(), stop=None, tokens=None, error="it broke")
     assert cut_share([ended, ended, cut, ended, failed]) == 0.25
     assert cut_share([failed]) is None
-    assert list(lines([ended], ["ar"])) == []
+    assert list(ends([ended], ["ar"])) == []
     other = replace(cut, decoder="spec")
-    assert list(lines([ended, cut, other], ["ar", "spec", "absent"])) == [
+    assert list(ends([ended, cut, other], ["ar", "spec", "absent"])) == [
         "Cut by --max-new-tokens: 50 % (ar), 100 % (spec) of the answers."
     ]
 
@@ -25,5 +25,5 @@ def test_tokens_behind_the_end_are_a_share_of_all_tokens():
     behind = replace(plain, num_behind=2)
     assert behind_share([plain, behind]) == 2 / 6
     assert behind_share([]) == 0
-    (line,) = lines([plain, behind], ["ar"])
+    (line,) = ends([plain, behind], ["ar"])
     assert line.startswith("Behind the end: 33 % of the tokens follow an end token")

@@ -1,0 +1,221 @@
+"""Comparisons of answers: with the baseline's, and with an earlier one of the same decoder.
+
+An answer depends on the prompt, the options and the seed. If a decoder answers one prompt twice
+with one seed (greedy: with any seed) and the same tokens, its counters are therefore equal; a
+difference shows that something survived the first answer, e.g. a module global that holds earlier
+text. Its speed then depends on how often a prompt was repeated, which no user's prompts are.
+
+Two sources give such pairs: the repeats of a greedy run, and the instrumented second pass
+(``phases.json``), which answers a timed block again with its seed. Nothing is concluded where
+rounding may act: answers with other tokens count only in exact precision, the second pass too, and
+if the baseline differs from itself, the device is not deterministic and proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bench.records.plan import BASELINE, SECOND_BASELINE, Cell, Difference, RunStatus, with_checks
+from bench.records.record import SampleRecord
+from bench.records.samples import PhasedAnswer
+from bench.stats import counters
+from bench.stats.counters import ratio, timed_again
+from bench.text import counted
+
+Pair = tuple[str, tuple[int, ...], tuple[int, ...], int]
+"""(prompt name, answer's tokens, baseline's tokens, repeat)."""
+_COUNTERS = (
+    *("emitted", "drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows"),
+)
+_ADVICE = "state survives an answer (a module global, or a mutable attribute of the class?)"
+
+
+def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:
+    """Return the number of tokens before two answers first differ, or None if they are equal."""
+    if tuple(answer) == tuple(expected):
+        return None
+    pairs = zip(answer, expected, strict=False)
+    shared = min(len(answer), len(expected))
+    return next((i for i, (token, other) in enumerate(pairs) if token != other), shared)
+
+
+def _beside_ar(
+    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Yield the decoder's and the baseline's ids for each (prompt, repeat) that both answered."""
+    reference = {(r.prompt, r.repeat): r for r in counters.timed(baseline)}
+    for record in counters.timed(records):
+        if (other := reference.get((record.prompt, record.repeat))) is not None:
+            yield record.tokens or (), other.tokens or ()
+
+
+def identical_to_ar(
+    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
+) -> float | None:
+    """Return the share of answers equal to the baseline's, of those error-free on both sides."""
+    same = [answer == expected for answer, expected in _beside_ar(records, baseline)]
+    return ratio(sum(same), len(same))
+
+
+def shared_with_ar(
+    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
+) -> float | None:
+    """Return the share of the baseline's tokens before the first difference, pooled."""
+    shared = total = 0
+    for answer, expected in _beside_ar(records, baseline):
+        parted = first_difference(answer, expected)
+        shared += len(expected) if parted is None else parted
+        total += len(expected)
+    return ratio(shared, total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A cell's answers to prompts and repeats that the baseline answered too, in measured order."""
+
+    cell: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def unequal(self) -> tuple[Pair, ...]:
+        """Pairs whose tokens differ."""
+        return tuple(pair for pair in self.pairs if pair[1] != pair[2])
+
+    def difference(self, num_wrong: int | None, gaps: tuple[int | float, ...]) -> Difference:
+        """Summarise the pairs, at least one of which differs, as a `Difference`."""
+        unequal = self.unequal
+        parted = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
+        num_tokens = sum(len(expected) for _, _, expected, _ in self.pairs)
+        lost = sum(len(pair[2]) - index for pair, index in zip(unequal, parted, strict=True))
+        return Difference(
+            cell=self.cell,
+            num_answers=len(unequal),
+            num_compared=len(self.pairs),
+            num_wrong=num_wrong,
+            example=unequal[0][0],
+            num_tokens=num_tokens,
+            num_equal=num_tokens - lost,
+            places=tuple(parted),
+            gaps=gaps,
+        )
+
+
+def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[Compared]:
+    """Compare the timed answers of the cells that guarantee exactly the baseline's tokens."""
+    timed = [r for r in records if r.kind == "timing" and r.error is None and r.tokens is not None]
+    baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
+    compared = []
+    for cell in cells:
+        if cell.cell == BASELINE or not (cell.lossless and cell.comparable_to_ar):
+            continue
+        pairs = tuple(
+            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat], r.repeat)
+            for r in timed
+            if r.decoder == cell.cell and (r.prompt, r.repeat) in baseline
+        )
+        compared.append(Compared(cell=cell.cell, pairs=pairs))
+    return compared
+
+
+def pooled(
+    cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
+) -> tuple[Difference, ...] | None:
+    """Pool the differences of several runs, or return None if a run was not checked.
+
+    A run stores the number of its wrong answers, but not which they are. If `parts` cover only some
+    unequal answers, up to that many of them count as wrong.
+
+    Args:
+        cells: the cells of all runs.
+        statuses: the status of each run.
+        parts: the records used of each run.
+    """
+    if any(status.differences is None for status in statuses):
+        return None
+    compared = [{each.cell: each for each in compare_with_baseline(cells, part)} for part in parts]
+    by_run = [{d.cell: d for d in status.differences or ()} for status in statuses]
+    totals = []
+    for cell in compared[0]:
+        of_runs = [by_cell[cell] for by_cell in compared]
+        whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
+        if not whole.unequal:
+            continue
+        gaps: tuple[int | float, ...] = ()
+        farthest: list[int | float] = []
+        num: int | None = 0
+        for of_run, each in zip(by_run, of_runs, strict=True):
+            difference = of_run.get(cell)
+            if not each.unequal or difference is None:
+                continue
+            gaps += tuple(difference.gaps)
+            farthest += [] if difference.places_off is None else [difference.places_off]
+            if num is None or difference.num_wrong is None:
+                num = None
+            else:
+                num += min(difference.num_wrong, len(each.unequal))
+        total = whole.difference(num, gaps)
+        totals.append(replace(total, places_off=max(farthest, default=None)))
+    failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
+    return tuple(with_checks(totals, failed))
+
+
+def carried(
+    records: Sequence[SampleRecord],
+    phased: Iterable[PhasedAnswer],
+    *,
+    greedy: bool,
+    exact: Mapping[str, bool],
+) -> tuple[str, ...]:
+    """Return a line for each decoder that provably carries state between answers.
+
+    `phased` has the second pass. `exact` tells by cell whether rounding cannot change its tokens;
+    missing cells are not exact.
+    """
+    timed = counters.timed(records)
+    if any(len(answers) > 1 for answers in baseline_answers(timed, by_repeat=not greedy)):
+        return ()
+    differences: defaultdict[str, list[str]] = defaultdict(list)  # "" for a pair without any
+    if greedy and len({record.repeat for record in timed}) > 1:
+        _compare_repeats(timed, exact, differences)
+    for again, steps in timed_again([a for a in phased if exact.get(a.decoder)], timed):
+        before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
+        is_equal = before == (again.emitted, again.later_steps)
+        text = f"{again.prompts[0]}: {before[1]} steps timed, then {again.later_steps}"
+        differences[again.decoder].append("" if is_equal else text)
+    return tuple(
+        f"{cell}: {_ADVICE}: asked again with the same seed, it took another course for "
+        f"{len(unequal)} of {counted(len(texts), 'repeated answer')}, e.g. {unequal[0]}"
+        for cell, texts in differences.items()
+        if (unequal := [text for text in texts if text])
+    )
+
+
+def baseline_answers(
+    records: Iterable[SampleRecord], *, by_repeat: bool
+) -> list[set[tuple[int, ...] | None]]:
+    """Return the different timed answers of the baseline's two arms to each prompt (and repeat)."""
+    answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    for record in records:
+        timed = record.kind == "timing" and record.error is None
+        if timed and record.decoder in (BASELINE, SECOND_BASELINE):
+            answers[record.prompt, record.repeat if by_repeat else 0].add(record.tokens)
+    return list(answers.values())
+
+
+def _compare_repeats(
+    timed: Iterable[SampleRecord], exact: Mapping[str, bool], differences: dict[str, list[str]]
+) -> None:
+    first: dict[object, tuple[object, ...]] = {}
+    for record in timed:
+        texts, steps = differences[record.decoder], record.steps
+        where = (record.prompt, record.batch_size, record.attempt, record.worker, record.machine)
+        columns = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
+        now = (record.tokens, hash(columns), sum(columns[3]))
+        before = first.setdefault((record.decoder, where), now)
+        if before is now or (before[0] != now[0] and not exact.get(record.decoder)):
+            continue
+        calls = f"{before[2]} target calls, then {now[2]}"
+        text = f"{record.prompt}: {calls if before[0] == now[0] else 'other tokens'}"
+        texts.append("" if before[:2] == now[:2] else text)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from decoders.core.hf.checkpoint import hub_answers
 from specbench_tasks import loaders
-from specbench_tasks.loaders import DataUnavailable
-from specbench_tasks.task import Conversation
+from specbench_tasks.task import Conversation, DataUnavailable
 
 
 def load_hf(dataset: str, columns: dict[str, str] | None = None) -> list[Conversation]:
@@ -96,6 +96,6 @@ def test_a_hub_that_answers_with_an_error_page_still_counts_as_reachable(
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.urlopen", forbid)
-    assert loaders.hub_answers()
+    assert hub_answers()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert not loaders.hub_answers()
+    assert not hub_answers()

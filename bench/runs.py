@@ -24,7 +24,8 @@ from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first
 from bench.plan.code import check_code
 from bench.plan.compiling import open_with_graphs
-from bench.plan.make import check_identity, make_plan, parse_part, select_part
+from bench.plan.identity import check_identity
+from bench.plan.make import make_plan, parse_part, select_part
 from bench.plan.numerics import computed_in
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup

@@ -50,7 +50,7 @@ def run(
         if several:
             if part is not None or spread != ALONE:
                 raise UsageError("--sessions does not go with --part or --workers: leave these out")
-            extra("bench.jobs", "check-sessions")(config, sessions, every)
+            extra("bench.jobs", "check-sessions")(sessions, every)
         if dry_run:
             from bench.plan.dry_run import dry_run as plan_only
 

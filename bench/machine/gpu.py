@@ -1,8 +1,9 @@
-"""The GPU in use, through NVML: its facts, clocks, slow-downs and energy; a CPU's energy by RAPL.
+"""The GPU in use, through NVML: its facts, clocks, slow-downs and energy, and a CPU's energy.
 
 NVML needs the extra `gpu` (nvidia-ml-py). Without it, without a driver, or on a CPU, values are
-None. A counter of energy covers all work of its device, including other processes; RAPL excludes
-memory. Without a readable counter (usually only root may read RAPL), energy is None, never 0.
+None. A counter of energy covers all work of its device, including other processes; a CPU's is RAPL
+and excludes memory. Without a readable counter (usually only root may read RAPL), energy is None,
+never 0.
 """
 
 from __future__ import annotations

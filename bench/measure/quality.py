@@ -59,7 +59,7 @@ def score_quality(
     def write(cell: str, batch: Sequence[Prompt], index: int, outcome: Outcome) -> None:
         prompt = batch[index]
         record = make_record(setup, prompt, outcome, decoder=cell, **where)
-        writer.record(_add_scores(setup, prompt, record, read), outcome)
+        writer.record(_add_scores(prompt, record, read), outcome)
         progress.step(cell)
 
     for cell, arm in setup.arms.items():
@@ -74,7 +74,7 @@ def score_quality(
         writer.sync()
 
 
-def _add_scores(setup: Setup, prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
+def _add_scores(prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
     """Return an answer's record with its scores by the target and by the reference."""
     if record.tokens:
         of_target = read(prompt.ids, record.tokens)

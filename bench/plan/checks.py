@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, UsageError, as_error
 from bench.machine.usage import available_bytes
+from bench.plan.labels import Note
 from bench.plan.numerics import check_devices, check_tiles, open_device, uses_tiles, usual_dtype
-from bench.plan.select import Note, ResolvedRun, choose_decoders
+from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.sources import check_adapters, locate, model_shelf
 from bench.plan.template import chat_template, today
 from bench.plan.tokenise import PromptEncoder, max_prompt_tokens, read_tasks

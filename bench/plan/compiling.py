@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from bench.errors import UnavailableError
 from bench.machine.clock import Stopwatch
+from bench.plan.labels import Note
 from bench.plan.numerics import open_device, uses_tiles
-from bench.plan.select import Note, ResolvedRun
+from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener, Setup
 from bench.progress import Progress
 from bench.text import counted

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from bench.errors import BenchError
-from bench.machine.clock import interrupting
+from bench.machine.deadline import interrupting
 from bench.machine.env import ROOT, source_hash
 from bench.plan.code import own_files
 from bench.plan.setup import Setup

@@ -1,32 +1,19 @@
-"""Makes the plan of an open setup: chooses tasks, tokenises, orders blocks, hashes its grounds.
-
-The hashes (`setup_identity`) cover everything that must not change between a run and its
-resumption: the code that decides what is asked, answered, timed, counted or scored, the models'
-weights, the prompts, and the machine. A mixture of two would give numbers about neither. Whole
-folders of code count (`_MEASURING`), so that no module is forgotten. Folders that compute from the
-records of a complete run may change: `stats`, `verify`, `report`, `compare`. So may the command
-line and the extras, workers apart, which measure nothing that can be resumed.
-"""
+"""Makes the plan of an open setup (chooses tasks, tokenises, orders blocks)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-from bench.errors import UnavailableError, UsageError, as_error, room_for
-from bench.machine.env import ROOT, model_facts, source_hash
-from bench.plan.code import law_file, own_files
+from bench.errors import UsageError, as_error, room_for
+from bench.machine.env import model_facts
 from bench.plan.contract import check_cells
+from bench.plan.identity import setup_identity
 from bench.plan.setup import Setup
 from bench.plan.tokenise import PromptEncoder, count_lines, max_prompt_tokens, read_tasks, to_length
 from bench.progress import Progress
-from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.protocol import vicuna
@@ -41,13 +28,6 @@ _GROUPS_PER_BATCH = 4
 _BATCH_ON_CPU, _BATCH_ON_GPU, _BATCH_OF_SMALL = 8, 32, 32
 _SMALL = 50_000_000
 """Most weights of a small model: its CPU calls cost mostly overhead, 32 caches little memory."""
-_MEASURING = (
-    *("decoders/**/*.py", "specbench_tasks/**/*.py", "specbench_tasks/**/*.toml"),
-    *(f"bench/{floor}/*.py" for floor in ("settings", "records", "machine", "plan", "measure")),
-    "bench/extras/workers/*.py",
-    "bench/runs.py",
-)
-"""Modules that decide what a run measures, as patterns relative to the root."""
 
 
 def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
@@ -225,38 +205,3 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     with models.uncompiled():  # large batches would compile extra graphs
         outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]
-
-
-def setup_identity(setup: Setup) -> dict[str, str | None]:
-    """Return the hashes of ``code``, ``target``, ``draft`` and ``adapter``."""
-    files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
-    brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
-    brought |= set() if setup.config.law is None else {Path(law_file(setup.config.law))}
-    return {
-        "code": source_hash([*files, *sorted(brought - set(files))]),
-        "target": _facts_hash(setup.facts.get("target")),
-        "draft": _facts_hash(setup.facts.get("draft")),
-        "adapter": _facts_hash(setup.facts.get("adapters")),
-    }
-
-
-def check_identity(
-    setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
-) -> None:
-    """Raise `UnavailableError` unless a run that began in `env` can go on unchanged."""
-    now = setup_identity(setup)
-    hashes = {name: prompt.hash for name, prompt in prompts.items()}
-    before = plan.identity or {}
-    changed = [f"the {part}" for part in before if now.get(part) != before[part]]
-    changed += [f"prompt {p.prompt}" for p in plan.prompts if hashes.get(p.prompt) != p.hash]
-    if changed:
-        line = f"cannot resume: {changed[0]} has changed since the run began; start a new run"
-        raise UnavailableError(line)
-    if env.comparability_key != setup.environment().comparability_key:
-        line = "cannot resume: the machine or its setup (threads, torch, device) has changed"
-        raise UnavailableError(f"{line}; start a new run")
-
-
-def _facts_hash(facts: Mapping[str, Any] | None) -> str | None:
-    text = json.dumps(facts, sort_keys=True)
-    return None if facts is None else hashlib.sha256(text.encode()).hexdigest()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.errors import UnavailableError, UsageError, as_error, room_for
-from bench.machine.clock import Clock, TimeLimit, default_limit_s
+from bench.machine.clock import Clock
+from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import capture
 from bench.plan.checks import check_memory, check_options, read_models
 from bench.plan.code import code_hash, repository_state

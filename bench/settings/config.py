@@ -141,7 +141,7 @@ class RunConfig(BaseModel):
     timeout: bounds.Seconds | None = _amount(
         None, "Most seconds per answer. [default: 300, and 5 per token]"
     )
-    """The default is more than any honest decoder needs (`bench.machine.clock`)."""
+    """The default is more than any honest decoder needs (`bench.machine.deadline`)."""
     overlong: Literal["skip", "truncate"] = _amount(
         "skip", "Prompts longer than the context: skip or truncate."
     )

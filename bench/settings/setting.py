@@ -1,4 +1,4 @@
-"""Options of the command line: a field of the configuration declares one; texts become values.
+"""Options of the command line: what a field of the configuration declares, and values from texts.
 
 The options of `WorkerConfig` decide where blocks are measured, not which blocks. They are not part
 of `RunConfig`, so a run may be resumed with another executor.

@@ -26,7 +26,8 @@ from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.contract import check_cells
-from bench.plan.make import make_plan, setup_identity
+from bench.plan.identity import setup_identity
+from bench.plan.make import make_plan
 from bench.plan.setup import open_setup
 from bench.progress import Progress
 from bench.records.plan import Block

@@ -15,8 +15,9 @@ from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
 from bench.machine.usage import LoadWatch
 from bench.plan.compiling import open_compiled
+from bench.plan.labels import Note
 from bench.plan.numerics import open_device, prepare_process, usual_dtype, usual_on_cpu
-from bench.plan.select import Note, ResolvedRun
+from bench.plan.select import ResolvedRun
 from bench.plan.sources import checkpoint
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.graph_files import missing_compiler

@@ -58,7 +58,7 @@ class Sessions:
         return self.num - sum(status.complete for status in self.runs.values())
 
 
-def check_sessions(config: RunConfig, num: int, every: float) -> None:
+def check_sessions(num: int, every: float) -> None:
     """Refuse a job that sessions cannot measure (`UsageError`)."""
     if num < MIN_SESSIONS:
         arguments = f"--sessions {num}" + f" --every {every:g}" * (every != 0)
@@ -72,7 +72,7 @@ def check_sessions(config: RunConfig, num: int, every: float) -> None:
 
 def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
     """Make the folder for new sessions (raises as `check_sessions`)."""
-    check_sessions(config, num, every)
+    check_sessions(num, every)
     config = config.with_values(date=config.date or today())  # one for all sessions
     check_first(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"

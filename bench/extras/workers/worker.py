@@ -132,7 +132,7 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     The machine is compared with all of its cores, because pinning a worker to some changes nothing.
     """
     from bench.machine.env import comparability_key
-    from bench.plan.make import setup_identity
+    from bench.plan.identity import setup_identity
 
     now = setup_identity(setup)
     for name, then in opening.identity.items():

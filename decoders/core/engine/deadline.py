@@ -1,6 +1,6 @@
 """The time limit of answers, by a clock that the caller provides.
 
-No clock is read during calls: a timer sets the flag `Deadline.due` (`bench.machine.clock`), and
+No clock is read during calls: a timer sets the flag `Deadline.due` (`bench.machine.deadline`), and
 only then running answers are checked. A decoder that never returns to its next yield is
 interrupted by `OutOfTime`, which no `except Exception` catches.
 """

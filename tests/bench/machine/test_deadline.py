@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.machine.clock import TimeLimit, default_limit_s
+from bench.machine.deadline import TimeLimit, default_limit_s
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.engine.deadline import MAX_TIMEOUTS

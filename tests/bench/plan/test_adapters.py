@@ -14,7 +14,7 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.usage import PeakMemory
-from bench.plan.make import setup_identity
+from bench.plan.identity import setup_identity
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Setup, assemble
 from bench.plan.sources import adapter_folder

@@ -12,7 +12,7 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.machine.env import ROOT
-from bench.plan.make import setup_identity
+from bench.plan.identity import setup_identity
 from bench.plan.select import choose_decoders
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -25,7 +25,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = tmp_path / "code"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("*.pyc"))
-    monkeypatch.setattr("bench.plan.make.ROOT", copy)
+    monkeypatch.setattr("bench.plan.identity.ROOT", copy)
     return copy
 
 

@@ -1,0 +1,67 @@
+"""Hashes of everything that must not change between a run and its resumption.
+
+The hashes cover the code that decides what is asked, answered, timed, counted or scored, the
+models' weights, the prompts, and the machine: a mixture of two would give numbers about neither.
+Whole folders of code count (`_MEASURING`), so that no module is forgotten. Folders that compute
+from the records of a complete run may change: `stats`, `verify`, `report`, `compare`. So may the
+command line and the extras, workers apart, which measure nothing that can be resumed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UnavailableError
+from bench.machine.env import ROOT, source_hash
+from bench.plan.code import law_file, own_files
+from bench.plan.setup import Setup
+from bench.records.environment import Environment
+from bench.records.plan import Plan
+from bench.records.prompts import Prompt
+
+_MEASURING = (
+    *("decoders/**/*.py", "specbench_tasks/**/*.py", "specbench_tasks/**/*.toml"),
+    *(f"bench/{floor}/*.py" for floor in ("settings", "records", "machine", "plan", "measure")),
+    "bench/extras/workers/*.py",
+    "bench/runs.py",
+)
+"""Modules that decide what a run measures, as patterns relative to the root."""
+
+
+def setup_identity(setup: Setup) -> dict[str, str | None]:
+    """Return the hashes of ``code``, ``target``, ``draft`` and ``adapter``."""
+    files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
+    brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
+    brought |= set() if setup.config.law is None else {Path(law_file(setup.config.law))}
+    return {
+        "code": source_hash([*files, *sorted(brought - set(files))]),
+        "target": _facts_hash(setup.facts.get("target")),
+        "draft": _facts_hash(setup.facts.get("draft")),
+        "adapter": _facts_hash(setup.facts.get("adapters")),
+    }
+
+
+def check_identity(
+    setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
+) -> None:
+    """Raise `UnavailableError` unless a run that began in `env` can go on unchanged."""
+    now = setup_identity(setup)
+    hashes = {name: prompt.hash for name, prompt in prompts.items()}
+    before = plan.identity or {}
+    changed = [f"the {part}" for part in before if now.get(part) != before[part]]
+    changed += [f"prompt {p.prompt}" for p in plan.prompts if hashes.get(p.prompt) != p.hash]
+    if changed:
+        line = f"cannot resume: {changed[0]} has changed since the run began; start a new run"
+        raise UnavailableError(line)
+    if env.comparability_key != setup.environment().comparability_key:
+        line = "cannot resume: the machine or its setup (threads, torch, device) has changed"
+        raise UnavailableError(f"{line}; start a new run")
+
+
+def _facts_hash(facts: Mapping[str, Any] | None) -> str | None:
+    text = json.dumps(facts, sort_keys=True)
+    return None if facts is None else hashlib.sha256(text.encode()).hexdigest()

@@ -21,7 +21,6 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
-from decoders.hybrid import Hybrid
 from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.spec import Speculative
@@ -79,8 +78,10 @@ def distance(
 
     def cells(stream: str, position: int, candidate: int) -> int:
         """Where thresholds lie; the first token is certain."""
-        tests = 4 if isinstance(decoder.verification, BlockVerification) else 2
-        sizes = {"draw": len(weights) - candidate, "accept": tests, "recover": 2 * len(weights)}
+        sizes = {"draw": len(weights) - candidate, "accept": 2, "recover": 2 * len(weights)}
+        if isinstance(decoder.verification, BlockVerification):  # of quarters, two drafts
+            is_end = position == num_tokens - 1
+            sizes |= {"accept": 4 if position > 1 else 1, "recover": 4 if is_end else 1}
         return sizes[stream] if position else 1
 
     gaps = []
@@ -108,7 +109,6 @@ REJECTING = {
     "spec-block": (Speculative(k=2, verify="block"), QUARTERS, 4),
     "medusa-block": (Medusa(verify="block", width=1, nodes=2), QUARTERS, 4),
     "eagle-block": (Eagle(verify="block", width=1, nodes=2, depth=2), QUARTERS, 4),
-    "hybrid-block": (Hybrid(first="lookup+n=1", then="spec+k=2", verify="block"), QUARTERS, 4),
 }
 
 

@@ -19,7 +19,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, draft_tree
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import Exact
+from decoders.core.drafting.verification import ExactChain
 from decoders.core.model import DraftCall
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
@@ -35,14 +35,15 @@ class Eagle(DraftAndVerify):
         width: most candidates for the token after a row, and most rows extended at each level.
         depth: most drafts on a path; each level of the tree costs one draft call.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
-            drawn, then accepted or rejected: AR's distribution; the same at temperature 0).
+            drawn, then accepted or rejected: AR's distribution; the same at temperature 0);
+            `block` tests drawn drafts jointly, which needs a chain (width 1).
         adapter: name of the adapter that holds the layer, see ``--adapter``.
     """
 
     nodes: int = 8
     width: int = 3
     depth: int = 6
-    verify: Exact = "coupled"
+    verify: ExactChain = "coupled"
     adapter: str = "eagle"
 
     needs = ("adapter",)
@@ -54,6 +55,7 @@ class Eagle(DraftAndVerify):
         self.demand(1 <= self.depth <= MAX_DRAFTS, "depth", f"1 to {MAX_DRAFTS}")
         limit = MAX_DRAFTS // self.depth
         self.demand(1 <= self.width <= limit, "width", f"1 to {limit} at depth {self.depth}")
+        self.demand(self.width == 1 or self.verify != "block", "width", "1 with verify=block")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
@@ -69,7 +71,7 @@ class _TreeDrafter(StatesDrafter):
         super().__init__()
         self._name, self._request = options.adapter, request
         sizes = {"depth": options.depth, "width": options.width, "nodes": options.nodes}
-        draws = not options.verification.by_picks(request.sampling)
+        draws = options.verification.draws(request.sampling)
         self._shape = DraftShape(**sizes, draws=draws)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:

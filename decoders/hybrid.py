@@ -4,7 +4,7 @@ A drafter that copies text costs nothing and often has no draft; a drafter that 
 has one. `match` runs the drafters in order and takes the first with at least `least` drafts in a
 row. `merge` runs both and verifies their drafts as branches of one tree (as SpecInfer merges its
 drafts, arXiv 2305.09781). All drafts are verified by the target's own picks, which gives AR's
-tokens for the same seed. A step records whose drafts were accepted.
+tokens for the same seed, or as a block. A step records whose drafts were accepted.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ _ONE_MODEL = "a decoder without a draft model, as `first` has one"
 @register("hybrid")
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(DraftAndVerify):
-    """Draft with two decoders' drafters, the second as fallback or both. Lossless, coupled.
+    """Draft with two decoders' drafters, the second as fallback or both. Lossless.
 
     Args:
         first: a decoder with its options, `+` in place of `:`, e.g. ``lookup+n=4+k=8``.
         then: another decoder, written likewise.
         how: `match` (the first drafter that has enough drafts) or `merge` (both in one tree).
         least: for `match`: number of drafts in a row that is enough.
+        verify: `coupled` (the target's own picks, exactly AR's tokens) or `block` (drafts of
+            `then` are drawn and a chain is tested jointly: AR's distribution), for both parts.
     """
 
     first: str = "lookup+shortest=3"
     then: str = "eagle"
     how: Literal["match", "merge"] = "match"
     least: int = 1
+    verify: Literal["coupled", "block"] = "coupled"
 
     by_default = False
     combines = False
@@ -50,21 +53,25 @@ class Hybrid(DraftAndVerify):
     def __post_init__(self) -> None:
         self.demand(self.least >= 1, "least", "1 or above")
         self.demand_read("how", {"match": ("least",)})
+        is_block = self.verify == "block"
+        self.demand(self.how == "match" or not is_block, "how", "match with verify=block")
         for option, part in zip(("first", "then"), self.parts, strict=True):
             self.demand(isinstance(part, DraftAndVerify) and part.combines, option, _PART)
         self.demand(self.first != self.then, "then", f"a decoder other than first={self.first}")
         drafting = ["draft" in part.needs for part in self.parts]
         self.demand(not all(drafting), "then", _ONE_MODEL)
+        # drawn drafts that are dropped because they are too few would change the distribution
+        draws = is_block and "verify" in vars(self.parts[0])
+        self.demand(not draws, "first", "a decoder that draws no drafts with verify=block")
 
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:
-        """Both decoders, with coupled verification where they have the option."""
-        parts = [build(_spec(text)) for text in (self.first, self.then)]
-        choice = {"verify": "coupled"}
-        return tuple(
-            dataclasses.replace(part, **choice) if "verify" in vars(part) else part
-            for part in parts
-        )
+        """Both decoders, with the verification of this one where they have the option."""
+        return tuple(self._part(_spec(text)) for text in (self.first, self.then))
+
+    def _part(self, spec: DecoderSpec) -> Decoder:
+        part, options = build(spec), {**spec.options, "verify": self.verify}
+        return build(dataclasses.replace(spec, options=options)) if "verify" in vars(part) else part
 
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:

@@ -23,9 +23,9 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_positions, mask_slots
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import Verification, Verify
+from decoders.core.drafting.verification import Lenient, Rule, Verify
 from decoders.core.registry import register
-from decoders.core.types import EXACT, MASKED, AcceptanceRule, SlotOutput
+from decoders.core.types import MASKED, AcceptanceRule, SlotOutput
 
 
 @register("isd")
@@ -72,16 +72,11 @@ class StridedDecoding(DraftAndVerify):
         self.demand_read("verify", {"relaxed": ("lenience",), "topk": ("top",)})
 
     @property
-    def verification(self) -> Verification:
-        """The rule, with the parameters of lossy rules."""
+    def verification(self) -> Rule:
+        """The rule, with the parameters of lenient ones."""
         relaxed, top = AcceptanceRule(lenience=self.lenience), AcceptanceRule(top=self.top)
         rules = {"relaxed": relaxed, "topk": top}
-        return Verification(rule=self.verify, acceptance_rule=rules.get(self.verify, EXACT))
-
-    @property
-    def lossless(self) -> bool:
-        """True for `rejection` and `coupled`."""
-        return self.verify in ("rejection", "coupled")
+        return Lenient(rules[self.verify]) if self.verify in rules else super().verification
 
     def drafter(self, request: Request) -> Drafter:
         """Draft with masks in the verifying call."""
@@ -98,10 +93,9 @@ class _Masks(Drafter):
         self._options, self._target = options, request.target
         # with more slots than in training, an adapter would guess blindly
         self._max_masks = min(options.stride - 1, request.adapter.num_slots)
-        by_picks = options.verification.by_picks(request.sampling)
-        greedy = request.sampling.greedy
+        draws, greedy = options.verification.draws(request.sampling), request.sampling.greedy
         # specs are drawn from the distributions that verification uses
-        self._output: SlotOutput = "picks" if by_picks or greedy else "probs"
+        self._output: SlotOutput = "probs" if draws and not greedy else "picks"
         if options.proposal == "argmax" and not greedy:
             self._output = "argmax"
         self._specs: tuple[int, ...] = ()

@@ -21,7 +21,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict, draft_tree
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import Exact
+from decoders.core.drafting.verification import ExactChain
 from decoders.core.model import DraftCall
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
@@ -37,14 +37,15 @@ class Medusa(DraftAndVerify):
         width: most candidates for the token after a row.
         heads: number of heads used, hence the longest path; 0: all heads.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
-            drawn, then accepted or rejected: AR's distribution; the same at temperature 0).
+            drawn, then accepted or rejected: AR's distribution; the same at temperature 0);
+            `block` tests drawn drafts jointly, which needs a chain (width 1).
         adapter: name of the adapter that holds the heads, see ``--adapter``.
     """
 
     nodes: int = 8
     width: int = 4
     heads: int = 0
-    verify: Exact = "coupled"
+    verify: ExactChain = "coupled"
     adapter: str = "medusa"
 
     needs = ("adapter",)
@@ -54,6 +55,7 @@ class Medusa(DraftAndVerify):
     def __post_init__(self) -> None:
         self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
         self.demand(self.width >= 1, "width", "1 or above")
+        self.demand(self.width == 1 or self.verify != "block", "width", "1 with verify=block")
         self.demand(self.heads >= 0, "heads", "0 (all heads) or above")
 
     def drafter(self, request: Request) -> Drafter:
@@ -71,7 +73,7 @@ class _Heads(Drafter):
         self._name, self._request = options.adapter, request
         num_heads = request.adapter.num_slots
         depth = min(options.heads, num_heads) if options.heads else num_heads
-        draws = not options.verification.by_picks(request.sampling)
+        draws = options.verification.draws(request.sampling)
         self._shape = DraftShape(depth=depth, width=options.width, nodes=options.nodes, draws=draws)
         self._state: Tensor | None = None
 

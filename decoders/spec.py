@@ -2,8 +2,9 @@
 
 A step: the draft model proposes up to K tokens one by one; one target call over the last committed
 token and the drafts verifies all of them; the accepted drafts are emitted, then one token of the
-target's own (recovered or bonus). Lossless: `rejection` keeps the target's distribution; `coupled`
-accepts drafts that are the target's own picks for the same uniforms, and emits exactly AR's tokens.
+target's own (recovered or bonus). Lossless: `rejection` and `block` keep the target's distribution;
+`coupled` accepts drafts that are the target's own picks for the same uniforms, and emits exactly
+AR's tokens. `block` tests the drafts jointly and accepts at least as many (arXiv 2403.10444).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.chain import ModelDrafter
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.verification import Exact
+from decoders.core.drafting.verification import ExactChain
 from decoders.core.registry import register
 
 
@@ -28,12 +29,12 @@ class Speculative(DraftAndVerify):
         stop: a draft below this probability in the draft model is the last of its step; 0: draft
             k tokens. That draft is verified like the others: dropping a draft because of its
             value would change the distribution of answers.
-        verify: acceptance rule above temperature 0 (greedy: both accept the target's argmax).
+        verify: acceptance rule above temperature 0 (greedy: all accept the target's argmax).
     """
 
     k: int = 4
     stop: float = 0.0
-    verify: Exact = "rejection"
+    verify: ExactChain = "rejection"
 
     needs = ("draft",)
 

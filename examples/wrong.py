@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,10 +24,10 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.chain import ModelDrafter
 from decoders.core.drafting.drafter import Text
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import Verification
+from decoders.core.drafting.verification import Rejection, Rule, Turn
 from decoders.core.model import Call
-from decoders.core.sampling import pick, verify_rejection, warp
-from decoders.core.types import Acceptance, CallResult, Emit
+from decoders.core.sampling import Uniforms, pick, verify_rejection, warp
+from decoders.core.types import Acceptance, CallResult, Emit, Output, Sampling
 from decoders.spec import Speculative
 
 
@@ -153,7 +153,7 @@ class NoResidual(OwnTest):
 
 
 class _Peeking(ModelDrafter):
-    def __init__(self, request: Request, verification: Verification, k: int) -> None:
+    def __init__(self, request: Request, verification: Rule, k: int) -> None:
         super().__init__(request, verification, k, 0.0)
         self.uniforms = request.uniforms
 
@@ -191,87 +191,111 @@ class Contrastive(Decoder):
             yield Emit(tokens=tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockVerified(Decoder):
-    """Block verification (Sun et al. 2024, arXiv 2403.10444), which is lossless and correct here.
+class OwnBlock(Rejection):
+    """Implements block verification itself; correct unless one of its hooks is overridden.
 
-    All tests of a step count, also those after the first failure. So each step needs uniforms of
-    its own for drafts and tests: a number that decided something in a step is not used in the next.
+    Tests behind the accepted drafts decide too, so no uniform of a step may be used in another.
     """
 
-    k: int = 4
+    fresh = True
 
-    needs = ("draft",)
+    def output(self, sampling: Sampling, *, branches: bool) -> Output:
+        return "probs" if self.draws(sampling) else "picks"
 
-    def steps(self, request: Request) -> Steps:
-        target, draft, num_prompt = request.target, request.draft, len(request.prompt_ids)
-        assert draft is not None
-        result = yield target.call(request.prompt_ids)
-        yield Emit(tokens=result.picks)
-        text = [*request.prompt_ids, *result.picks]
-        for step in itertools.count(1):
-            place, drafts, laws = len(text) - num_prompt, list[int](), list[Tensor]()
-            while len(drafts) < min(self.k, request.sampling.max_new_tokens - place - 1):
-                result = yield draft.call([*text, *drafts][draft.length :], output="probs")
-                assert result.probs is not None
-                laws.append(result.probs[-1])
-                drafts.append(_picked(laws[-1], self.draw_at(request, place + len(drafts), step)))
-            rows = range(len(drafts) + 1)
-            result = yield target.call([text[-1], *drafts], read=rows, output="probs")
-            assert result.probs is not None
-            tests = [request.uniforms.at("accept", place + i, step) for i in range(len(drafts))]
-            accepted, residual = verify_block(result.probs, laws, drafts, tests)
-            target.truncate(target.length - len(drafts) + accepted)
-            draft.truncate(min(draft.length, len(text) + accepted))
-            token = _picked(residual, self.recover_at(request, place + accepted, step))
-            text += [*drafts[:accepted], token]
-            yield Emit(tokens=(*drafts[:accepted], token), drafted=len(drafts), accepted=accepted)
+    def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
+        probs, laws = turn.result.probs, turn.tree.probs
+        if probs is None:
+            return super().decide(turn)
+        accepted, share, test = 0, 1.0, 1.0
+        after = self.residual(share, probs[0], laws.get(0))
+        for number, token in enumerate(turn.tree.tokens[1:], 1):
+            share = min(1.0, share * float(probs[number - 1, token] / laws[number - 1][token]))
+            rest = self.residual(share, probs[number], laws.get(number))
+            test = self.test(turn.uniforms.at("accept", turn.output + number - 1), test)
+            if test < self.chance(share, float(rest.sum())):
+                accepted, after = number, rest
+        weights = after if float(after.sum()) else probs[accepted]
+        position = turn.output + accepted
+        return range(accepted + 1), _picked(weights, self.recover_at(turn.uniforms, position))
 
-    def draw_at(self, request: Request, position: int, step: int) -> float:
-        return request.uniforms.at("draw", position, step)
+    def residual(self, share: float, target: Tensor, draft: Tensor | None) -> Tensor:
+        """Return what drafts of a share leave of the target: all of it behind the last."""
+        return share * target if draft is None else (share * target - draft).clamp(min=0)
 
-    def recover_at(self, request: Request, position: int, step: int) -> float:
-        return request.uniforms.at("recover", position)
+    def test(self, u: float, before: float) -> float:
+        return u
+
+    def chance(self, share: float, mass: float) -> float:
+        return mass / max(mass + 1 - share, 1e-30)
+
+    def recover_at(self, uniforms: Uniforms, position: int) -> float:
+        return uniforms.at("recover", position)
 
 
-def verify_block(
-    target_probs: Tensor, draft_probs: list[Tensor], drafts: list[int], tests: list[float]
-) -> tuple[int, Tensor]:
-    """Return the number of accepted drafts, and the weights ``[V]`` of the token after them."""
-    accepted, share, last = 0, 1.0, len(drafts)
+@dataclass(frozen=True, kw_only=True)
+class BlockVerified(Tampered):
+    """Block verification (Sun et al. 2024, arXiv 2403.10444): lossless and correct here."""
 
-    def residual(number: int) -> Tensor:
-        """What is left of the target after `number` drafts that stand with chance `share`."""
-        if number == last:
-            return target_probs[last]
-        return (share * target_probs[number] - draft_probs[number]).clamp(min=0)
+    verification = OwnBlock()
 
-    after = residual(0)
-    for number, (token, test) in enumerate(zip(drafts, tests, strict=True), 1):
-        share *= float(target_probs[number - 1, token] / draft_probs[number - 1][token])
-        share = min(1.0, share)
-        rest = residual(number)
-        mass = float(rest.sum())
-        chance = share if number == last else mass / max(mass + 1 - share, 1e-30)
-        if test < chance:
-            accepted, after = number, rest
-    return accepted, after if float(after.sum()) else target_probs[accepted]
+
+class _TestsProduct(OwnBlock):
+    def test(self, u: float, before: float) -> float:
+        return u * before
+
+    def chance(self, share: float, mass: float) -> float:
+        return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTestsProduct(BlockVerified):
+    """Accepts drafts if their share exceeds the product of uniforms (vllm-ascend's issue 7807)."""
+
+    verification = _TestsProduct()
+
+
+class _TokenResidual(OwnBlock):
+    def residual(self, share: float, target: Tensor, draft: Tensor | None) -> Tensor:
+        rest = super().residual(share, target, draft)
+        return rest if draft is None else super().residual(1.0, target, draft)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTokenResidual(BlockVerified):
+    """Draws the recovered token from max(0, p - q), as rejection does, without the share of p."""
+
+    verification = _TokenResidual()
+
+
+class _Positional(OwnBlock):
+    fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockPositional(BlockVerified):
+    """Draws and tests with uniforms of positions, which tested drafts of the step before too."""
+
+    verification = _Positional()
+
+
+class _ReusesDraw(OwnBlock):
+    def recover_at(self, uniforms: Uniforms, position: int) -> float:
+        return uniforms.at("draw", position)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockReusesDraw(BlockVerified):
     """Draws the recovered token with the uniform that drew the rejected draft."""
 
-    def recover_at(self, request: Request, position: int, step: int) -> float:
-        return self.draw_at(request, position, step)
+    verification = _ReusesDraw()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockReplaysDrafts(BlockVerified):
     """Draws a step's drafts with uniforms that drew rejected drafts of the step before."""
 
-    def draw_at(self, request: Request, position: int, step: int) -> float:
-        return request.uniforms.at("draw", position)
+    def asked(self, call: Call) -> Call:
+        return call if call.drafts else replace(call, uniforms=None)
 
 
 def _picked(probs: Tensor, u: float) -> int:

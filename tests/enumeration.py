@@ -45,7 +45,7 @@ def integrated(run: Callable[[Any], Any], grid: Grid) -> Distribution:
             distribution[run(_Scripted(known))] += mass
         except _Unknown as unknown:
             (address,) = unknown.args
-            size = _size(grid, *address)
+            size = _size(grid, *address[:3])
             steps = [(step + 0.5) / size for step in range(size)]
             open_ += [({**known, address: u}, mass / size) for u in steps]
     return dict(distribution)
@@ -62,11 +62,14 @@ class _Unknown(Exception):
 
 
 class _Scripted:
-    def __init__(self, known: dict) -> None:
-        self._known = known
+    def __init__(self, known: dict, step: int = 0) -> None:
+        self._known, self._step = known, step
+
+    def at_step(self, step: int) -> "_Scripted":
+        return _Scripted(self._known, step)
 
     def at(self, stream: str, position: int, candidate: int = 0) -> float:
-        address = (stream, position, candidate)
+        address = (stream, position, candidate, self._step)
         if address not in self._known:
             raise _Unknown(address)
         return self._known[address]

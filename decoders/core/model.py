@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decoders.core.adapter_config import AdapterConfig
+    from decoders.core.sampling import Uniforms
 
 
 class Model(ABC):
@@ -157,8 +158,9 @@ class Call:
     `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
     whole committed cache. `read` lists the token rows whose predictions are returned, in the form
     `output`, and `hidden` those whose last hidden states are returned. With ``output="acceptance"``
-    the read rows verify `drafts` by `acceptance_rule`; `draft_probs` are the distributions that the
-    drafts were drawn from, one ``[V]`` each (None: one-hot).
+    the read rows verify `drafts` by `acceptance_rule`, with ``output="block"`` jointly;
+    `draft_probs` are the distributions that the drafts were drawn from, one ``[V]`` each (None:
+    one-hot). `uniforms` draw and test in place of the sequence's positional ones.
     """
 
     session: Session
@@ -172,6 +174,7 @@ class Call:
     draft_probs: tuple[Tensor, ...] | None = None
     acceptance_rule: AcceptanceRule = EXACT
     hidden: tuple[int, ...] = ()
+    uniforms: Uniforms | None = None
 
     @property
     def num_rows(self) -> int:
@@ -245,6 +248,7 @@ class Session:
         draft_probs: Sequence[Tensor] | None = None,
         acceptance_rule: AcceptanceRule = EXACT,
         hidden: bool | Sequence[int] = False,
+        uniforms: Uniforms | None = None,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`, which runs once it is yielded.
 
@@ -256,10 +260,11 @@ class Session:
                 length, and the first slot has the position of the last token.
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and are not cached.
-            drafts: for ``output="acceptance"``: the K drafts that the K + 1 read rows verify.
+            drafts: for ``acceptance`` and ``block``: the K drafts that K + 1 read rows verify.
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot.
             acceptance_rule: the rule that accepts a draft; any rule but the default is lossy.
             hidden: token rows whose last hidden states are returned; True: the read rows.
+            uniforms: those that draw and test; None: the sequence's, of position alone.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -280,7 +285,7 @@ class Session:
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         rows = rows if num_tokens else ()
         states = rows if hidden is True else tuple(row % num_tokens for row in states)
-        if output == "acceptance" and len(rows) != len(drafts) + 1:
+        if output in ("acceptance", "block") and len(rows) != len(drafts) + 1:
             raise ValueError(
                 f"{len(rows)} rows are read to verify {len(drafts)} drafts; "
                 f"read {len(drafts) + 1}: "
@@ -298,6 +303,7 @@ class Session:
             draft_probs=None if draft_probs is None else tuple(draft_probs),
             acceptance_rule=acceptance_rule,
             hidden=states,
+            uniforms=uniforms,
         )
 
     def draft(

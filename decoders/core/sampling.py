@@ -10,12 +10,14 @@
 * `verify_picks`: accept drafts while they equal the target's own picks for the same u (PTP, arXiv
   2512.21323, the verification of Algorithm 1).
 * `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
+* `verify_block`: block verification (Sun et al. 2024, arXiv 2403.10444, Alg. 2).
 
 Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -39,9 +41,12 @@ class Uniforms:
     ``draw`` feeds `pick`, for AR, drafts and coupled verification. ``accept`` feeds the acceptance
     tests of rejection sampling, and ``recover`` draws the token after the accepted drafts. Neither
     of these two streams ever reuses a number that decided something else.
+
+    Position alone is enough if no draft behind the accepted ones influences a decision. Otherwise
+    each step needs uniforms that no other step has: `fresh`, or all of a step's by `at_step`.
     """
 
-    __slots__ = ("_blocks", "_key")
+    __slots__ = ("_blocks", "_key", "_last", "_step")
 
     def __init__(self, seed: int, prompt_ids: Sequence[int]) -> None:
         """Key the generator by the seed and the prompt's ids."""
@@ -49,6 +54,8 @@ class Uniforms:
         prompt_key = int.from_bytes(digest.digest(), "little")
         self._key = np.array([seed % 2**64, prompt_key], dtype=np.uint64)
         self._blocks: dict[tuple[int, int, int], list[float]] = {}
+        self._step = 0
+        self._last: Uniforms | None = None
 
     def at(self, stream: Stream, position: int, candidate: int = 0) -> float:
         """Return the uniform of an output position, a separate one for each `candidate`."""
@@ -57,10 +64,23 @@ class Uniforms:
         address = (_STREAMS[stream], block, candidate)
         values = self._blocks.get(address)
         if values is None:
-            counter = np.array([0, block, address[0], candidate], dtype=np.uint64)
+            # the lowest word counts within a block
+            words = [self._step << 32, block, address[0], candidate]
+            counter = np.array(words, dtype=np.uint64)
             generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
             values = self._blocks[address] = generator.random(_BLOCK).tolist()
         return values[offset]
+
+    def at_step(self, step: int) -> Uniforms:
+        """Return the uniforms of a step, which no other step has (step 0: of position alone)."""
+        if self._last is None or self._last._step != step:
+            self._last = copy.copy(self)
+            self._last._step, self._last._blocks = step, {}
+        return self._last
+
+    def fresh(self, stream: Stream, position: int, step: int) -> float:
+        """Return the uniform of an output position that only this step (1 or above) uses."""
+        return self.at_step(step).at(stream, position)
 
 
 def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
@@ -259,9 +279,49 @@ def verify_rejection(
     fell = (accepted < num_drafts).unsqueeze(-1)
     subtract = draft_probs[rows, accepted.clamp(max=max_drafts - 1)] * fell
     residual = (after - subtract).clamp(min=0)
+    return accepted, _pick_left(residual, after, u_recover[rows, accepted])
+
+
+def _pick_left(residual: Tensor, target_probs: Tensor, u: Tensor) -> Tensor:
     empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, if both distributions agree
-    residual = torch.where(empty, after, residual)
-    return accepted, pick(residual, u_recover[rows, accepted])
+    return pick(torch.where(empty, target_probs, residual), u)
+
+
+def verify_block(
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    drafts: Tensor,
+    num_drafts: Tensor,
+    u_accept: Tensor,
+    u_recover: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Verify the drafts of B sequences jointly, which keeps the target's distribution.
+
+    The share of the first i drafts is w_i = min(1, w_(i-1) target(x_i) / draft(x_i)), w_0 = 1. The
+    residual after them is max(0, w_i target - draft), without a draft w_i target; its mass is m_i.
+    The drafts up to the last i that passes its test, with probability m_i / (m_i + 1 - w_i), are
+    accepted, and the next token is drawn from the residual after them. As a draft that fails its
+    test may be accepted, tests behind the accepted drafts decide too: no uniform of a step may be
+    used in another (`Uniforms.at_step`). Arguments and result as in `verify_rejection`.
+
+    Source: Sun et al. 2024 (arXiv 2403.10444), Algorithm 2.
+    """
+    at, columns = drafts.unsqueeze(-1), torch.arange(drafts.shape[1] + 1, device=drafts.device)
+    ratios = target_probs[:, :-1].gather(-1, at).double() / draft_probs.gather(-1, at).double()
+    shares = [torch.ones_like(u_accept[:, 0])]
+    for ratio in ratios.squeeze(-1).unbind(1):
+        shares.append((shares[-1] * ratio).clamp(max=1))
+    share = torch.stack(shares, 1)
+    residual = share.to(target_probs.dtype).unsqueeze(-1) * target_probs
+    residual[:, :-1] -= draft_probs * (columns[:-1] < num_drafts.unsqueeze(-1)).unsqueeze(-1)
+    mass = residual.clamp_(min=0).sum(-1, dtype=torch.float64)
+    stands = u_accept * (mass + 1 - share)[:, 1:] < mass[:, 1:]
+    stands |= share[:, 1:] == 1  # then the chance is 1, also where rounding leaves no mass
+    stands &= columns[1:] <= num_drafts.unsqueeze(-1)
+    accepted = (stands * columns[1:]).amax(-1)
+    rows = torch.arange(len(drafts), device=drafts.device)
+    after = target_probs[rows, accepted], u_recover[rows, accepted]
+    return accepted, _pick_left(residual[rows, accepted], *after)
 
 
 def compare_distributions(target_probs: Tensor, draft_probs: Tensor, drafts: Tensor) -> Tensor:

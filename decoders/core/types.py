@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Output = Literal["picks", "argmax", "probs", "logits", "acceptance"]
+Output = Literal["picks", "argmax", "probs", "logits", "acceptance", "block"]
 SlotOutput = Literal["picks", "argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
@@ -170,7 +170,8 @@ class CallResult:
     * argmax: `picks`, R likeliest tokens, and `confidences`, their unwarped probabilities;
     * probs: `probs`, warped distributions ``[R, V]`` (on the device), and `picks` drawn from them;
     * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
-    * acceptance: `acceptance`, rejection sampling of `Call.drafts`.
+    * acceptance: `acceptance`, rejection sampling of `Call.drafts`;
+    * block: `acceptance`, block verification of `Call.drafts`.
 
     Read slots set `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
     `slot_probs` ``[R, V]`` replace the confidences. `slot_barred` is the mass of barred ids in each

@@ -200,6 +200,18 @@ def test_uniforms_are_uniform() -> None:
         assert stats.kstest(sample, "uniform").pvalue > 1e-3
 
 
+def test_uniforms_of_a_step_are_of_that_step_alone() -> None:
+    uniforms = Uniforms(3, [1, 2, 3])
+    first = [uniforms.at_step(1).at("draw", place) for place in range(600)]
+    other = [uniforms.fresh("draw", place, 2) for place in range(600)]
+    by_place = [uniforms.at("draw", place) for place in range(600)]
+    assert len({*first, *other, *by_place}) == 1800
+    assert [uniforms.fresh("draw", place, 1) for place in (599, 0)] == [first[599], first[0]]
+    assert uniforms.at_step(0).at("draw", 1) == by_place[1]
+    assert uniforms.at_step(1).at("draw", 0, 1) not in first
+    assert stats.kstest(first, "uniform").pvalue > 1e-3
+
+
 def test_verify_picks_accepts_the_leading_run_and_adds_the_targets_token() -> None:
     assert verify_picks([4, 5, 6], [4, 5]) == Acceptance(2, 6)
     assert verify_picks([4, 5, 6], [4, 7]) == Acceptance(1, 5)

@@ -28,13 +28,13 @@ from decoders.core.checks import (
 )
 from decoders.core.decoder import Request, Steps
 from decoders.core.engine.models import Models
-from decoders.core.engine.scheduler import generate
+from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call
 from decoders.core.registry import build, names, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.check_models import tables
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Emit, Sampling
+from decoders.core.types import Emit, Generation, Sampling
 from decoders.lookup import PromptLookup
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
@@ -46,6 +46,7 @@ SPECS = [
     "spec@coupled:verify=coupled",
     "spec@k1:k=1",
     "spec@k7:k=7",
+    "spec@block:verify=block",
     "ptp@pqd:mode=pqd",
     "ptp@few:slots=3",
     "ptp@tight:mode=pqd:budget=5:row_cost=0",
@@ -60,16 +61,19 @@ SPECS = [
     "eagle@chain:width=1:nodes=3",
     "eagle@wide:width=7:nodes=40:depth=4",
     "eagle@shallow:depth=1",
+    "eagle@block:verify=block:width=1:nodes=6",
     "eagle@rejection:verify=rejection",
     "eagle@rejection_wide:verify=rejection:width=3:nodes=30:depth=4",
     "medusa@chain:width=1:nodes=3",
     "medusa@wide:width=7:nodes=40",
     "medusa@one:heads=1",
+    "medusa@block:verify=block:width=1",
     "medusa@rejection:verify=rejection",
     "medusa@rejection_wide:verify=rejection:width=3:nodes=30",
     "lookup@long:n=5:k=12",
     "hybrid@merge:how=merge",
     "hybrid@model:first=lookup+n=2+k=8:then=spec:least=2",
+    "hybrid@block:then=spec:least=2:verify=block",
     "hybrid@trained:first=medusa:then=eagle+depth=3:how=merge",
     "idlm@isd:mode=isd",
     "idlm@coupled:mode=isd:verify=coupled:stride=8",
@@ -238,6 +242,20 @@ def test_results_on_tables_are_inference_tensors_of_real_width() -> None:
     for result in (logits, session.hidden):
         with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
             result += 1
+
+
+def test_block_verification_answers_as_another_implementation_of_it_does() -> None:
+    ours, other = (
+        build(parse_spec(spec))
+        for spec in ("spec:k=3:verify=block", f"{EXAMPLES / 'wrong.py'}:BlockVerified:k=3")
+    )
+    prompts, models = [[5, 3, 5], [1, 2], [0], [4, 4, 1]], tables(ours)
+    for seed in range(3):
+        sampling = _sampling(0.9, 40, seed=seed)
+        together = Scheduler(ours, models, sampling, 4).run(prompts)
+        for prompt, answer in zip(prompts, together, strict=True):
+            assert isinstance(answer, Generation)
+            assert answer.tokens == generate(other, prompt, sampling, models).tokens
 
 
 @pytest.mark.slow

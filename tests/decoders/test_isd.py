@@ -22,7 +22,7 @@ from decoders.ar import Autoregressive
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Steps
-from decoders.core.drafting.verification import Verification
+from decoders.core.drafting.verification import Rejection
 from decoders.core.engine import acceptances
 from decoders.core.engine import sequence as job_module
 from decoders.core.engine.models import Models
@@ -326,7 +326,7 @@ def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apa
     assert answer_at(0.0, isd(stride=stride), table()) == expected
     # trap 3 at temperature 0: greedy proposals are put to a random test all the same
     monkeypatch.setattr(acceptances, "warp", unscaled)
-    monkeypatch.setattr(Verification, "by_picks", lambda *_: False)
+    monkeypatch.setattr(Rejection, "draws", lambda *_: True)
     assert answer_at(0.0, isd(stride=stride), table()) != expected
 
 

@@ -6,13 +6,15 @@ as another distribution. Every decoder whose verification rejects drafts is held
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.decoder import Decoder
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.verification import BlockVerification
 from decoders.core.engine import sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
@@ -63,7 +65,7 @@ class Known(TableModel):
 
 
 def distance(
-    decoder: Decoder,
+    decoder: DraftAndVerify,
     weights: Weights,
     num_tokens: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -77,6 +79,9 @@ def distance(
     def cells(stream: str, position: int, candidate: int) -> int:
         """Where thresholds lie; the first token is certain."""
         sizes = {"draw": len(weights) - candidate, "accept": 2, "recover": 2 * len(weights)}
+        if isinstance(decoder.verification, BlockVerification):  # of quarters, two drafts
+            is_end = position == num_tokens - 1
+            sizes |= {"accept": 4 if position > 1 else 1, "recover": 4 if is_end else 1}
         return sizes[stream] if position else 1
 
     gaps = []
@@ -101,6 +106,9 @@ REJECTING = {
     "medusa-wide": (Medusa(verify="rejection", width=2, nodes=4), QUARTERS, 4),
     "eagle": (Eagle(verify="rejection", width=2, nodes=2, depth=1), SIXTHS, 3),
     "eagle-deep": (Eagle(verify="rejection", width=1, nodes=2, depth=2), QUARTERS, 4),
+    "spec-block": (Speculative(k=2, verify="block"), QUARTERS, 4),
+    "medusa-block": (Medusa(verify="block", width=1, nodes=2), QUARTERS, 4),
+    "eagle-block": (Eagle(verify="block", width=1, nodes=2, depth=2), QUARTERS, 4),
 }
 
 
@@ -133,3 +141,20 @@ def test_a_drafts_own_number_that_decides_again_is_told_apart(
 ) -> None:
     gap = distance(*REJECTING[name], monkeypatch, lambda uniforms: Reused(uniforms, stream))
     assert gap > 0.02
+
+
+class Positional(BlockVerification):
+    """Block verification whose steps share the uniforms of their positions."""
+
+    fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionalBlock(Speculative):
+    verification = Positional()
+
+
+def test_numbers_of_positions_that_tested_rejected_drafts_before_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert distance(PositionalBlock(k=2), QUARTERS, 4, monkeypatch) > 0.02

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bench.cli.listing import lossless
 from decoders.core.checks import check_decoder
 from decoders.core.decoder import Decoder
 from decoders.core.registry import build, parse_spec
@@ -39,8 +40,19 @@ def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
 
 def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
     file = tmp_path / "plain.py"
-    file.write_text(blocks("docs/adding-a-decoder.md", "python")[2], encoding="utf-8")
+    file.write_text(blocks("docs/adding-a-decoder.md", "python")[3], encoding="utf-8")
     check_decoder(build(parse_spec(f"{file}:Plain")))
+
+
+def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path) -> None:
+    source = blocks("docs/adding-a-decoder.md", "python")[2]
+    assert len(source.splitlines()) <= 40
+    file = tmp_path / "typical.py"
+    file.write_text(source, encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file}:TypicalSpec"))
+    assert not decoder.lossless
+    assert lossless(type(decoder)) == "no"
+    check_decoder(decoder)
 
 
 def test_the_quickstart_sets_up_as_the_readme_does() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import Verification
+from decoders.core.drafting.verification import Rule
 from decoders.core.model import Call
 from decoders.core.types import CallResult, Output
 
@@ -21,11 +21,11 @@ from decoders.core.types import CallResult, Output
 class ModelDrafter(Drafter):
     """Drafts with the session `Request.draft`, whose cache is rolled back with the target's."""
 
-    def __init__(self, request: Request, rule: Verification, k: int, stop: float) -> None:
+    def __init__(self, request: Request, rule: Rule, k: int, stop: float) -> None:
         """Draft up to `k` tokens per step, stopping after a draft less probable than `stop`."""
         assert request.draft is not None
         self._session, self._k, self._stop = request.draft, k, stop
-        self._keeps_probs = not rule.by_picks(request.sampling)
+        self._keeps_probs = rule.draws(request.sampling)
         self._output: Output = "argmax" if stop else "picks"
         if self._keeps_probs or (stop and not request.sampling.greedy):
             self._output = "probs"
@@ -40,7 +40,7 @@ class ModelDrafter(Drafter):
         while len(drafts) < min(self._k, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
-            result = yield self._session.call(unseen, output=self._output)
+            result = yield self._session.call(unseen, output=self._output, uniforms=text.uniforms)
             if self._keeps_probs:
                 assert result.probs is not None
                 probs[len(drafts)] = result.probs[-1]

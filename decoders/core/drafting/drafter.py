@@ -26,12 +26,15 @@ Drafts = Sequence[int] | DraftTree
 
 
 class Text:
-    """The committed `tokens` of prompt and answer, of which the target lacks only the last."""
+    """The committed `tokens` of prompt and answer, of which the target lacks only the last.
+
+    `uniforms` draw the next drafts, if they are drawn.
+    """
 
     def __init__(self, request: Request) -> None:
         """Begin with the prompt."""
         self.tokens, self.num_prompt = list(request.prompt_ids), len(request.prompt_ids)
-        self._budget = request.sampling.max_new_tokens
+        self._budget, self.uniforms = request.sampling.max_new_tokens, request.uniforms
 
     @property
     def last(self) -> int:
@@ -154,7 +157,7 @@ def draft_tree(
 ) -> Generator[DraftCall, CallResult, DraftTree]:
     """Call an attached network on new text and return its tree, at most `most` drafts deep."""
     uniforms = [
-        request.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
+        text.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
         for level in range(shape.depth if shape.draws else 0)
         for candidate in range(shape.width)
     ]

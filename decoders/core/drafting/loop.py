@@ -7,12 +7,13 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192); trees of drafts: SpecInfer (ar
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import Verification
+from decoders.core.drafting.verification import RULES, Rule, Turn
 from decoders.core.model import Call
 from decoders.core.types import Emit
 
@@ -35,29 +36,40 @@ class DraftAndVerify(Decoder):
         raise NotImplementedError(f"{type(self).__name__} must define drafter(request)")
 
     @property
-    def verification(self) -> Verification:
+    def verification(self) -> Rule:
         """The rule that verifies drafts: the option ``verify`` if there is one, else `coupled`."""
-        return Verification(rule=vars(self).get("verify", "coupled"))
+        return RULES[vars(self).get("verify", "coupled")]
+
+    @property
+    def lossless(self) -> bool:
+        """True if the rule is."""
+        return self.verification.lossless
 
     @property
     def coupled(self) -> bool:
-        """True with coupled verification, which emits AR's tokens for the same seed."""
-        return self.verification.rule == "coupled"
+        """True if the rule is, which then emits AR's tokens for the same seed."""
+        return self.verification.coupled
 
     def steps(self, request: Request) -> Steps:
         """Feed the prompt in the first turn, then verify drafts in every turn."""
         drafter, rule = self.drafter(request), self.verification
         target, text = request.target, Text(request)
         tree = DraftTree(text.last)
-        while True:
+        for step in itertools.count():
             result = yield _verifying(request, drafter, rule, tree, text)
-            path, token = rule.decide(tree, result, request.uniforms, text.output)
+            if text.output or drafter.judges_prompt:
+                turn = Turn(tree, result, text.uniforms, text.output, step)
+                path, token = rule.decide(turn)
+            else:
+                path, token = (0,), result.picks[0]
             if path[-1] == len(path) - 1:  # accepted rows come first in the call
                 target.truncate(target.length - len(tree) + len(path))
             else:
                 target.select_rows(path)
             verdict = Verdict(tree, path, token, result, is_prompt=not text.output)
             text.tokens += verdict.tokens
+            if rule.fresh:
+                text.uniforms = request.uniforms.at_step(step + 1)
             drafter.observe(text, verdict)
             yield _emit(verdict, drafter.branches)
             # the verifying call adds one token itself, so at most left - 1 drafts are of use
@@ -80,22 +92,22 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
     )
 
 
-def _verifying(
-    request: Request, drafter: Drafter, rule: Verification, tree: DraftTree, text: Text
-) -> Call:
+def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, text: Text) -> Call:
     """Make the call that verifies a tree (the prompt's call verifies nothing)."""
     prompt, sampling, arguments = request.prompt_ids, request.sampling, dict[str, Any]()
     if text.output or drafter.judges_prompt:
         arguments["output"] = rule.output(sampling, branches=drafter.branches)
+        arguments["uniforms"] = text.uniforms
     arguments["hidden"] = drafter.hidden > 0
     if not text.output:
         arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))
-    elif drafter.branches:
-        arguments |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
-        arguments["read"] = range(len(tree)) if tree.read is None else tree.read
     else:
-        arguments |= {"drafts": tree.tokens[1:], "draft_probs": tree.chain_probs}
-        arguments |= {"read": range(len(tree)), "acceptance_rule": rule.acceptance_rule}
+        arguments["read"] = range(len(tree)) if tree.read is None else tree.read
+        if drafter.branches:
+            arguments |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
+        if not drafter.branches or arguments["output"] == "block":
+            arguments |= {"drafts": tree.chain_drafts, "draft_probs": tree.chain_probs}
+            arguments["acceptance_rule"] = rule.acceptance_rule
     extra = dict(drafter.carry(text, tree))
     if strange := [name for name in extra if name not in _DRAFTER_ARGUMENTS]:
         raise ValueError(

@@ -28,7 +28,7 @@ class DraftTree:
         tokens: token of each row.
         parents: parent of each row; `masks.ROOT` for row 0.
         probs: for each row, the distribution ``[V]`` that the drafts after the row were drawn from;
-            empty: the drafts of a chain are certain. Only rejection sampling uses it.
+            empty: the drafts of a chain are certain. Only rules that draw use it.
         read: rows that the call reads, all drafts first; None: all rows.
         first: tokens that drafting committed; they are final and part of the text.
         sources: name of each row's drafter if there are several; or empty.
@@ -65,6 +65,13 @@ class DraftTree:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def chain_drafts(self) -> list[int]:
+        """Drafts of a chain in order (else `ValueError`)."""
+        if self.parents != [masks.ROOT, *range(len(self) - 1)]:
+            raise ValueError("these drafts branch, but they are to be verified as one chain")
+        return self.tokens[1:]
 
     @property
     def chain_probs(self) -> list[Tensor] | None:

@@ -1,57 +1,161 @@
-"""Rules by which the target accepts or rejects drafts, exact or lenient."""
+"""Rules by which the target accepts or rejects drafts, exact or lenient.
+
+A decoder's rule is its `DraftAndVerify.verification`: one of `RULES`, or a `Rule` of its file.
+Letters: V vocabulary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from decoders.core.drafting.tree import DraftTree, verify_strict
-from decoders.core.sampling import Uniforms
+from decoders.core.sampling import Uniforms, pick
 from decoders.core.types import EXACT, AcceptanceRule, CallResult, Output, Sampling
+from decoders.core.upload import upload
 
 Verify = Literal["rejection", "coupled", "relaxed", "topk", "none"]
 Exact = Literal["rejection", "coupled"]
+ExactChain = Literal["rejection", "coupled", "block"]  # `block` verifies a chain alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """The rule by which a call verifies drafts (p: the target's probability, q: the draft's).
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One turn of the loop, as its rule sees it: drafts, and the result of their verifying call.
 
     Attributes:
-        rule: ``rejection``: speculative sampling, keeps the target's distribution (greedy: exactly
-            its tokens); ``coupled``: accepts the target's own picks, exactly AR's tokens for the
-            same seed. Lossy: ``relaxed``: accepts with probability min(1, p / (lenience q));
-            ``topk``: always accepts the target's `top` likeliest tokens; ``none``: accepts all.
-        acceptance_rule: parameters of ``relaxed`` and ``topk``.
+        tree: the drafts; row 0 is the last token before them.
+        result: the result of the call, in the form that the rule asked for.
+        uniforms: uniforms of the sequence; if the rule is `fresh`, of this step alone.
+        output: output position of the first drafts.
+        step: number of the turn; the prompt's is 0.
     """
 
-    rule: Verify = "rejection"
+    tree: DraftTree
+    result: CallResult
+    uniforms: Uniforms
+    output: int
+    step: int
+
+    def recover(self, weights: Tensor, accepted: int) -> int:
+        """Draw the token after `accepted` drafts from weights ``[V]``."""
+        u = [self.uniforms.at("recover", self.output + accepted)]
+        return int(pick(weights[None], upload(u, weights.device, torch.float64)))
+
+
+class Rule:
+    """A rule that verifies drafts: a subclass defines `decide`, and what it needs for that.
+
+    Attributes:
+        lossless: answers follow the target's distribution (greedy: they are exactly its tokens).
+        coupled: answers are exactly AR's tokens for the same seed.
+        fresh: drafts behind the accepted ones influence decisions. Then drafts, tests and recovered
+            tokens of each step have uniforms that no other step has.
+        acceptance_rule: parameters of calls with ``output="acceptance"``.
+    """
+
+    lossless: bool = True
+    coupled: bool = False
+    fresh: bool = False
     acceptance_rule: AcceptanceRule = EXACT
 
-    def by_picks(self, sampling: Sampling) -> bool:
-        """Tell whether the target's picks suffice, so that no distribution has to be kept."""
-        greedy = self.rule == "rejection" and sampling.greedy
-        return greedy or self.rule in ("coupled", "none")
+    def draws(self, sampling: Sampling) -> bool:
+        """Tell whether drafts are drawn, and the distributions that they come from kept."""
+        del sampling
+        return False
 
     def output(self, sampling: Sampling, *, branches: bool) -> Output:
         """Return the output form of the verifying call's rows."""
-        if self.by_picks(sampling):
+        del branches
+        return "probs" if self.draws(sampling) else "picks"
+
+    def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
+        """Return the accepted rows of a turn's tree, row 0 first, and the token after them."""
+        raise NotImplementedError(f"{type(self).__name__} must define decide(turn)")
+
+
+class Coupled(Rule):
+    """Accepts the target's picks: exactly AR's tokens for the same seed."""
+
+    coupled = True
+
+    def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
+        """Follow the target's picks."""
+        path = turn.tree.path(turn.result.picks)
+        return path, turn.result.picks[path[-1]]
+
+
+class Rejection(Coupled):
+    """Speculative sampling: keeps the target's distribution (greedy: exactly its tokens)."""
+
+    coupled = False
+
+    def draws(self, sampling: Sampling) -> bool:
+        """Tell whether distributions decide: if greedy, the target's picks suffice."""
+        return not sampling.greedy
+
+    def output(self, sampling: Sampling, *, branches: bool) -> Output:
+        """Return the form that verifies a chain at once, or a tree's distributions."""
+        if not self.draws(sampling):
             return "picks"
         return "probs" if branches else "acceptance"
 
-    def decide(
-        self, tree: DraftTree, result: CallResult, uniforms: Uniforms, output: int
-    ) -> tuple[Sequence[int], int]:
-        """Return the accepted rows of a tree, and the token that follows them.
-
-        `output` is the output position of the first drafts.
-        """
+    def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
+        """Return the verdict of the call itself, or verify the tree by its distributions."""
+        result = turn.result
         if result.acceptance is not None:
             return range(result.acceptance.accepted + 1), result.acceptance.token
         if result.probs is not None:
-            return verify_strict(tree, result.probs, tree.probs, uniforms, output)
-        if len(tree) == 1 or self.rule == "none":
-            return range(len(tree)), result.picks[-1]
-        path = tree.path(result.picks)
-        return path, result.picks[path[-1]]
+            tree = turn.tree
+            return verify_strict(tree, result.probs, tree.probs, turn.uniforms, turn.output)
+        return super().decide(turn)
+
+
+class BlockVerification(Rejection):
+    """Block verification of a chain: keeps the distribution, accepts more drafts (`verify_block`).
+
+    On average a step has at least as many tokens as by `Rejection`.
+    """
+
+    fresh = True
+
+    def output(self, sampling: Sampling, *, branches: bool) -> Output:
+        """Return the form that verifies a chain at once."""
+        return "block" if self.draws(sampling) else "picks"
+
+
+class Lenient(Rejection):
+    """Rejection with a lenient test (`AcceptanceRule`), which accepts what the target would not."""
+
+    lossless = False
+
+    def __init__(self, acceptance_rule: AcceptanceRule) -> None:
+        """Accept drafts by an acceptance rule, also if greedy."""
+        self.acceptance_rule = acceptance_rule
+
+    def draws(self, sampling: Sampling) -> bool:
+        """Tell that distributions decide, also if greedy."""
+        return True
+
+
+class Unverified(Rule):
+    """Accepts all drafts."""
+
+    lossless = False
+
+    def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
+        """Accept every row."""
+        return range(len(turn.tree)), turn.result.picks[-1]
+
+
+RULES: Mapping[str, Rule] = {
+    "rejection": Rejection(),
+    "coupled": Coupled(),
+    "block": BlockVerification(),
+    "none": Unverified(),
+}
+"""Rules by the value of a decoder's option ``verify``."""

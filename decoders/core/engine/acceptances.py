@@ -1,4 +1,4 @@
-"""Verify the drafts of merged calls by speculative sampling, and compare distributions.
+"""Verify the drafts of merged calls one by one or as a block, and compare distributions.
 
 Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabulary.
 """
@@ -21,6 +21,7 @@ from decoders.core.sampling import (
     in_parts,
     one_hot,
     pick,
+    verify_block,
     verify_rejection,
     warp,
 )
@@ -80,14 +81,15 @@ def _verified(
     target_distribution = _pad_rows(torch.split(distribution, sizes), max_drafts + 1)
     proposed = [_draft_distribution(readout.call, distribution) for readout in readouts]
     draft_distribution = _pad_rows(proposed, max_drafts)
-    accepted, tokens = verify_rejection(
+    is_block = readouts[0].output == "block"
+    accepted, tokens = (verify_block if is_block else verify_rejection)(
         target_distribution,
         draft_distribution,
         drafts_on_device,
         upload([size - 1 for size in sizes], device),
         _padded_uniforms(readouts, "accept", max_drafts, device),
         _padded_uniforms(readouts, "recover", max_drafts + 1, device),
-        *_relaxed(logits, readouts, sizes, drafts_on_device),
+        *(() if is_block else _relaxed(logits, readouts, sizes, drafts_on_device)),
     )
     near = compare_distributions(target_distribution, draft_distribution, drafts_on_device)
     return torch.cat((torch.stack((accepted, tokens), -1).double(), *near), -1)

@@ -218,4 +218,5 @@ _READERS = {
     "probs": _read_probs,
     "logits": _read_logits,
     "acceptance": read_acceptances,
+    "block": read_acceptances,
 }

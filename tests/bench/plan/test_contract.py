@@ -20,7 +20,7 @@ from tests.conftest import RecordedProgress
 
 WRONG = Path(__file__).parents[3] / "examples" / "wrong.py"
 GROSS = ["NoResidual", "Lenient", "PeeksAtTest", "AcceptsAbove", "ReseedsAccept", "WarpsDraft"]
-SUBTLE = ["ReusesDraw", "BlockReusesDraw", "BlockReplaysDrafts"]
+SUBTLE = ["ReusesDraw", "BlockReusesDraw", "BlockReplaysDrafts", "BlockPositional"]
 RIGHT = ["Tampered", "OwnTest", "BlockVerified"]
 HEAD = """
 from dataclasses import dataclass
@@ -54,7 +54,11 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     "name",
     [
         "NoResidual",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("Lenient", "PeeksAtTest")),
+        "BlockTestsProduct",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("Lenient", "PeeksAtTest", "BlockTokenResidual")
+        ),
     ],
 )
 def test_a_wrong_distribution_is_refuted(name: str) -> None:
@@ -70,7 +74,9 @@ def test_a_wrong_distribution_is_refuted_at_the_defaults(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*RIGHT, "spec", "isd", "medusa", "eagle:verify=rejection"])
+@pytest.mark.parametrize(
+    "name", [*RIGHT, "spec", "spec:verify=block", "isd", "medusa", "eagle:verify=rejection"]
+)
 def test_right_decoders_are_verified_at_the_defaults(name: str) -> None:
     decoder = wrong(name) if name in RIGHT else build(parse_spec(name))
     assert examine(decoder, sampled=True) == Checked(outcome="verified")

@@ -39,6 +39,8 @@ CONTROLS = {
     "AcceptsAbove": "distribution on a table",
     "ReusesDraw": "distribution on a table",
     "BlockReusesDraw": "distribution on a table",
+    "BlockTestsProduct": "distribution on a table",
+    "BlockTokenResidual": "distribution on a table",
     "LeaksCache": "equality on a table",
 }
 MORE = ("NoResidual", "Lenient", "PeeksAtTest", "Contrastive")

@@ -9,11 +9,14 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.verification import Verification
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.drafting.verification import RULES, Coupled, Lenient, Rule, Turn
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
+from decoders.core.registry import build, parse_spec
+from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import AcceptanceRule, Generation, Sampling
+from decoders.core.types import AcceptanceRule, Generation, Output, Sampling
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(max_new_tokens=24)
@@ -27,19 +30,15 @@ class Second(Drafter):
         return TARGET.logits(text.tokens).topk(2).indices[1:].tolist()[:most]
 
 
-def answer_of(rule: Verification) -> Generation:
+def answer_of(rule: Rule) -> Generation:
     @dataclass(frozen=True, kw_only=True)
-    class Lenient(DraftAndVerify):
-        lossless = False
-
-        @property
-        def verification(self) -> Verification:
-            return rule
+    class Scripted(DraftAndVerify):
+        verification = rule
 
         def drafter(self, request: Request) -> Drafter:
             return Second()
 
-    return generate(Lenient(), PROMPT, GREEDY, Models(target=TARGET))
+    return generate(Scripted(), PROMPT, GREEDY, Models(target=TARGET))
 
 
 def accepted(answer: Generation) -> int:
@@ -47,18 +46,99 @@ def accepted(answer: Generation) -> int:
 
 
 def test_greedy_top_two_accepts_the_runner_up_every_time() -> None:
-    answer = answer_of(Verification(rule="topk", acceptance_rule=AcceptanceRule(top=2)))
+    answer = answer_of(Lenient(AcceptanceRule(top=2)))
     assert accepted(answer) == sum(step.drafted for step in answer.steps) > 8
     assert answer.tokens != generate(Autoregressive(), PROMPT, GREEDY, Models(target=TARGET)).tokens
 
 
-@pytest.mark.parametrize("rule", ["rejection", "coupled"])
+@pytest.mark.parametrize("rule", ["rejection", "coupled", "block"])
 def test_greedy_exact_rules_accept_no_runner_up(rule: str) -> None:
-    answer = answer_of(Verification(rule=rule))  # type: ignore[arg-type]
+    answer = answer_of(RULES[rule])
     assert accepted(answer) == 0
     assert answer.tokens == generate(Autoregressive(), PROMPT, GREEDY, Models(target=TARGET)).tokens
 
 
 def test_without_verification_all_drafts_stand() -> None:
-    answer = answer_of(Verification(rule="none"))
+    answer = answer_of(RULES["none"])
     assert accepted(answer) == sum(step.drafted for step in answer.steps) > 8
+
+
+def test_a_rule_of_a_file_decides_with_what_its_turn_bundles() -> None:
+    turns = list[Turn]()
+
+    class First(Rule):
+        lossless = False
+
+        def output(self, sampling: Sampling, *, branches: bool) -> Output:
+            return "probs"
+
+        def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
+            turns.append(turn)
+            assert turn.result.probs is not None
+            path = range(min(2, len(turn.tree)))
+            return path, turn.recover(turn.result.probs[path[-1]], path[-1])
+
+    answer = answer_of(First())
+    assert {step.accepted for step in answer.steps[1:-1]} == {1}
+    assert [turn.step for turn in turns] == [*range(1, len(turns) + 1)]
+    assert [turn.output for turn in turns] == [*range(1, GREEDY.max_new_tokens, 2)][: len(turns)]
+
+
+def test_a_fresh_rule_has_numbers_of_each_turn_and_others_of_positions() -> None:
+    seen = dict[bool, list[float]]()
+
+    class Looks(Coupled):
+        def __init__(self, fresh: bool) -> None:
+            self.fresh = fresh
+
+        def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
+            seen.setdefault(self.fresh, []).append(turn.uniforms.at("accept", 30))
+            return super().decide(turn)
+
+    for fresh in (True, False):
+        answer_of(Looks(fresh))
+    assert len({*seen[True]}) == len(seen[True]) > 2
+    assert len({*seen[False]}) == 1
+    assert seen[False][0] == Uniforms(0, PROMPT).at("accept", 30) not in seen[True]
+
+
+def test_a_rule_without_a_decision_says_so() -> None:
+    with pytest.raises(NotImplementedError, match=r"Rule must define decide\(turn\)"):
+        answer_of(Rule())
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_drafts_that_branch_are_no_chain(rule: str) -> None:
+    class Branches(Drafter):
+        branches = rule == "block"
+
+        def propose(self, text: Text, most: int) -> DraftTree:
+            tree = DraftTree(text.last)
+            tree.add([1])
+            tree.add([2])
+            return tree
+
+    class Branching(DraftAndVerify):
+        verification = RULES[rule]
+
+        def drafter(self, request: Request) -> Drafter:
+            return Branches()
+
+    sampling = Sampling(temperature=1.0, max_new_tokens=8)
+    with pytest.raises(ValueError, match="these drafts branch, but they are to be verified as"):
+        generate(Branching(), PROMPT, sampling, Models(target=TARGET))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("eagle:verify=block", "'width' of decoder 'eagle' is 3; it must be 1 with verify=block"),
+        ("medusa:verify=block", "'width' of decoder 'medusa' is 4; it must be 1 with verify=block"),
+        ("hybrid:verify=block", "'width' of decoder 'eagle' is 3; it must be 1 with verify=block"),
+        ("hybrid:verify=block:then=spec:how=merge", "'how' of .* must be match with verify=block"),
+        ("hybrid:verify=block:first=spec:then=lookup", "'first' .* that draws no drafts with"),
+    ],
+)
+def test_a_block_of_drafts_that_may_branch_is_refused(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(parse_spec(spec))

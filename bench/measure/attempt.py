@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.errors import BenchError, room_for
 from bench.machine.clock import Calendar
 from bench.machine.load import LoadWatch
+from bench.measure.past import Past
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
@@ -22,7 +23,7 @@ from bench.progress import Progress
 from bench.records.files import SAMPLES, SampleWriter
 from bench.records.plan import Plan
 from bench.records.prompts import Prompt
-from bench.records.run_folder import outlines
+from bench.records.run_folder import load_records, outlines
 from bench.records.status import COMPLETE, RunStatus, write_status
 from bench.stats.validity import INCOMPLETE
 
@@ -83,14 +84,20 @@ class Attempt:
                 self.writer.event("supersede", block=block.block, before_attempt=self.number)
             for cell, graphs, seconds in self.setup.compiled:
                 self.writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
-            self.second = SecondPass(self.setup, self.plan, self.prompts, self.run_dir)
+            remembers = any(arm.decoder.remembers for arm in self.setup.arms.values())
+            earlier = load_records(self.run_dir) if remembers and self.records else ()
+            self.past = Past(self.setup, self.prompts, earlier)
+            where = self.setup, self.plan, self.prompts, self.run_dir
+            self.second = SecondPass(*where, self.past)
             yield
 
     def warm_up(self) -> None:
         """Reserve caches for the blocks, then run every cell, unmeasured."""
         watch, after = LoadWatch(self.setup.device), self.second.after
         where = self.setup, self.prompts, self.writer, self.progress
-        self._runner = Runner(*where, attempt=self.number, lap=watch.lap, after=after)
+        self._runner = Runner(
+            *where, attempt=self.number, lap=watch.lap, after=after, past=self.past
+        )
         self._runner.prepare(self.left)
 
     def time_blocks(self) -> None:
@@ -107,7 +114,7 @@ class Attempt:
         where = self.setup, prompts, self.writer, self.progress
         size = quality_batch_size(self.setup)
         with room_for(f"the quality pass, {size} answers at a time,", ADVICE):
-            score_quality(*where, attempt=self.number, done=self.scored)
+            score_quality(*where, attempt=self.number, done=self.scored, past=self.past)
 
     def end(self, status: RunStatus) -> None:
         """Write a status with its end, which is unknown if the clock was set back meanwhile."""

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 from bench.errors import room_for
@@ -21,6 +22,7 @@ from bench.machine.clock import Stopwatch
 from bench.machine.energy import EnergyMeter
 from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
+from bench.measure.past import Past
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
 from bench.records.failures import error_line, error_position
@@ -29,6 +31,7 @@ from bench.records.plan import BASELINE, Block
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns, drafter_names
 from bench.settings.protocol import recount
+from decoders.core.decoder import Memory
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
 
@@ -41,19 +44,24 @@ _STABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """Answers of one arm with their stopwatch, peak memory in bytes and energy in joules."""
+    """Answers of one arm with their stopwatch, peak memory in bytes and energy in joules.
+
+    `memory` is that of a decoder that remembers, these answers included.
+    """
 
     outcomes: list[Outcome]
     watch: Stopwatch
     peak: int | None
     energy_j: float | None
+    memory: Memory | None
 
 
 @dataclass
 class Runner:
     """The measurement of a plan's blocks with an open `Setup`, which appends their records.
 
-    `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it.
+    `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it;
+    `past` has the answers of earlier attempts (None: there are none).
     """
 
     setup: Setup
@@ -64,8 +72,10 @@ class Runner:
     attempt: int
     lap: Callable[[], Load]
     after: Callable[[Block, Collection[str]], None] | None = None
+    past: Past | None = None
 
     def __post_init__(self) -> None:
+        self._past = self.past or Past(self.setup, self.prompts)
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._energy = EnergyMeter(str(self.setup.models.target.device))
@@ -98,7 +108,9 @@ class Runner:
         sampling = self.setup.repeated(block.repeat)
         num_rows = self.setup.config.batch_size
         for order, cell in enumerate(block.order):
-            timed = self._time_answers(self.setup.arm(cell), prompts, sampling)
+            memory = partial(self._past.before, cell, block)
+            timed = self._time_answers(self.setup.arm(cell), prompts, sampling, memory)
+            self._past.add(cell, block, prompts, timed.outcomes, timed.memory)
             where = {"kind": "timing", "decoder": cell, "block": block.block, "order": order}
             where |= {"repeat": block.repeat, "seed": sampling.seed, "batch_size": num_rows}
             for prompt, outcome in zip(prompts, timed.outcomes, strict=True):
@@ -155,20 +167,30 @@ class Runner:
         with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
             models.reserve(num_rows, num_tokens)
 
-    def _time_answers(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timing:
+    def _time_answers(
+        self,
+        arm: Arm,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        memory: Callable[[], Memory | None] = lambda: None,
+    ) -> _Timing:
         """Time answers, again if a graph was compiled meanwhile, so as not to time compiling."""
         while True:
             before = arm.models.num_graphs
-            timed = self._time_once(arm, prompts, sampling)
+            timed = self._time_once(arm, prompts, sampling, memory())
             num_graphs, seconds = arm.models.num_graphs - before, timed.watch.total_s
             if not num_graphs:
                 return timed
             self.writer.event("compiled", cell=arm.cell.cell, graphs=num_graphs, seconds=seconds)
 
-    def _time_once(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timing:
+    def _time_once(
+        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, past: Memory | None
+    ) -> _Timing:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
-        scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
+        scheduler = Scheduler(
+            arm.decoder, arm.models, sampling, batch_size, arm.deadline, memory=past
+        )
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
         decoders = [each.decoder for each in self.setup.arms.values()]
@@ -176,7 +198,7 @@ class Runner:
         self._energy.lap()
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
-        return _Timing(outcomes, watch, memory.peak_bytes(), self._energy.lap())
+        return _Timing(outcomes, watch, memory.peak_bytes(), self._energy.lap(), past)
 
     def _record(
         self, prompt: Prompt, outcome: Outcome, timed: _Timing, **where: Any

@@ -308,6 +308,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             comparable_to_ar=decoder.comparable_to_ar(sampling),
             code=code_hash(decoder),
             drafts=bool(decoder.drafts),
+            remembers=decoder.remembers,
         ),
         decoder=decoder,
         models=used,

@@ -74,6 +74,8 @@ def checks_for(decoder: Decoder) -> list[Check]:
 def equality_checks(decoder: Decoder) -> list[Check]:
     """Return the checks that compare answers with each other and, if promised, with AR's."""
     checks: list[Check] = [check_prompts_leave_no_trace, check_batch_equals_alone]
+    if decoder.remembers is not None:
+        checks.append(check_tokens_ignore_the_memory)
     if decoder.lossless:
         checks.append(check_greedy_equals_ar)
     if decoder.coupled:
@@ -214,6 +216,31 @@ def check_prompts_leave_no_trace(decoder: Decoder) -> None:
         _Pair(answer, fresh[i], f"{decoder} on {_PROMPTS[i]}", "after other prompts")
         for i, answer in answers
     )
+
+
+def check_tokens_ignore_the_memory(decoder: Decoder) -> None:
+    """Check that tokens do not depend on earlier answers, nor steps on anything but their text.
+
+    Sampled tokens of an uncoupled decoder may change with its drafts (their distribution is
+    checked). Steps must be the same with a memory that is made again from the same answers.
+    """
+    fixed = decoder.coupled or not decoder.lossless
+    order = [*_PROMPTS, *reversed(_PROMPTS)]
+    for temperature in (0.0, 0.9) if fixed else (0.0,):
+        sampling, models = _sampling(temperature), tables(decoder)
+        memory, pairs = decoder.memory(), list[_Pair]()
+        for number, prompt in enumerate(order):
+            again = decoder.memory()
+            for earlier, pair in zip(order[:number], pairs, strict=True):
+                assert again is not None
+                again.add(earlier, pair.expected.tokens)
+            where = f"{decoder} on {prompt} at T={temperature}"
+            answer = generate(decoder, prompt, sampling, models, memory)
+            fresh = generate(decoder, prompt, sampling, models)
+            _check_tokens(answer, fresh, where, "after answers that it remembers")
+            repeated = generate(decoder, prompt, sampling, models, again)
+            pairs.append(_Pair(repeated, answer, where, "with a memory made again"))
+        _check_same(pairs)
 
 
 def check_global_rng_is_untouched(decoder: Decoder) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from bench.errors import BenchError, room_for
 from bench.machine.clock import Calendar
 from bench.machine.load import LoadWatch
-from bench.measure.past import Past
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
@@ -78,26 +77,22 @@ class Attempt:
                 self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
                 self.writer.event("cut", num_bytes=num)
             self.records = outlines(self.run_dir, self.plan)
+            remembers = self.records and any(cell.remembers for cell in self.plan.cells)
+            self.setup.past.load(load_records(self.run_dir) if remembers else (), self.prompts)
             finished = {record.block for record in self.records if record.kind == "timing"}
             self.left = [block for block in self.plan.blocks if block.block not in finished]
             for block in self.left if self.number else ():
                 self.writer.event("supersede", block=block.block, before_attempt=self.number)
             for cell, graphs, seconds in self.setup.compiled:
                 self.writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
-            remembers = any(arm.decoder.remembers for arm in self.setup.arms.values())
-            earlier = load_records(self.run_dir) if remembers and self.records else ()
-            self.past = Past(self.setup, self.prompts, earlier)
-            where = self.setup, self.plan, self.prompts, self.run_dir
-            self.second = SecondPass(*where, self.past)
+            self.second = SecondPass(self.setup, self.plan, self.prompts, self.run_dir)
             yield
 
     def warm_up(self) -> None:
         """Reserve caches for the blocks, then run every cell, unmeasured."""
         watch, after = LoadWatch(self.setup.device), self.second.after
         where = self.setup, self.prompts, self.writer, self.progress
-        self._runner = Runner(
-            *where, attempt=self.number, lap=watch.lap, after=after, past=self.past
-        )
+        self._runner = Runner(*where, attempt=self.number, lap=watch.lap, after=after)
         self._runner.prepare(self.left)
 
     def time_blocks(self) -> None:
@@ -114,7 +109,7 @@ class Attempt:
         where = self.setup, prompts, self.writer, self.progress
         size = quality_batch_size(self.setup)
         with room_for(f"the quality pass, {size} answers at a time,", ADVICE):
-            score_quality(*where, attempt=self.number, done=self.scored, past=self.past)
+            score_quality(*where, attempt=self.number, done=self.scored)
 
     def end(self, status: RunStatus) -> None:
         """Write a status with its end, which is unknown if the clock was set back meanwhile."""

@@ -30,7 +30,6 @@ from typing import Any
 from torch import Tensor
 
 from bench.machine.clock import Stopwatch
-from bench.measure.past import Past
 from bench.measure.timing import frozen_garbage
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
@@ -104,11 +103,10 @@ class SecondPass:
     """The instrumented answers of a run: measured `after` timed blocks, `complete` at the end."""
 
     def __init__(
-        self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path, past: Past
+        self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
     ) -> None:
         """Keep the answers of a resumed run (raises as `read_phases`)."""
         self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
-        self._past = past
         self._answers = list(read_phases(run_dir))
         have = {(answer.prompts, answer.repeat) for answer in self._answers}
         self.missing = {
@@ -121,8 +119,7 @@ class SecondPass:
     def after(self, block: Block, failed: Collection[str]) -> None:
         """Measure a chosen block that was just timed, with the cells that did not fail."""
         if block.block in self.missing:
-            where = self._setup, self._prompts, block, failed
-            self.keep(block, measure_phases(*where, self._past))
+            self.keep(block, measure_phases(self._setup, self._prompts, block, failed))
 
     def keep(self, block: Block, answers: Sequence[PhasedAnswer]) -> None:
         """Write the answers to a block, measured here or by a worker.
@@ -147,31 +144,23 @@ class SecondPass:
 
 
 def measure_phases(
-    setup: Setup,
-    prompts: Mapping[str, Prompt],
-    block: Block,
-    failed: Collection[str],
-    past: Past | None = None,
+    setup: Setup, prompts: Mapping[str, Prompt], block: Block, failed: Collection[str]
 ) -> list[PhasedAnswer]:
-    """Answer a block by phase with the arms that did not fail, in a separately shuffled order.
-
-    Decoders that remember get the `past` answers that they had when the block was timed.
-    """
-    past = past or Past(setup, prompts)
+    """Answer a block by phase with the arms that did not fail, in a separately shuffled order."""
     cells = [cell for cell in setup.arms if cell not in failed]
     shuffled = random.Random(f"phases {block.block}").sample(cells, len(cells))
-    answers = [_measure_arm(setup, prompts, cell, block, past) for cell in shuffled]
+    answers = [_measure_arm(setup, prompts, cell, block) for cell in shuffled]
     return [answer for answer in answers if answer is not None]
 
 
 def _measure_arm(
-    setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block, past: Past
+    setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block
 ) -> PhasedAnswer | None:
     """Answer a block with one arm by phase, or return None if an answer failed."""
     clock = PhaseClock(setup.clock.now)
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
-    memory = past.before(cell, block)
-    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock, memory)
+    past = setup.past.memory(cell, setup.arms[cell].decoder, block)
+    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock, past)
     ids = [prompts[name].ids for name in block.prompts]
     if setup.config.reuse_prefix:
         scheduler.prefill_prefix(ids[0], prompts[block.prompts[0]].num_kept)
@@ -224,11 +213,7 @@ def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
 
 
 def phased_scheduler(
-    arm: Arm,
-    sampling: Sampling,
-    batch_size: int,
-    clock: PhaseClock,
-    memory: Memory | None = None,
+    arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock, past: Memory | None = None
 ) -> Scheduler:
     """Return a `Scheduler` of an arm that charges its work to the phases."""
 
@@ -256,7 +241,7 @@ def phased_scheduler(
         arm.models,
         sampling,
         batch_size,
-        memory=memory,
+        memory=past,
         steps=lambda request: _phased_steps(arm.decoder.steps(request), clock),
         forward=phased_forward,
         draft=phased_draft,

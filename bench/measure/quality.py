@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.measure.past import Past
 from bench.measure.timing import make_record
 from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
@@ -45,12 +44,8 @@ def score_quality(
     *,
     attempt: int,
     done: Collection[tuple[str, str]] = (),
-    past: Past | None = None,
 ) -> None:
-    """Answer and score `prompts` with every arm, except the (cell, prompt) pairs in `done`.
-
-    Decoders that remember begin with the `past` answers of this pass (None: with none).
-    """
+    """Answer and score `prompts` with every arm, except the (cell, prompt) pairs in `done`."""
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
@@ -68,10 +63,9 @@ def score_quality(
     for cell, arm in setup.arms.items():
         left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
         if left:
-            memory = arm.decoder.memory() if past is None else past.scored(cell)
-            scheduler = Scheduler(
-                arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline, memory=memory
-            )
+            past = setup.past.memory(cell, arm.decoder)
+            options = arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline
+            scheduler = Scheduler(*options, memory=past)
             # large batches would compile extra graphs
             eager = arm.models.uncompiled() if num_rows > 1 else nullcontext()
             with arm.deadline.ticking(), eager:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Any
 
 from bench.errors import room_for
@@ -22,7 +21,6 @@ from bench.machine.clock import Stopwatch
 from bench.machine.energy import EnergyMeter
 from bench.machine.load import Load
 from bench.machine.memory import PeakMemory
-from bench.measure.past import Past
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
 from bench.records.failures import error_line, error_position
@@ -44,24 +42,20 @@ _STABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """Answers of one arm with their stopwatch, peak memory in bytes and energy in joules.
-
-    `memory` is that of a decoder that remembers, these answers included.
-    """
+    """Answers of one arm with stopwatch, peak memory in bytes, energy in joules, `Past.memory`."""
 
     outcomes: list[Outcome]
     watch: Stopwatch
     peak: int | None
     energy_j: float | None
-    memory: Memory | None
+    past: Memory | None
 
 
 @dataclass
 class Runner:
     """The measurement of a plan's blocks with an open `Setup`, which appends their records.
 
-    `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it;
-    `past` has the answers of earlier attempts (None: there are none).
+    `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it.
     """
 
     setup: Setup
@@ -72,10 +66,8 @@ class Runner:
     attempt: int
     lap: Callable[[], Load]
     after: Callable[[Block, Collection[str]], None] | None = None
-    past: Past | None = None
 
     def __post_init__(self) -> None:
-        self._past = self.past or Past(self.setup, self.prompts)
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._energy = EnergyMeter(str(self.setup.models.target.device))
@@ -108,12 +100,12 @@ class Runner:
         sampling = self.setup.repeated(block.repeat)
         num_rows = self.setup.config.batch_size
         for order, cell in enumerate(block.order):
-            memory = partial(self._past.before, cell, block)
-            timed = self._time_answers(self.setup.arm(cell), prompts, sampling, memory)
-            self._past.add(cell, block, prompts, timed.outcomes, timed.memory)
+            timed = self._time_answers(self.setup.arm(cell), prompts, sampling, block)
             where = {"kind": "timing", "decoder": cell, "block": block.block, "order": order}
             where |= {"repeat": block.repeat, "seed": sampling.seed, "batch_size": num_rows}
-            for prompt, outcome in zip(prompts, timed.outcomes, strict=True):
+            pairs = list(zip(prompts, timed.outcomes, strict=True))
+            self.setup.past.add(cell, block, pairs, timed.past)
+            for prompt, outcome in pairs:
                 record = self._record(prompt, outcome, timed, attempt=self.attempt, **where)
                 if isinstance(outcome, Exception):
                     failed.add(cell)
@@ -168,16 +160,13 @@ class Runner:
             models.reserve(num_rows, num_tokens)
 
     def _time_answers(
-        self,
-        arm: Arm,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        memory: Callable[[], Memory | None] = lambda: None,
+        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, block: Block | None = None
     ) -> _Timing:
         """Time answers, again if a graph was compiled meanwhile, so as not to time compiling."""
         while True:
             before = arm.models.num_graphs
-            timed = self._time_once(arm, prompts, sampling, memory())
+            past = self.setup.past.memory(arm.cell.cell, arm.decoder, block) if block else None
+            timed = self._time_once(arm, prompts, sampling, past)
             num_graphs, seconds = arm.models.num_graphs - before, timed.watch.total_s
             if not num_graphs:
                 return timed
@@ -188,9 +177,8 @@ class Runner:
     ) -> _Timing:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
-        scheduler = Scheduler(
-            arm.decoder, arm.models, sampling, batch_size, arm.deadline, memory=past
-        )
+        where = arm.decoder, arm.models, sampling, batch_size, arm.deadline
+        scheduler = Scheduler(*where, memory=past)
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
         decoders = [each.decoder for each in self.setup.arms.values()]

@@ -76,10 +76,8 @@ def refuse_sharing(run: ResolvedRun, option: str) -> None:
     """Refuse an `option` by which no process has all answers that a decoder remembers."""
     for cell, decoder in run.decoders.items():
         if decoder.remembers:
-            raise UsageError(
-                f"decoder {cell!r} remembers earlier answers, of which {option} gives each "
-                f"process only some; leave out the decoder or {option}"
-            )
+            line = f"decoder {cell!r} remembers answers; {option} gives a process only some"
+            raise UsageError(f"{line}; leave out the decoder or {option}")
 
 
 def check_files(run: ResolvedRun) -> dict[str, str]:

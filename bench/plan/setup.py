@@ -7,7 +7,7 @@ without a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from bench.plan.code import code_hash, repository_state
 from bench.plan.devices import device_map, open_device, prepare_process, usual_dtype
 from bench.plan.named_models import checkpoint
 from bench.plan.numerics import in_tiles, uses_tiles
+from bench.plan.past import Past
 from bench.plan.select import ResolvedRun, all_options
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
 from bench.plan.tokenizers import read_models
@@ -60,6 +61,7 @@ class Setup:
     ``draft``) and, by name, their ``adapters``, including hashes of the weights. `stop_ids` end an
     answer, though a run of a fixed length goes on.
     `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
+    `past` has the answers so far that decoders remember.
     """
 
     config: RunConfig
@@ -72,6 +74,7 @@ class Setup:
     stop_ids: frozenset[int]
     template: ChatTemplate | None = None
     compiled: tuple[tuple[str, int, float], ...] = ()
+    past: Past = field(default_factory=Past)
 
     def arm(self, cell: str) -> Arm:
         """Return the arm of a cell, for the baseline's second arm the baseline's."""

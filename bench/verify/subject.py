@@ -16,6 +16,7 @@ from bench.verify.distribution import DistributionTest, findings
 from bench.verify.equality import EqualityCheck, failed, mode
 from bench.verify.verdict import CheckOutcome, Examination, Finding
 from decoders.core.checks import Check, StepsDifferError, is_verdict
+from decoders.core.decoder import Memory
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.goodness import POWER
@@ -29,9 +30,9 @@ MAX_REJECTED_SHARE = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1, "invar
 """Share of drafts that rounding between calls of different shapes may reject, by precision."""
 
 
-def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
+def answer(arm: Arm, sampling: Sampling, prompt: Prompt, memory: Memory | None = None) -> Outcome:
     """Return an arm's answer to a prompt, untimed."""
-    scheduler = Scheduler(arm.decoder, arm.models, sampling, deadline=arm.deadline)
+    scheduler = Scheduler(arm.decoder, arm.models, sampling, deadline=arm.deadline, memory=memory)
     with arm.deadline.ticking():
         (outcome,) = scheduler.run([prompt.ids])
     return outcome

@@ -21,7 +21,7 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter_config import MASKED_VARIANTS
-from decoders.core.decoder import Decoder, Request
+from decoders.core.decoder import Decoder, PastAnswers, Request
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.scheduler import Scheduler, generate
@@ -221,25 +221,24 @@ def check_prompts_leave_no_trace(decoder: Decoder) -> None:
 def check_tokens_ignore_the_memory(decoder: Decoder) -> None:
     """Check that tokens do not depend on earlier answers, nor steps on anything but their text.
 
-    Sampled tokens of an uncoupled decoder may change with its drafts (their distribution is
-    checked). Steps must be the same with a memory that is made again from the same answers.
+    Sampled tokens of an uncoupled decoder may change with its drafts (`check_distribution`).
     """
-    fixed = decoder.coupled or not decoder.lossless
-    order = [*_PROMPTS, *reversed(_PROMPTS)]
-    for temperature in (0.0, 0.9) if fixed else (0.0,):
-        sampling, models = _sampling(temperature), tables(decoder)
-        memory, pairs = decoder.memory(), list[_Pair]()
-        for number, prompt in enumerate(order):
+    for temperature in (0.0, 0.9) if decoder.coupled or not decoder.lossless else (0.0,):
+        sampling, models, pairs = _sampling(temperature), tables(decoder), list[_Pair]()
+        past, memory = PastAnswers(), decoder.memory()
+        for prompt in (*_PROMPTS, *reversed(_PROMPTS)):
             again = decoder.memory()
-            for earlier, pair in zip(order[:number], pairs, strict=True):
+            for each in past:
                 assert again is not None
-                again.add(earlier, pair.expected.tokens)
-            where = f"{decoder} on {prompt} at T={temperature}"
-            answer = generate(decoder, prompt, sampling, models, memory)
-            fresh = generate(decoder, prompt, sampling, models)
-            _check_tokens(answer, fresh, where, "after answers that it remembers")
-            repeated = generate(decoder, prompt, sampling, models, again)
+                again.add(*each)
+            answer, repeated = (
+                Scheduler(decoder, models, sampling, memory=each).run([prompt])[0]
+                for each in (memory, again)
+            )
+            fresh, where = generate(decoder, prompt, sampling, models), f"{decoder} on {prompt}"
+            answer = _check_tokens(answer, fresh, where, "after answers that it remembers")
             pairs.append(_Pair(repeated, answer, where, "with a memory made again"))
+            past.add(prompt, answer.tokens)
         _check_same(pairs)
 
 

@@ -119,7 +119,6 @@ def build(spec: DecoderSpec) -> Decoder:
     except TypeError as error:
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
     _check_needs(decoder, spec.name)
-    _check_memory(decoder, spec.name)
     return decoder
 
 
@@ -150,28 +149,14 @@ def _check_needs(decoder: Decoder, name: str) -> None:
             f"decoder {name!r} needs {needs!r}; allowed: a tuple of {', '.join(allowed)}, "
             'such as needs = ("draft",)'
         )
+    remembers: object = decoder.remembers
+    if remembers not in (None, "answers"):
+        raise ValueError(f'decoder {name!r} remembers {remembers!r}; allowed: "answers", or None')
     named = type(decoder).adapter_name is Decoder.adapter_name  # by the option `adapter`
     if named and "adapter" in needs and "adapter" not in vars(decoder):
         raise ValueError(
             f"decoder {name!r} needs an adapter but has no option that names it; "
             f'add `adapter: str = "{decoder.name or "mine"}"`'
-        )
-
-
-def _check_memory(decoder: Decoder, name: str) -> None:
-    """Refuse a memory that the runner could not fill."""
-    remembers: object = decoder.remembers
-    if remembers not in (None, "answers"):
-        raise ValueError(f'decoder {name!r} remembers {remembers!r}; allowed: "answers", or None')
-    try:
-        memory = decoder.memory()
-    except Exception as error:  # foreign code may raise anything
-        line = f"{type(error).__name__}: {error}"
-        raise ValueError(f"decoder {name!r} cannot make its memory: {line}") from error
-    if (remembers is not None) != callable(getattr(memory, "add", None)):
-        raise ValueError(
-            f"decoder {name!r} remembers {remembers!r}, and its memory() returned {memory!r:.60}; "
-            'with "answers" it returns an object with add(prompt, tokens), else None'
         )
 
 

@@ -234,14 +234,10 @@ class Scheduler:
 
 
 def generate(
-    decoder: Decoder,
-    prompt_ids: Sequence[int],
-    sampling: Sampling,
-    models: Models,
-    memory: Memory | None = None,
+    decoder: Decoder, prompt_ids: Sequence[int], sampling: Sampling, models: Models
 ) -> Generation:
     """Generate one answer, unbatched, raising the decoder's exceptions."""
-    (outcome,) = Scheduler(decoder, models, sampling, memory=memory).run([prompt_ids])
+    (outcome,) = Scheduler(decoder, models, sampling).run([prompt_ids])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

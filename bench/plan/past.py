@@ -46,9 +46,9 @@ class Past:
         *size, memory = self._live.pop(cell, (0, 0, None))  # a block fills it, so it serves once
         if memory is None or size != [repeat, len(earlier)]:
             memory = decoder.memory()
-            for _, prompt, tokens in earlier:
-                assert memory is not None
-                memory.add(prompt, tokens)
+            if memory is not None:
+                for _, prompt, tokens in earlier:
+                    memory.add(prompt, tokens)
         return memory
 
     def add(self, cell: str, block: Block, pairs: _Pairs, memory: Memory | None) -> None:

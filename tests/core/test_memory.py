@@ -70,9 +70,8 @@ class Writing(Last):
     """Fills its memory itself, from the middle of an answer."""
 
     def drafter(self, request: Request) -> Drafter:
-        drafter = super().drafter(request)
-        self.past(request).add((), [len(self.past(request)) % 3] * 9)
-        return drafter
+        self.past(request).add((), ())
+        return Listed([len(self.past(request)) % 3] * 30)
 
 
 class Global(Last):
@@ -147,7 +146,7 @@ def test_a_failed_answer_is_not_remembered_and_a_failing_memory_fails_the_answer
             super().add(prompt, tokens)
 
     memory, models = Failing(), Models(target=TableModel(7, seed=1))
-    outcomes = Scheduler(Last(), models, SAMPLING, memory=memory).run([[1], [2], [9], [3]])
+    outcomes = Scheduler(Last(), models, SAMPLING, memory=memory).run([[1], [2], [], [3]])
     assert [isinstance(o, Generation) for o in outcomes] == [True, False, False, True]
     assert isinstance(outcomes[1], KeyError)
     assert [prompt for prompt, _ in memory] == [(1,), (3,)]

@@ -14,7 +14,6 @@ from bench.plan.make import order_blocks
 from bench.records.run_folder import Run, load_run
 from bench.report.tables.drafts import memory
 from bench.settings.spread import WorkerConfig
-from bench.stats.carried import carried
 from bench.verify import verify as verify_module
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -56,7 +55,8 @@ def test_repeats_have_one_order_and_their_own_memory_and_the_run_is_valid(measur
 
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_the_memory_makes_steps_longer_than_without_answers(measured: Any, batch_size: int) -> None:
-    run = measured(decoders="suffix,suffix@text:answers=false", batch_size=batch_size, limit=12)
+    values = {"batch_size": batch_size, "limit": 12, "quality_limit": 12}
+    run = measured(decoders="suffix,suffix@text:answers=false", **values)
     assert run.status.verdict == "VALID"
     for kind in ("timing", "quality"):
         num, without = (
@@ -114,26 +114,6 @@ def test_undeclared_state_beside_a_memory_makes_the_run_invalid(
     run = measured(decoders=f"{file}:Secret@secret", limit=8)
     assert run.status.verdict == "INVALID"
     assert "secret: state survives an answer" in run.status.reasons[0]
-
-
-def test_answers_after_another_past_prove_nothing(record: Any) -> None:
-    def answers(first: tuple[int, ...]) -> list[Any]:
-        other = {"conversation": "c1", "emitted": (1, 1)}
-        base = [record("ar", repeat=n, block=2 * n + 1) for n in (0, 1)]
-        return [
-            *base,
-            record("memo", tokens=(1, 2), **other),
-            record("memo", emitted=(1, 2), block=1),
-            record("memo", tokens=first, repeat=1, block=2, **other),
-            record("memo", emitted=(2, 1), repeat=1, block=3),
-        ]
-
-    def lines(first: tuple[int, ...], **exact: bool) -> tuple[str, ...]:
-        return carried(answers(first), (), greedy=True, exact=exact, remembering={"memo"})
-
-    assert len(lines((1, 2))) == 1
-    assert lines((1, 3)) == ()  # half precision: the past was another
-    assert len(lines((1, 3), memo=True)) == 1
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ _STABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """Answers of one arm with stopwatch, peak memory in bytes, energy in joules, `Past.memory`."""
+    """Answers of one arm with stopwatch, peak memory in bytes, energy in joules, and memory."""
 
     outcomes: list[Outcome]
     watch: Stopwatch

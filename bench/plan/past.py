@@ -21,8 +21,8 @@ _Pairs = Sequence[tuple[Prompt, Outcome]]
 _QUALITY = -1  # in place of a repeat, and in records of a block
 
 
-class Past:
-    """The answers that decoders remember, by cell and repeat."""
+class Memories:
+    """The answers that decoders remember, by cell and repeat, and memories of them."""
 
     def __init__(self) -> None:
         """Begin without answers."""

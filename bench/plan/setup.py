@@ -23,7 +23,7 @@ from bench.plan.code import code_hash, repository_state
 from bench.plan.devices import device_map, open_device, prepare_process, usual_dtype
 from bench.plan.named_models import checkpoint
 from bench.plan.numerics import in_tiles, uses_tiles
-from bench.plan.past import Past
+from bench.plan.past import Memories
 from bench.plan.select import ResolvedRun, all_options
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
 from bench.plan.tokenizers import read_models
@@ -74,7 +74,7 @@ class Setup:
     stop_ids: frozenset[int]
     template: ChatTemplate | None = None
     compiled: tuple[tuple[str, int, float], ...] = ()
-    past: Past = field(default_factory=Past)
+    past: Memories = field(default_factory=Memories)
 
     def arm(self, cell: str) -> Arm:
         """Return the arm of a cell, for the baseline's second arm the baseline's."""

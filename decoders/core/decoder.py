@@ -120,7 +120,7 @@ class Decoder:
 
     @property
     def remembers(self) -> Literal["answers"] | None:
-        """``"answers"`` if drafts may use earlier answers; tokens never depend on them."""
+        """``"answers"`` if drafts may use earlier answers, on which tokens never depend."""
         return None
 
     def memory(self) -> Memory | None:

@@ -13,11 +13,12 @@ from bench.plan.select import built_in_cells
 from decoders import suffix
 from decoders.ar import Autoregressive
 from decoders.core.drafting.drafter import Text
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
-from decoders.suffix import SuffixDecoding, _Suffixes
+from decoders.suffix import SuffixDecoding, _Node, _Suffixes
 
 TEXT = st.lists(st.integers(0, 2), max_size=40)
 
@@ -37,6 +38,7 @@ def drafts(
         prompt_ids=tuple(tokens), sampling=Sampling(max_new_tokens=20), memory=memory
     )
     tree = options.drafter(request).propose(Text(request), most)
+    assert isinstance(tree, DraftTree)
     return tree.tokens[1:], tree.parents[1:], set(tree.sources)
 
 
@@ -72,7 +74,7 @@ def test_matches_are_the_ends_that_occurred_before_with_all_that_followed(
 def test_matches_in_earlier_answers_never_cross_from_one_to_the_next(
     answers: list[list[int]], text: list[int], depth: int
 ) -> None:
-    tree, matches = _Suffixes(depth), []
+    tree, matches = _Suffixes(depth), list[_Node]()
     for answer in answers:
         tree.add((), answer)
     for token in text:

@@ -14,6 +14,7 @@ from bench.plan.make import order_blocks
 from bench.records.run_folder import Run, load_run
 from bench.report.tables.drafts import memory
 from bench.settings.spread import WorkerConfig
+from bench.verify import subject
 from bench.verify import verify as verify_module
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -161,7 +162,7 @@ def test_verify_compares_answers_that_remember(
     small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    plain = verify_module.answer
+    plain: Any = subject.answer
 
     def noted(arm: Any, sampling: Any, prompt: Any, memory: Any = None) -> Any:
         if arm.cell.cell == "suffix":

@@ -21,7 +21,7 @@ from bench.errors import BenchError, Exit, InvalidRunError, UsageError
 from bench.machine import env as environment
 from bench.machine.clock import Calendar
 from bench.measure.attempt import Attempt
-from bench.plan.checks import check_first
+from bench.plan.checks import check_first, refuse_sharing
 from bench.plan.code import check_code
 from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import check_identity
@@ -105,6 +105,8 @@ def run(
     if part is not None:
         parse_part(part)
     resolved = check_first(config, progress.note, brings_models=opener is not open_setup)
+    if part is not None:
+        refuse_sharing(resolved, "--part")
     resolved, attempt_by = _choose_attempt(resolved, spread, opener)
     calendar = Calendar()
     started_utc = calendar.utc()
@@ -212,6 +214,7 @@ def _choose_attempt(
     """Choose who measures: this process, or workers, whose number of threads becomes the run's."""
     if spread.alone:
         return run, Attempt
+    refuse_sharing(run, "--workers" if spread.workers > 1 else "--executor")
     return extra("bench.jobs", "workers")(run, spread, opener)  # type: ignore[no-any-return]
 
 

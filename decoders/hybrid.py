@@ -57,6 +57,7 @@ class Hybrid(DraftAndVerify):
         self.demand(self.how == "match" or not is_block, "how", "match with verify=block")
         for option, part in zip(("first", "then"), self.parts, strict=True):
             self.demand(isinstance(part, DraftAndVerify) and part.combines, option, _PART)
+            self.demand(not part.remembers, option, "without a memory, as suffix+answers=false")
         self.demand(self.first != self.then, "then", f"a decoder other than first={self.first}")
         drafting = ["draft" in part.needs for part in self.parts]
         self.demand(not all(drafting), "then", _ONE_MODEL)

@@ -21,7 +21,7 @@ from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.plan import COMPLETE, Plan, RunStatus, write_status
 from bench.records.prompts import Prompt
-from bench.records.run_folder import outlines
+from bench.records.run_folder import load_records, outlines
 from bench.records.samples import SAMPLES, SampleWriter
 from bench.stats.validity import INCOMPLETE
 
@@ -76,6 +76,8 @@ class Attempt:
                 self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
                 self.writer.event("cut", num_bytes=num)
             self.records = outlines(self.run_dir, self.plan)
+            remembers = self.records and any(cell.remembers for cell in self.plan.cells)
+            self.setup.past.load(load_records(self.run_dir) if remembers else (), self.prompts)
             finished = {record.block for record in self.records if record.kind == "timing"}
             self.left = [block for block in self.plan.blocks if block.block not in finished]
             for block in self.left if self.number else ():

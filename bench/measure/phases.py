@@ -37,7 +37,7 @@ from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.run_folder import outlines
 from bench.records.samples import PHASES, PhasedAnswer, read_phases, write_phases
-from decoders.core.decoder import Answer, Role, SelfDriven, Steps
+from decoders.core.decoder import Answer, Memory, Role, SelfDriven, Steps
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import Readout
@@ -159,7 +159,8 @@ def _measure_arm(
     """Answer a block with one arm by phase, or return None if an answer failed."""
     clock = PhaseClock(setup.clock.now)
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
-    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock)
+    past = setup.past.memory(cell, setup.arms[cell].decoder, block)
+    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock, past)
     ids = [prompts[name].ids for name in block.prompts]
     if setup.config.reuse_prefix:
         scheduler.prefill_prefix(ids[0], prompts[block.prompts[0]].num_kept)
@@ -211,7 +212,9 @@ def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
     return selection
 
 
-def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock) -> Scheduler:
+def phased_scheduler(
+    arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock, past: Memory | None = None
+) -> Scheduler:
     """Return a `Scheduler` of an arm that charges its work to the phases."""
 
     def phased_forward(calls: Sequence[Call]) -> Tensor:
@@ -238,6 +241,7 @@ def phased_scheduler(arm: Arm, sampling: Sampling, batch_size: int, clock: Phase
         arm.models,
         sampling,
         batch_size,
+        memory=past,
         steps=lambda request: _phased_steps(arm.decoder.steps(request), clock),
         forward=phased_forward,
         draft=phased_draft,

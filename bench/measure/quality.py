@@ -65,7 +65,9 @@ def score_quality(
     for cell, arm in setup.arms.items():
         left = [prompt for prompt in prompts if (cell, prompt.name) not in done]
         if left:
-            scheduler = Scheduler(arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline)
+            past = setup.past.memory(cell, arm.decoder)
+            options = arm.decoder, arm.models, setup.sampling, num_rows, arm.deadline
+            scheduler = Scheduler(*options, memory=past)
             # large batches would compile extra graphs
             eager = arm.models.uncompiled() if num_rows > 1 else nullcontext()
             with arm.deadline.ticking(), eager:

@@ -27,6 +27,7 @@ from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns, drafter_names
 from bench.records.samples import Sink, error_line, error_position
 from bench.settings.protocol import recount
+from decoders.core.decoder import Memory
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation, Outcome, Sampling
 
@@ -39,12 +40,13 @@ _STABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """Answers of one arm with their stopwatch, peak memory in bytes and energy in joules."""
+    """Answers of one arm with stopwatch, peak memory in bytes, energy in joules, and memory."""
 
     outcomes: list[Outcome]
     watch: Stopwatch
     peak: int | None
     energy_j: float | None
+    past: Memory | None
 
 
 @dataclass
@@ -96,10 +98,12 @@ class Runner:
         sampling = self.setup.repeated(block.repeat)
         num_rows = self.setup.config.batch_size
         for order, cell in enumerate(block.order):
-            timed = self._time_answers(self.setup.arm(cell), prompts, sampling)
+            timed = self._time_answers(self.setup.arm(cell), prompts, sampling, block)
             where = {"kind": "timing", "decoder": cell, "block": block.block, "order": order}
             where |= {"repeat": block.repeat, "seed": sampling.seed, "batch_size": num_rows}
-            for prompt, outcome in zip(prompts, timed.outcomes, strict=True):
+            pairs = list(zip(prompts, timed.outcomes, strict=True))
+            self.setup.past.add(cell, block, pairs, timed.past)
+            for prompt, outcome in pairs:
                 record = self._record(prompt, outcome, timed, attempt=self.attempt, **where)
                 if isinstance(outcome, Exception):
                     failed.add(cell)
@@ -153,20 +157,26 @@ class Runner:
         with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
             models.reserve(num_rows, num_tokens)
 
-    def _time_answers(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timing:
+    def _time_answers(
+        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, block: Block | None = None
+    ) -> _Timing:
         """Time answers, again if a graph was compiled meanwhile, so as not to time compiling."""
         while True:
             before = arm.models.num_graphs
-            timed = self._time_once(arm, prompts, sampling)
+            past = self.setup.past.memory(arm.cell.cell, arm.decoder, block) if block else None
+            timed = self._time_once(arm, prompts, sampling, past)
             num_graphs, seconds = arm.models.num_graphs - before, timed.watch.total_s
             if not num_graphs:
                 return timed
             self.writer.event("compiled", cell=arm.cell.cell, graphs=num_graphs, seconds=seconds)
 
-    def _time_once(self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling) -> _Timing:
+    def _time_once(
+        self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, past: Memory | None
+    ) -> _Timing:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
-        scheduler = Scheduler(arm.decoder, arm.models, sampling, batch_size, arm.deadline)
+        where = arm.decoder, arm.models, sampling, batch_size, arm.deadline
+        scheduler = Scheduler(*where, memory=past)
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
         decoders = [each.decoder for each in self.setup.arms.values()]
@@ -174,7 +184,7 @@ class Runner:
         self._energy.lap()
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
-        return _Timing(outcomes, watch, memory.peak_bytes(), self._energy.lap())
+        return _Timing(outcomes, watch, memory.peak_bytes(), self._energy.lap(), past)
 
     def _record(
         self, prompt: Prompt, outcome: Outcome, timed: _Timing, **where: Any

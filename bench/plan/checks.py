@@ -82,6 +82,14 @@ def check_options(run: ResolvedRun) -> None:
             )
 
 
+def refuse_sharing(run: ResolvedRun, option: str) -> None:
+    """Refuse an `option` by which no process has all answers that a decoder remembers."""
+    for cell, decoder in run.decoders.items():
+        if decoder.remembers:
+            line = f"decoder {cell!r} remembers answers; {option} gives a process only some"
+            raise UsageError(f"{line}; leave out the decoder or {option}")
+
+
 def check_files(run: ResolvedRun) -> dict[str, str]:
     """Find the models and adapters that the options name, and return where the models are.
 

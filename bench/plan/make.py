@@ -73,6 +73,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
             repeats=config.repeats,
             batch_size=config.batch_size,
             seed=config.seed,
+            same_order=any(arm.decoder.remembers for arm in setup.arms.values()),
         ),
         skipped=tuple(skipped),
         identity=setup_identity(setup),
@@ -123,7 +124,13 @@ def _planned(prompt: Prompt, timed: set[str], scored: set[str]) -> PlannedPrompt
 
 
 def order_blocks(
-    prompts: Sequence[str], cells: Sequence[str], *, repeats: int, batch_size: int, seed: int
+    prompts: Sequence[str],
+    cells: Sequence[str],
+    *,
+    repeats: int,
+    batch_size: int,
+    seed: int,
+    same_order: bool = False,
 ) -> tuple[Block, ...]:
     """Return the blocks in measuring order, which depends only on the arguments.
 
@@ -133,6 +140,7 @@ def order_blocks(
         repeats: blocks per prompt.
         batch_size: 1, or the size whose multiple of prompts, drawn at random, forms a block.
         seed: decides the order.
+        same_order: all repeats have the prompts in one order (a decoder remembers).
     """
     shuffler = random.Random(seed)
     groups: list[tuple[str, ...]] = [(prompt,) for prompt in prompts]
@@ -143,7 +151,9 @@ def order_blocks(
     arms = [*cells, SECOND_BASELINE]
     blocks: list[Block] = []
     for repeat in range(repeats):
-        for group in shuffler.sample(groups, len(groups)):
+        if not (same_order and repeat):
+            turns = shuffler.sample(groups, len(groups))
+        for group in turns:
             order = tuple(shuffler.sample(arms, len(arms)))
             blocks.append(Block(block=len(blocks), repeat=repeat, prompts=group, order=order))
     return tuple(blocks)

@@ -7,7 +7,7 @@ without a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from bench.plan.numerics import (
     uses_tiles,
     usual_dtype,
 )
+from bench.plan.past import Memories
 from bench.plan.select import ResolvedRun, all_options
 from bench.plan.sources import adapter_facts, adapter_folder, checkpoint, load_adapter
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
@@ -65,6 +66,7 @@ class Setup:
     ``draft``) and, by name, their ``adapters``, including hashes of the weights. `stop_ids` end an
     answer, though a run of a fixed length goes on.
     `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
+    `past` has the answers so far that decoders remember.
     """
 
     config: RunConfig
@@ -77,6 +79,7 @@ class Setup:
     stop_ids: frozenset[int]
     template: ChatTemplate | None = None
     compiled: tuple[tuple[str, int, float], ...] = ()
+    past: Memories = field(default_factory=Memories)
 
     def arm(self, cell: str) -> Arm:
         """Return the arm of a cell, for the baseline's second arm the baseline's."""
@@ -319,6 +322,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             code=code_hash(decoder),
             package=package(spec.name),
             drafts=bool(decoder.drafts),
+            remembers=decoder.remembers,
         ),
         decoder=decoder,
         models=used,

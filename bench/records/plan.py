@@ -47,13 +47,13 @@ COMPLETE = "complete"
 class Cell:
     """One row of every table: a decoder with all options resolved.
 
-    The decoder's class and options determine `lossless`, and whether it `drafts`. With the
-    temperature, they determine `comparable_to_ar`: lossless then means exactly ar's tokens (greedy,
-    or coupled). `code` is the SHA-256 of the decoder's own source files (`bench.plan.code`),
-    `package` the name and version of the installed package that has them (None: of none).
-    `checked` is the outcome of the contract's checks when the run was planned (`VERIFIED`,
-    `CLAIMED` or `REFUTED`; None: not a lossless cell, or not known); `check_note` says what they
-    found.
+    The decoder's class and options determine `lossless`, whether it `drafts`, and what it
+    `remembers` (``answers``, or None). With the temperature, they determine `comparable_to_ar`:
+    lossless then means exactly ar's tokens (greedy, or coupled). `code` is the SHA-256 of the
+    decoder's own source files (`bench.plan.code`), `package` the name and version of the installed
+    package that has them (None: of none). `checked` is the outcome of the contract's checks when
+    the run was planned (`VERIFIED`, `CLAIMED` or `REFUTED`; None: not a lossless cell, or not
+    known); `check_note` says what they found.
     """
 
     cell: str
@@ -65,6 +65,7 @@ class Cell:
     code: str | None = None
     package: str | None = None
     drafts: bool | None = None
+    remembers: str | None = None
     checked: str | None = None
     check_note: str | None = None
 

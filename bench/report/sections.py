@@ -104,6 +104,7 @@ SECTIONS = (
             quality.text(f.report_summary),
             quality.area(f.report_summary),
             drafts.by_drafter(f.run.records),
+            drafts.memory(f.run.plan.cells, f.run.records),
             quality.ceilings(f.run, f.report_summary),
         ],
         numbered=True,

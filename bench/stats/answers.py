@@ -8,13 +8,14 @@ text. Its speed then depends on how often a prompt was repeated, which no user's
 Two sources give such pairs: the repeats of a greedy run, and the instrumented second pass
 (``phases.json``), which answers a timed block again with its seed. Nothing is concluded where
 rounding may act: answers with other tokens count only in exact precision, the second pass too, and
-if the baseline differs from itself, the device is not deterministic and proves nothing.
+if the baseline differs from itself, the device is not deterministic and proves nothing. Answers of
+a decoder that declares a memory are compared only after the same answers in the same order.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell, Difference, RunStatus, with_checks
@@ -167,18 +168,19 @@ def carried(
     *,
     greedy: bool,
     exact: Mapping[str, bool],
+    remembering: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return a line for each decoder that provably carries state between answers.
 
     `phased` has the second pass. `exact` tells by cell whether rounding cannot change its tokens;
-    missing cells are not exact.
+    missing cells are not exact. `remembering` are the cells that declare a memory.
     """
     timed = counters.timed(records)
     if any(len(answers) > 1 for answers in baseline_answers(timed, by_repeat=not greedy)):
         return ()
     differences: defaultdict[str, list[str]] = defaultdict(list)  # "" for a pair without any
     if greedy and len({record.repeat for record in timed}) > 1:
-        _compare_repeats(timed, exact, differences)
+        _compare_repeats(timed, exact, differences, remembering)
     for again, steps in timed_again([a for a in phased if exact.get(a.decoder)], timed):
         before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
         is_equal = before == (again.emitted, again.later_steps)
@@ -205,12 +207,20 @@ def baseline_answers(
 
 
 def _compare_repeats(
-    timed: Iterable[SampleRecord], exact: Mapping[str, bool], differences: dict[str, list[str]]
+    timed: Iterable[SampleRecord],
+    exact: Mapping[str, bool],
+    differences: dict[str, list[str]],
+    remembering: Collection[str],
 ) -> None:
     first: dict[object, tuple[object, ...]] = {}
+    past: defaultdict[tuple[str, int], int] = defaultdict(int)
     for record in timed:
         texts, steps = differences[record.decoder], record.steps
-        where = (record.prompt, record.batch_size, record.attempt, record.worker, record.machine)
+        scope = record.decoder, record.repeat
+        place = (record.batch_size, record.attempt, record.worker, record.machine)
+        where = (record.prompt, *place, past[scope])
+        if record.decoder in remembering:
+            past[scope] = hash((past[scope], record.prompt, record.tokens))
         columns = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
         now = (record.tokens, hash(columns), sum(columns[3]))
         before = first.setdefault((record.decoder, where), now)

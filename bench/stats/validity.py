@@ -93,7 +93,8 @@ def judge(run: Run) -> RunStatus:
         or (cell.options.get("numerics") or numerics) == INVARIANT
         for cell in run.plan.cells
     }
-    kept = carried(run.records, phased, greedy=greedy, exact=exact)
+    remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
+    kept = carried(run.records, phased, greedy=greedy, exact=exact, remembering=remembering)
     broken = (*_broken(run), *_unanswered(run, [BASELINE]), *kept)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)

@@ -25,6 +25,7 @@ from bench.verify.divergence import cold_logits
 from bench.verify.equality import EqualityCheck, failed, mode
 from bench.verify.verdict import CheckOutcome, Examination, Finding
 from decoders.core.checks import Check, StepsDifferError, is_verdict
+from decoders.core.decoder import Memory
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
@@ -49,9 +50,9 @@ NUM_TOKENS = 4
 Context = tuple[str, tuple[int, ...]]
 
 
-def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
+def answer(arm: Arm, sampling: Sampling, prompt: Prompt, memory: Memory | None = None) -> Outcome:
     """Return an arm's answer to a prompt, untimed."""
-    scheduler = Scheduler(arm.decoder, arm.models, sampling, deadline=arm.deadline)
+    scheduler = Scheduler(arm.decoder, arm.models, sampling, deadline=arm.deadline, memory=memory)
     with arm.deadline.ticking():
         (outcome,) = scheduler.run([prompt.ids])
     return outcome

@@ -156,7 +156,7 @@ class _Work:
         )
         self._floors.append(floor)
         due = [
-            (subject.arm, comparison)
+            (subject.arm, comparison, subject.arm.decoder.memory())
             for subject in rest
             if (comparison := subject.begin(sampling, self._setup.precision(subject.name)))
         ]
@@ -167,14 +167,14 @@ class _Work:
             expected = answer(baseline.arm, sampling, prompt)
             if not isinstance(expected, Generation):
                 line = f"{prompt.name}: ar failed: {error_line(expected)}"
-                for comparison in (floor, *(comparison for _, comparison in due)):
+                for comparison in (floor, *(comparison for _, comparison, _ in due)):
                     comparison.errors.append(line)
                 self._progress.step(prompt.name)
                 continue
             self._expected[prompt.name] = expected.tokens
-            floors = [] if number % self._floor_every else [(reshaped, floor)]
-            for arm, comparison in [*due, *floors]:
-                outcome = answer(arm, sampling, prompt)
+            floors = [] if number % self._floor_every else [(reshaped, floor, None)]
+            for arm, comparison, memory in [*due, *floors]:
+                outcome = answer(arm, sampling, prompt, memory)
                 target = self._setup.models.target
                 comparison.add(target, prompt.name, prompt.ids, outcome, expected.tokens)
             self._progress.step(prompt.name)

@@ -21,7 +21,7 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter_config import is_masked
-from decoders.core.decoder import Decoder, Request
+from decoders.core.decoder import Decoder, PastAnswers, Request
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.scheduler import Scheduler, generate
@@ -74,6 +74,8 @@ def checks_for(decoder: Decoder) -> list[Check]:
 def equality_checks(decoder: Decoder) -> list[Check]:
     """Return the checks that compare answers with each other and, if promised, with AR's."""
     checks: list[Check] = [check_prompts_leave_no_trace, check_batch_equals_alone]
+    if decoder.remembers is not None:
+        checks.append(check_tokens_ignore_the_memory)
     if decoder.lossless:
         checks.append(check_greedy_equals_ar)
     if decoder.coupled:
@@ -214,6 +216,30 @@ def check_prompts_leave_no_trace(decoder: Decoder) -> None:
         _Pair(answer, fresh[i], f"{decoder} on {_PROMPTS[i]}", "after other prompts")
         for i, answer in answers
     )
+
+
+def check_tokens_ignore_the_memory(decoder: Decoder) -> None:
+    """Check that tokens do not depend on earlier answers, nor steps on anything but their text.
+
+    Sampled tokens of an uncoupled decoder may change with its drafts (`check_distribution`).
+    """
+    for temperature in (0.0, 0.9) if decoder.coupled or not decoder.lossless else (0.0,):
+        sampling, models, pairs = _sampling(temperature), tables(decoder), list[_Pair]()
+        past, memory = PastAnswers(), decoder.memory()
+        for prompt in (*_PROMPTS, *reversed(_PROMPTS)):
+            again = decoder.memory()
+            for each in past:
+                assert again is not None
+                again.add(*each)
+            answer, repeated = (
+                Scheduler(decoder, models, sampling, memory=each).run([prompt])[0]
+                for each in (memory, again)
+            )
+            fresh, where = generate(decoder, prompt, sampling, models), f"{decoder} on {prompt}"
+            answer = _check_tokens(answer, fresh, where, "after answers that it remembers")
+            pairs.append(_Pair(repeated, answer, where, "with a memory made again"))
+            past.add(prompt, answer.tokens)
+        _check_same(pairs)
 
 
 def check_global_rng_is_untouched(decoder: Decoder) -> None:

@@ -26,13 +26,28 @@ Need = Literal["draft", "adapter"]
 Role = Literal["target", "draft"]
 
 
+class Memory(Protocol):
+    """The earlier answers of one scope, as a decoder that remembers keeps them."""
+
+    def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Take in an answer that has ended (nothing else may change a memory)."""
+
+
+class PastAnswers(list[tuple[tuple[int, ...], tuple[int, ...]]]):
+    """A memory of prompts and their answers in the order in which these ended."""
+
+    def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Append an answer."""
+        self.append((tuple(prompt), tuple(tokens)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt for a decoder: ids, sampling, and an empty session per model.
 
     `draft` and `adapter` are set if the decoder needs them; `adapters` maps names to the adapters
     of all its parts. `uniforms` belong to the sequence: a decoder may feed the ``draw`` stream to
-    its slots, but must not base decisions on it.
+    its slots, but must not base decisions on it. `memory` is that of a decoder that remembers.
     """
 
     prompt_ids: tuple[int, ...]
@@ -42,6 +57,7 @@ class Request:
     draft: Session | None = None
     adapter: AdapterConfig | None = None
     adapters: Mapping[str, AdapterConfig] = dataclasses.field(default_factory=dict)
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +117,15 @@ class Decoder:
     def alike_in_batches(self) -> bool:
         """True if sampled answers are the same alone and in a batch (greedy answers always are)."""
         return True
+
+    @property
+    def remembers(self) -> Literal["answers"] | None:
+        """``"answers"`` if drafts may use earlier answers, on which tokens never depend."""
+        return None
+
+    def memory(self) -> Memory | None:
+        """Make the empty memory of a scope: one cell in one repeat of one pass."""
+        return None if self.remembers is None else PastAnswers()
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
         """Tell whether "identical to AR" is defined: if greedy, or if coupled."""

@@ -157,6 +157,9 @@ def _check_needs(decoder: Decoder, name: str) -> None:
             f"decoder {name!r} needs {needs!r}; allowed: a tuple of {', '.join(allowed)}, "
             'such as needs = ("draft",)'
         )
+    remembers: object = decoder.remembers
+    if remembers not in (None, "answers"):
+        raise ValueError(f'decoder {name!r} remembers {remembers!r}; allowed: "answers", or None')
     named = type(decoder).adapter_name is Decoder.adapter_name  # by the option `adapter`
     if named and "adapter" in needs and "adapter" not in vars(decoder):
         raise ValueError(

@@ -71,6 +71,9 @@ SPECS = [
     "medusa@rejection:verify=rejection",
     "medusa@rejection_wide:verify=rejection:width=3:nodes=30",
     "lookup@long:n=5:k=12",
+    "suffix@text:answers=false",
+    "suffix@chain:branches=false",
+    "suffix@far:depth=4:factor=6:chance=0.01",
     "hybrid@merge:how=merge",
     "hybrid@model:first=lookup+n=2+k=8:then=spec:least=2",
     "hybrid@block:then=spec:least=2:verify=block",
@@ -270,6 +273,7 @@ BRANCHING = (
     "hybrid",
     "lookahead",
     "medusa",
+    "suffix",
 )  # drafts are a tree: those that fell are no end of its rows
 VERIFYING = [spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "hf", *BRANCHING))]
 

@@ -8,9 +8,12 @@ import pytest
 import yaml
 
 from bench.cli.listing import lossless
-from decoders.core.checks import check_decoder
+from decoders.core.checks import check_decoder, check_tokens_ignore_the_memory
 from decoders.core.decoder import Decoder
+from decoders.core.engine.scheduler import Scheduler
 from decoders.core.registry import build, parse_spec
+from decoders.core.testing.check_models import tables
+from decoders.core.types import Generation, Sampling
 from docs.generate import decoder_pages, parts, places
 from docs.generate.parts import OF_A_DECODER, PARTS, decisions, filled
 from docs.generate.schema import anchor
@@ -53,6 +56,19 @@ def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path)
     assert not decoder.lossless
     assert lossless(type(decoder)) == "no"
     check_decoder(decoder)
+
+
+def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it(tmp_path: Path) -> None:
+    file = tmp_path / "again.py"
+    (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "class Again" in s)
+    file.write_text(source, encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file}:Again"))
+    check_tokens_ignore_the_memory(decoder)
+    scheduler = Scheduler(decoder, tables(decoder), Sampling(), memory=decoder.memory())
+    first, second = scheduler.run([[1, 2, 3], [1, 2, 3]])
+    assert isinstance(first, Generation)
+    assert isinstance(second, Generation)
+    assert len(second.steps) < len(first.steps)
 
 
 def test_the_quickstart_sets_up_as_the_readme_does() -> None:

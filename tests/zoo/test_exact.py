@@ -19,7 +19,7 @@ TILE = 16
 ADAPTERS = ("ptp", "isd", "medusa", "eagle", "shallow")
 DECODERS = (
     *("spec:verify=coupled", "ptp", "idlm:mode=isd:verify=coupled", "lookup", "jacobi"),
-    *("lookahead", "medusa", "eagle", "shallow"),
+    *("lookahead", "medusa", "eagle", "shallow", "suffix"),
 )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
+from bench.records.plan import Cell
 from bench.records.record import SampleRecord
 from bench.report.tables.main import entropies
 from bench.report.tables.table import (
@@ -84,6 +86,25 @@ def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
     ]
     note = "Accepted drafts / steps after the prefill. The target adds one token to each step."
     return Table.of("Accepted drafts by drafter", note, columns, rows)
+
+
+def memory(cells: Sequence[Cell], records: Sequence[SampleRecord]) -> Table | None:
+    """Make the table of tokens per step by answers seen, if a decoder remembers."""
+    seen: defaultdict[tuple[str, int], list[SampleRecord]] = defaultdict(list)
+    for group in group_by(timed(records), lambda r: f"{r.decoder} {r.repeat}").values():
+        for num, record in enumerate(group):
+            seen[record.decoder, (num.bit_length() + 1) // 2].append(record)
+    columns: Columns = {"decoder": lambda c: c.cell, "remembers": lambda c: c.remembers or "-"}
+    for size in sorted({size for _, size in seen}):
+        rates = {c.cell: number(Tally.pool(seen[c.cell, size]).acceptance_length) for c in cells}
+        title = f"{4 ** (size - 1)}-{4**size - 1}" if size else "0"
+        columns[title] = partial(lambda rates, cell: str(rates[cell.cell]), rates)
+    note = (
+        "Tokens / steps after the prefill, pooled, by the number of answers before in the repeat. "
+        "A column has the same prompts for every decoder: compare decoders, not columns."
+    )
+    rows = [cell for cell in cells if cell.drafts] if any(c.remembers for c in cells) else []
+    return Table.of("Tokens per step by answers seen", note, columns, rows)
 
 
 def rounds(summary: pd.DataFrame) -> Table | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from torch import Tensor
 
-from decoders.core.decoder import Answer, Decoder, Request, SelfDriven, Steps
+from decoders.core.decoder import Answer, Decoder, Memory, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
@@ -43,6 +43,7 @@ class Scheduler:
         batch_size: int = 1,
         deadline: Deadline | None = None,
         *,
+        memory: Memory | None = None,
         steps: Callable[[Request], Steps] | None = None,
         forward: Forward = forward,
         draft: Draft = draft,
@@ -51,7 +52,8 @@ class Scheduler:
     ) -> None:
         """Check that the models fit the decoder.
 
-        No session is opened before `run`. `steps`, `forward`, `draft`, `read_out` and `answer`
+        No session is opened before `run`. All answers share the `memory`; without one, each answer
+        has an empty memory of its own. `steps`, `forward`, `draft`, `read_out` and `answer`
         replace the decoder's or the engine's own functions, so that instruments can wrap them.
         `ValueError` for a missing or unfit model or adapter.
         """
@@ -60,6 +62,7 @@ class Scheduler:
         self._draft = models.drafting(decoder)
         self._deadline = Deadline() if deadline is None else deadline
         self._steps = decoder.steps if steps is None else steps
+        self._memory = decoder.memory if memory is None else lambda: memory
         self._forward, self._draft_pass, self._read_out = forward, draft, read_out
         self._kept: tuple[Session, Session | None] | None = None
         self._answer, self._batches = None, False
@@ -158,6 +161,7 @@ class Scheduler:
                     sampling,
                     self._open() if kept is None else kept,
                     adapters=self._adapters,
+                    memory=self._memory(),
                     on_emit=on_emit,
                 )
                 active.append(job)

@@ -12,7 +12,7 @@ from types import GeneratorType, TracebackType
 from typing import Any, SupportsIndex
 
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.decoder import Request, Role, Steps
+from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine.readout import not_a_number
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.sampling import Uniforms
@@ -42,6 +42,7 @@ class RunningSequence:
         sessions: tuple[Session, Session | None],
         *,
         adapters: Mapping[str, AdapterConfig],
+        memory: Memory | None,
         on_emit: Callable[[int, int], None] | None,
     ) -> None:
         """Begin with an empty session of every model.
@@ -66,6 +67,7 @@ class RunningSequence:
             draft=self._draft,
             adapter=next(iter(adapters.values()), None),
             adapters=adapters,
+            memory=memory,
         )
         self._steps: Steps | None = None
         self.restart()
@@ -135,10 +137,12 @@ class RunningSequence:
         self.pending, self.outcome = None, _standing(self._steps, error)
 
     def end(self) -> None:
-        """Close the coroutine, failing the answer if closing raises an error."""
+        """Close the coroutine and remember the answer, which fails if either raises an error."""
         try:
             if self._steps is not None:
                 self._steps.close()
+            if self.request.memory is not None and isinstance(self.outcome, Generation):
+                self.request.memory.add(self.request.prompt_ids, self.outcome.tokens)
         except (Exception, SystemExit) as error:
             if self.outcome is None or isinstance(self.outcome, Generation):
                 self.fail(as_exception(error))

@@ -188,7 +188,8 @@ class Draws:
                 counts[exact.cell(outcome.tokens[:length])] += 1
             on_draw()
 
-        scheduler = Scheduler(self._decoder, self._models, self._sampling, batch_size)
+        where = self._decoder, self._models, self._sampling, batch_size
+        scheduler = Scheduler(*where, memory=self._decoder.memory())
         seeds = range(first_seed, first_seed + self._num_draws)
         scheduler.run([self._prompt] * self._num_draws, seeds=seeds, on_finish=count)
 

@@ -162,8 +162,8 @@ def test_what_is_made_ready_before_a_request_is_in_no_time(
     class Slow(plain):  # type: ignore[misc]
         """Takes 100 s to make."""
 
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             for clock in clocks:
                 clock.advance(100.0)
 
@@ -300,9 +300,11 @@ def test_every_arm_answers_a_prompt_of_every_length_before_anything_is_measured(
     seen: list[tuple[str, int]] = []
     before: list[int] = []
 
-    def timing(runner: Runner, arm: Any, prompts: Sequence[Prompt], sampling: Sampling) -> Any:
+    def timing(
+        runner: Runner, arm: Any, prompts: Sequence[Prompt], sampling: Sampling, block: Any = None
+    ) -> Any:
         seen.append((arm.cell.cell, len(prompts[0].ids).bit_length()))
-        return timed(runner, arm, prompts, sampling)
+        return timed(runner, arm, prompts, sampling, block)
 
     def measuring(runner: Runner, block: Any) -> None:
         before.append(len(seen))
@@ -384,9 +386,10 @@ def test_warm_up_asks_no_measured_prompt_and_does_not_end_early(
         runner = Runner(setup, {}, writer, progress(), attempt=0, lap=Load)  # type: ignore[arg-type]
         once = runner._time_once
 
-        def noted(arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
+        def noted(arm: Any, batch: Sequence[Prompt], sampling: Sampling, past: None) -> Any:
+            assert past is None
             asked.extend((each.ids, sampling) for each in batch)
-            return once(arm, batch, sampling)
+            return once(arm, batch, sampling, past)
 
         runner._time_once = noted  # type: ignore[method-assign, assignment]
         runner.warm_up([prompt])

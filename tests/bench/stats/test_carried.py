@@ -80,3 +80,23 @@ def test_the_second_pass_is_a_repeat_with_the_same_seed(record: Make) -> None:
     assert line.endswith("e.g. c0#1: 2 steps timed, then 1")
     assert carried(once, [again(1)], greedy=False, exact={}) == ()
     assert carried(once, [again(1, decoder="other")], greedy=False, exact={"other": True}) == ()
+
+
+def test_answers_after_another_past_prove_nothing(record: Make) -> None:
+    def answers(first: tuple[int, ...]) -> list[SampleRecord]:
+        other = {"conversation": "c1", "emitted": (1, 1)}
+        base = [record("ar", repeat=n, block=2 * n + 1) for n in (0, 1)]
+        return [
+            *base,
+            record("memo", tokens=(1, 2), **other),
+            record("memo", emitted=(1, 2), block=1),
+            record("memo", tokens=first, repeat=1, block=2, **other),
+            record("memo", emitted=(2, 1), repeat=1, block=3),
+        ]
+
+    def lines(first: tuple[int, ...], **exact: bool) -> tuple[str, ...]:
+        return carried(answers(first), (), greedy=True, exact=exact, remembering={"memo"})
+
+    assert len(lines((1, 2))) == 1
+    assert lines((1, 3)) == ()  # half precision: the past was another
+    assert len(lines((1, 3), memo=True)) == 1

@@ -1,0 +1,177 @@
+"""Decoders that remember in a run: scopes of memory, one order, resuming, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import runs as bench_run
+from bench.errors import Exit, UsageError
+from bench.plan.make import order_blocks
+from bench.records.run_folder import Run, load_run
+from bench.report.tables.drafts import memory
+from bench.settings.setting import WorkerConfig
+from bench.verify import subject
+from bench.verify import verify as verify_module
+
+pytestmark = pytest.mark.usefixtures("quick")
+SUFFIX = {"decoders": "suffix", "phase_limit": 3, "max_new_tokens": 24}
+
+
+@pytest.fixture
+def measured(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[..., Run]:
+    """Measures a small configuration; returns the run as read from its folder."""
+
+    def run(shown: Any = None, **values: Any) -> Run:
+        config = small(**(SUFFIX | values))
+        ended = bench_run.run(
+            config, tmp_path / "results", shown or progress(), opener, report=None
+        )
+        return load_run(ended.run_dir)
+
+    return run
+
+
+def courses(run: Run) -> dict[Any, Any]:
+    """The steps of every answer."""
+    return {
+        (r.kind, r.decoder, r.prompt, r.repeat): (r.tokens, r.steps and r.steps.emitted)
+        for r in run.records
+    }
+
+
+def test_repeats_have_one_order_and_their_own_memory_and_the_run_is_valid(measured: Any) -> None:
+    run = measured()
+    assert run.status.verdict == "VALID"
+    assert {c.cell: c.remembers for c in run.plan.cells} == {"ar": None, "suffix": "answers"}
+    first, second = ([b.prompts for b in run.plan.blocks if b.repeat == n] for n in (0, 1))
+    assert first == second
+    steps = courses(run)
+    for prompt in {r.prompt for r in run.records if r.kind == "timing"}:
+        assert steps["timing", "suffix", prompt, 0] == steps["timing", "suffix", prompt, 1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_the_memory_makes_steps_longer_than_without_answers(measured: Any, batch_size: int) -> None:
+    values = {"batch_size": batch_size, "limit": 12, "quality_limit": 12}
+    run = measured(decoders="suffix,suffix@text:answers=false", **values)
+    assert run.status.verdict == "VALID"
+    for kind in ("timing", "quality"):
+        num, without = (
+            sum(len(r.steps.emitted) for r in run.records if (r.decoder, r.kind) == (cell, kind))
+            for cell in ("suffix", "suffix@text")
+        )
+        assert num < without
+
+
+def test_the_first_answer_of_a_scope_remembers_nothing_of_the_warm_up(measured: Any) -> None:
+    run = measured(decoders="suffix,suffix@text:answers=false")
+    first = run.plan.blocks[0]
+    steps = courses(run)
+    for repeat in (0, 1):
+        mine, without = (
+            steps["timing", cell, first.prompts[0], repeat] for cell in ("suffix", "suffix@text")
+        )
+        assert mine == without
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("stop_at", [9, 20, 31])
+def test_a_resumed_run_takes_the_steps_of_one_that_never_stopped(
+    measured: Any, progress: Any, opener: Any, stop_at: int, batch_size: int
+) -> None:
+    values = {"batch_size": batch_size, "limit": 10}
+    whole = courses(measured(**values))
+    stopped = measured(progress(stop_at=stop_at), **values)
+    assert stopped.status.status == "interrupted"
+    bench_run.resume(stopped.path, progress(), opener, report=None)
+    resumed = load_run(stopped.path)
+    assert resumed.status.verdict == "VALID"
+    assert {k: v for k, v in courses(resumed).items() if k[0] == "timing"} == {
+        k: v for k, v in whole.items() if k[0] == "timing"
+    }
+    assert {k: v[0] for k, v in courses(resumed).items()} == {k: v[0] for k, v in whole.items()}
+
+
+SECRET = """
+from decoders.suffix import SuffixDecoding
+class Secret(SuffixDecoding):
+    kept = []
+    def drafter(self, request):
+        self.kept.append(0)
+        drafter = super().drafter(request)
+        return SuffixDecoding(factor=0.5).drafter(request) if len(self.kept) % 3 else drafter
+"""
+
+
+def test_undeclared_state_beside_a_memory_makes_the_run_invalid(
+    measured: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "secret.py"
+    file.write_text(SECRET)
+    run = measured(decoders=f"{file}:Secret@secret", limit=8)
+    assert run.status.verdict == "INVALID"
+    assert "secret: state survives an answer" in run.status.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("--part", {"part": "1/2"}), ("--workers", {"spread": WorkerConfig(workers=2)})],
+)
+def test_what_gives_a_process_some_answers_only_is_refused(
+    tmp_path: Path, small: Any, opener: Any, progress: Any, option: str, values: dict[str, Any]
+) -> None:
+    line = f"decoder 'suffix' remembers answers; {option} gives a process only some; leave out"
+    with pytest.raises(UsageError, match=line) as caught:
+        bench_run.run(small(**SUFFIX), tmp_path, progress(), opener, report=None, **values)
+    assert caught.value.exit_code == Exit.USAGE
+    assert not list(tmp_path.iterdir())
+
+
+def test_orders_of_repeats_are_the_same_only_if_asked() -> None:
+    def order(same_order: bool) -> list[list[tuple[str, ...]]]:
+        blocks = order_blocks(
+            list("abcdefgh"), ["ar"], repeats=3, batch_size=1, seed=0, same_order=same_order
+        )
+        return [[b.prompts for b in blocks if b.repeat == n] for n in range(3)]
+
+    one, two, three = order(True)
+    assert one == two == three == order(False)[0]
+    assert order(False)[0] != order(False)[1]
+
+
+def test_the_report_shows_tokens_per_step_by_answers_seen(measured: Any) -> None:
+    run = measured(decoders="suffix,suffix@text:answers=false,spec", limit=6)
+    table = memory(run.plan.cells, run.records)
+    assert table is not None
+    assert table.headings == ("decoder", "remembers", "0", "1-3", "4-15")
+    assert [(row[0].text, row[1].text) for row in table.rows] == [
+        ("suffix", "answers"),
+        ("suffix@text", "-"),
+        ("spec", "-"),
+    ]
+    assert table.rows[0][2].text == table.rows[1][2].text  # nothing is remembered yet
+    cells = [cell for cell in run.plan.cells if not cell.remembers]
+    assert memory(cells, run.records) is None
+
+
+def test_verify_compares_answers_that_remember(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    plain: Any = subject.answer
+
+    def noted(arm: Any, sampling: Any, prompt: Any, memory: Any = None) -> Any:
+        if arm.cell.cell == "suffix":
+            sizes.append(len(memory.tokens))
+        return plain(arm, sampling, prompt, memory)
+
+    monkeypatch.setattr(verify_module, "answer", noted)
+    report = verify_module.verify(small(**SUFFIX), progress(), opener=opener)
+    assert sizes[0] == 0
+    assert sizes[1] > 0
+    assert sizes.count(0) == 2  # one scope for greedy answers, one for sampled ones
+    assert all(f.outcome == "passed" for e in report.examined for f in e.findings)

@@ -54,8 +54,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(command_line, "_get_command", get_command)
-    yield site / "toydraft"
-    NETWORKS.pop("bigram", None)
+    with mock.patch.dict(NETWORKS):
+        yield site / "toydraft"
     for name in [each for each in sys.modules if each.partition(".")[0] == "toydraft"]:
         del sys.modules[name]
 
@@ -188,7 +188,9 @@ def test_a_network_that_nothing_registers_is_named(package: Path) -> None:
     assert {"bigram", "eagle", "medusa", "shallow"} <= {*network_names()}
     with pytest.raises(ValueError, match=r"'variant' is 'trigram'; it must be o-ptp, .*bigram"):
         AdapterConfig(variant="trigram", layers={}, width=8)
-    with pytest.raises(ValueError, match="no installed package has a network 'trigram'"):
+    with pytest.raises(
+        ValueError, match="there is no network 'trigram'; there are bigram, eagle, "
+    ):
         network("trigram")
 
 

@@ -54,8 +54,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(command_line, "_get_command", get_command)
-    with mock.patch.dict(NETWORKS):
-        yield site / "toydraft"
+    yield site / "toydraft"
+    for variant in ("bigram", "bgram"):
+        NETWORKS.pop(variant, None)
     for name in [each for each in sys.modules if each.partition(".")[0] == "toydraft"]:
         del sys.modules[name]
 

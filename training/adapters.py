@@ -151,7 +151,10 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
         )
     num_words, width = module.get_output_embeddings().weight.shape
     table: Any = recipe.network
-    kind, job = network(table.network), resolve_name(table.job)
+    try:
+        kind, job = network(table.network), resolve_name(table.job)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{table.job} of [{table.name}] cannot be imported: {error}") from error
     sizes = {"code": "constant", **table.fields(num_words)}
     if (words := sizes.get("num_words", 0)) > num_words:
         raise ValueError(

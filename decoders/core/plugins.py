@@ -1,13 +1,15 @@
 """Kinds of networks on hidden states, registered by variant, and imports of installed packages.
 
-A class that names its `variant` registers itself when it is imported (`HiddenAdapter`). A package
-names the class in its entry points, which are imported when a variant is first needed.
+A class that names its `variant` registers itself when it is imported (`HiddenAdapter`). Modules are
+imported when a variant is first needed: those of `decoders.core.adapter`, then the entry point of
+the variant's name.
 """
 
 from __future__ import annotations
 
 import importlib
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,24 +19,24 @@ NETWORKS: dict[str, Any] = {}
 
 
 def network_names() -> tuple[str, ...]:
-    """Return the variants of all imported classes and installed packages."""
+    """Import the shipped classes, and return the variants of all classes and packages."""
+    for file in sorted((Path(__file__).parent / "adapter").glob("*.py")):
+        importlib.import_module(f"decoders.core.adapter.{file.stem}")
     return tuple(sorted({*NETWORKS, *(point.name for point in entry_points(group=NETWORK_GROUP))}))
 
 
 def network(variant: str) -> Any:
-    """Return the class of a variant (a `HiddenAdapter`), importing the package that has it.
+    """Return the class of a variant (a `HiddenAdapter`), importing the module that has it.
 
     Raises:
-        ValueError: no package has it, or it cannot be imported.
+        ValueError: no module has it, or it cannot be imported.
     """
-    if variant not in NETWORKS:
-        for point in entry_points(group=NETWORK_GROUP, name=variant):
-            import_plugin(point, "network")
-            if variant not in NETWORKS:
-                raise ValueError(f"{point.value} is no HiddenAdapter of variant {variant!r}")
-    if variant not in NETWORKS:
-        names = ", ".join(network_names()) or "none: install this package again"
-        raise ValueError(f"no installed package has a network {variant!r}; there are {names}")
+    if variant not in NETWORKS and variant not in (names := network_names()):
+        raise ValueError(f"there is no network {variant!r}; there are {', '.join(names)}")
+    for point in () if variant in NETWORKS else entry_points(group=NETWORK_GROUP, name=variant):
+        import_plugin(point, "network")
+        if variant not in NETWORKS:
+            raise ValueError(f"{point.value} is no HiddenAdapter of variant {variant!r}")
     return NETWORKS[variant]
 
 

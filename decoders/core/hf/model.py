@@ -194,7 +194,10 @@ class HFModel(Model):
         head: Any = self._runner.head
         if heads.config.num_words:
             head = ShortHead(head.module, heads.get_buffer("words"))
-        work = heads.work(heads, self._runner.tokens, head)
+        try:
+            work = heads.work(heads, self._runner.tokens, head)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{heads.config.variant} has no pass to attach ({error})") from error
         self._drafts[name] = DraftRunner(work, self._runner)
 
     @property

@@ -55,7 +55,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(command_line, "_get_command", get_command)
     yield site / "toydraft"
-    NETWORKS.pop("bigram", None)
+    for variant in ("bigram", "bgram"):
+        NETWORKS.pop(variant, None)
     for name in [each for each in sys.modules if each.partition(".")[0] == "toydraft"]:
         del sys.modules[name]
 
@@ -172,6 +173,28 @@ def test_a_broken_network_is_one_line(package: Path, tmp_path: Path, broken: str
     assert line in ended.err
 
 
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "line"),
+    [
+        ("network.py", "BigramPass, (", "None, (", "bigram has no pass to attach ("),
+        ("job.py", "NONE, HiddenJob", "NONE, HiddenJobs", "BigramJob of [bigram] cannot be"),
+        ("trainer.py", "import NetworkTable", "import NetworkTables", "update or uninstall it"),
+        ("decoder.py", "import Request", "import Requests", "cannot be imported: ImportError"),
+    ],
+)
+def test_a_broken_trainer_is_one_line(
+    package: Path, home: Path, tmp_path: Path, file: str, right: str, wrong: str, line: str
+) -> None:
+    source = (package / file).read_text(encoding="utf-8")
+    assert right in source
+    (package / file).write_text(source.replace(right, wrong), encoding="utf-8")
+    train = ("train", "bigram", "--model", home / "letters", "-o", tmp_path, "--progress", "none")
+    ended = bench(*train)
+    assert ended.code == 2
+    assert line in ended.err
+    assert ended.err.count("\n") == 1
+
+
 def test_sizes_that_a_kind_does_not_have_are_refused(package: Path) -> None:
     sizes = {"code": "constant", "layers": {}, "width": 8}
     for wrong, line in (
@@ -188,7 +211,9 @@ def test_a_network_that_nothing_registers_is_named(package: Path) -> None:
     assert {"bigram", "eagle", "medusa", "shallow"} <= {*network_names()}
     with pytest.raises(ValueError, match=r"'variant' is 'trigram'; it must be o-ptp, .*bigram"):
         AdapterConfig(variant="trigram", layers={}, width=8)
-    with pytest.raises(ValueError, match="no installed package has a network 'trigram'"):
+    with pytest.raises(
+        ValueError, match="there is no network 'trigram'; there are bigram, eagle, "
+    ):
         network("trigram")
 
 

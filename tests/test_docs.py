@@ -93,8 +93,12 @@ def test_decisions_are_numbered_without_gaps_and_titled_by_their_number() -> Non
         assert file.read_text(encoding="utf-8").startswith(f"# {file.name[:4]} ")
 
 
-def test_every_entry_of_the_log_opens_with_its_conclusion_in_lines_of_100_columns() -> None:
-    log = (DOCS / "log.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["log.md", *sorted(p.name for p in (DOCS / "log").iterdir())])
+def test_every_entry_of_the_log_opens_with_its_conclusion_in_lines_of_100_columns(
+    page: str,
+) -> None:
+    newest = page == "log.md"
+    log = (DOCS / page if newest else DOCS / "log" / page).read_text(encoding="utf-8")
     entries = re.split(r"^## ", log, flags=re.MULTILINE)[1:]
     assert entries
     for entry in entries:
@@ -102,6 +106,7 @@ def test_every_entry_of_the_log_opens_with_its_conclusion_in_lines_of_100_column
         assert not empty, title
         assert re.match(r"[A-Z`0-9].*\w", conclusion), f"{title} opens with {conclusion!r}"
         opening = entry.split("\n\n")[1]
+        assert not newest or len(entry.strip().splitlines()) <= 40, f"{title}: move its tables"
         assert len(re.findall(r"[.!](?:\s|$)", opening)) == 1, (
             f"{title}: one sentence, not {opening}"
         )

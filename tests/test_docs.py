@@ -93,6 +93,20 @@ def test_decisions_are_numbered_without_gaps_and_titled_by_their_number() -> Non
         assert file.read_text(encoding="utf-8").startswith(f"# {file.name[:4]} ")
 
 
+def test_a_decision_that_was_superseded_says_so_first_and_names_a_later_one() -> None:
+    decisions = {
+        file.name: file.read_text(encoding="utf-8") for file in (DOCS / "adr").glob("0*.md")
+    }
+    noted = {name for name, text in decisions.items() if "*Superseded " in text}
+    assert len(noted) > 15
+    for name in noted:
+        opening = decisions[name].split("\n\n")[1]
+        assert opening.startswith("*Superseded "), name
+        later = LINK.findall(opening)
+        assert later or "last paragraph" in opening, name
+        assert all(decision > name and decision in decisions for decision in later), name
+
+
 @pytest.mark.parametrize("page", ["log.md", *sorted(p.name for p in (DOCS / "log").iterdir())])
 def test_every_entry_of_the_log_opens_with_its_conclusion_in_lines_of_100_columns(
     page: str,

@@ -20,7 +20,7 @@ GENERATED = ("README.md", "results/reference/README.md")
 OF_OTHERS = ("docs/log.md", "docs/log/2026-11.md", "docs/comparison.md")
 CLAIMS = "docs/claims.md"
 OURS = [page for page in PAGES if page not in OF_OTHERS and "/adr/" not in page]
-EXAMPLES = {"docs/speed-up.md": "2.52x [2.14, 2.97]"}
+EXAMPLES = {"docs/reporting.md": "2.52x [2.14, 2.97]"}
 MEASURED = re.compile(r"\d+\.\d+x(?!\w)|\d%? \[\d")
 VERDICTS = {"**confirmed**", "**partly**", "**refuted here**", "**not testable here**"}
 

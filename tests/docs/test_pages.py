@@ -39,7 +39,7 @@ def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
 
 def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
     file = tmp_path / "plain.py"
-    file.write_text(blocks("docs/adding-a-decoder.md", "python")[2], encoding="utf-8")
+    file.write_text(blocks("docs/adding-a-decoder.md", "python")[1], encoding="utf-8")
     check_decoder(build(parse_spec(f"{file}:Plain")))
 
 

@@ -81,7 +81,7 @@ def test_every_claim_has_a_run_a_figure_a_sentence_and_a_verdict(row: list[str])
 def test_the_page_of_claims_counts_its_verdicts() -> None:
     words = [row[-1].strip("*") for row in claims()]
     counts = [words.count(verdict.strip("*")) for verdict in sorted(VERDICTS)]
-    tally = "Of {} claims {} are confirmed, {} partly, {} refuted here, {} not testable here:"
+    tally = "{} claims: {} confirmed, {} partly, {} refuted here, {} not testable here:"
     confirmed, untestable, partly, refuted = counts
     assert tally.format(len(words), confirmed, partly, refuted, untestable) in PAGES[CLAIMS]
 

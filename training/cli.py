@@ -111,7 +111,7 @@ def _adapter_verb(verbs: typer.Typer, kind: str, text: str) -> None:
     verbs.command(kind, cls=_TrainsAdapter, help=text)(verb)
 
 
-_adapter_verb(train, "ptp", "Train a PTP adapter for a model (resumable); see docs/ptp.md.")
+_adapter_verb(train, "ptp", "Train a PTP adapter for a model (resumable); see docs/decoders/ptp.md.")
 
 
 @train.command("idlm", cls=_TrainsAdapter)
@@ -121,7 +121,7 @@ def train_idlm(
     ],
     arguments: Arguments,
 ) -> None:
-    """Train an adapter of masked slots for a model (resumable, see docs/idlm.md)."""
+    """Train an adapter of masked slots for a model (resumable, see docs/training-an-adapter.md)."""
     _train(objective, arguments)
 
 

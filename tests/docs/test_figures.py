@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 GENERATED = ("README.md", "results/reference/README.md")
 """Their tables are compared with the runs by tests/test_readme.py."""
-OF_OTHERS = ("docs/log.md", "docs/comparison.md")
+OF_OTHERS = ("docs/log.md", "docs/log/2026-11.md", "docs/comparison.md")
 CLAIMS = "docs/claims.md"
 OURS = [page for page in PAGES if page not in OF_OTHERS and "/adr/" not in page]
-EXAMPLES = {"docs/speed-up.md": "2.52x [2.14, 2.97]"}
+EXAMPLES = {"docs/reporting.md": "2.52x [2.14, 2.97]"}
 MEASURED = re.compile(r"\d+\.\d+x(?!\w)|\d%? \[\d")
 VERDICTS = {"**confirmed**", "**partly**", "**refuted here**", "**not testable here**"}
 
@@ -81,7 +81,7 @@ def test_every_claim_has_a_run_a_figure_a_sentence_and_a_verdict(row: list[str])
 def test_the_page_of_claims_counts_its_verdicts() -> None:
     words = [row[-1].strip("*") for row in claims()]
     counts = [words.count(verdict.strip("*")) for verdict in sorted(VERDICTS)]
-    tally = "Of {} claims {} are confirmed, {} partly, {} refuted here, {} not testable here:"
+    tally = "{} claims: {} confirmed, {} partly, {} refuted here, {} not testable here:"
     confirmed, untestable, partly, refuted = counts
     assert tally.format(len(words), confirmed, partly, refuted, untestable) in PAGES[CLAIMS]
 
@@ -155,10 +155,10 @@ def test_weights_are_counted_and_keys_with_dots_are_read() -> None:
 
 
 def test_a_number_of_the_log_stands_under_its_heading_as_it_is_shown() -> None:
-    text = '1.16 [1.12, 1.21]<!-- from docs/log.md "first measurements on the zoo" -->'
+    text = '1.16 [1.12, 1.21]<!-- from docs/log/2026-11.md "first measurements on the zoo" -->'
     assert figures.wrong(one(text)) == ""
-    assert "is not in docs/log.md" in figures.wrong(one(text.replace("1.16", "1.1")))
-    assert "is not in docs/log.md" in figures.wrong(one(text.replace("1.12", "1.2")))
+    assert "is not in docs/log/2026-11.md" in figures.wrong(one(text.replace("1.16", "1.1")))
+    assert "is not in docs/log/2026-11.md" in figures.wrong(one(text.replace("1.12", "1.2")))
 
 
 @pytest.mark.parametrize(

@@ -625,7 +625,7 @@ def test_a_wrong_gate_is_one_line(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_the_gate_in_the_documentation_is_the_built_in_one() -> None:
-    page = Path(__file__).parents[3] / "docs" / "regressions.md"
+    page = Path(__file__).parents[3] / "docs" / "ci.md"
     text = page.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
     shown = Gate(**tomllib.loads(text))
     assert shown.hard.rows == 0.05

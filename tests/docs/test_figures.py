@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 GENERATED = ("README.md", "results/reference/README.md")
-"""Their tables are compared with the runs by tests/test_readme.py."""
+"""Their tables are compared with the runs by tests/docs/test_runs.py."""
 OF_OTHERS = ("docs/log.md", "docs/comparison.md")
 CLAIMS = "docs/claims.md"
 OURS = [page for page in PAGES if page not in OF_OTHERS and "/adr/" not in page]

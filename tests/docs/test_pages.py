@@ -108,6 +108,7 @@ def test_a_part_is_written_once_and_replaced_when_the_code_changes(
     )
     monkeypatch.setattr(places, "ROOT", tmp_path)
     monkeypatch.setattr(places, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(parts, "readable", places.pages)
     monkeypatch.setattr(parts, "ROOT", tmp_path)
     for version in ("first", "second"):
         monkeypatch.setattr(parts, "PARTS", {"columns": lambda: version, "gate": lambda: "g\n"})  # noqa: B023

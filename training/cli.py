@@ -111,7 +111,9 @@ def _adapter_verb(verbs: typer.Typer, kind: str, text: str) -> None:
     verbs.command(kind, cls=_TrainsAdapter, help=text)(verb)
 
 
-_adapter_verb(train, "ptp", "Train a PTP adapter for a model (resumable); see docs/decoders/ptp.md.")
+_adapter_verb(
+    train, "ptp", "Train a PTP adapter for a model (resumable); see docs/decoders/ptp.md."
+)
 
 
 @train.command("idlm", cls=_TrainsAdapter)

@@ -17,9 +17,10 @@ from typing import Any
 from bench.errors import UsageError, as_error
 from bench.plan.labels import Note, with_meaning, written
 from bench.plan.sources import embedded_adapters, embedded_draft, how_to_get, model_shelf
+from bench.plan.sources import named as named_model
 from bench.records.plan import BASELINE, SECOND_BASELINE
 from bench.registry import extra
-from bench.settings.config import FAST, NUMERICS, RunConfig, as_text, cell_spec
+from bench.settings.config import FAST, NUMERICS, ZOO, RunConfig, as_text, cell_spec
 from decoders.core import registry
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.types import DecoderSpec
@@ -53,9 +54,9 @@ class ResolvedRun:
 def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     """Return the run with its draft model, adapters and decoders chosen.
 
-    If no decoders are named, the built-in ones with `Decoder.by_default` whose needs are met run,
-    and their showcases; `note` reports the skipped ones. All options are filled in, and adapters
-    that no decoder uses are left out, so that the stored configuration says what ran.
+    If no decoders are named, the `built_in_cells` whose needs are met run; `note` reports the
+    skipped ones. All options are filled in, and adapters that no decoder uses are left out, so that
+    the stored configuration says what ran.
 
     Raises:
         UsageError: an unknown decoder, option or label, an unmet need of a named decoder, a given
@@ -68,7 +69,9 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     adapters = embedded | config.adapters
     draft = config.draft or (shelf and embedded_draft(shelf))
     named = config.decoders is not None
-    cells: dict[str, Mapping[str, str]] = {**(resolve_auto(config, note) or built_in_cells())}
+    cells: dict[str, Mapping[str, str]] = {
+        **(resolve_auto(config, note) or built_in_cells(config.model))
+    }
     if SECOND_BASELINE in cells:
         raise UsageError(f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label")
     all_values: dict[str, dict[str, str]] = {}
@@ -149,8 +152,14 @@ def _unmet_need(
     return None
 
 
-def built_in_cells() -> dict[str, Mapping[str, str]]:
-    """Return the cells, with options, of built-in default decoders and their showcases."""
+def built_in_cells(model: str = ZOO) -> dict[str, Mapping[str, str]]:
+    """Return the cells, with options, of a run that names no decoders.
+
+    They are the `decoders` of a named model, else the built-in ones with `Decoder.by_default` and
+    their showcases.
+    """
+    if (entry := named_model(model)) is not None:
+        return {spec.cell: spec.options for spec in registry.parse_specs(entry.decoders)}
     cells: dict[str, Mapping[str, str]] = {}
     for name in registry.built_in():
         decoder = registry.resolve(DecoderSpec(name=name))

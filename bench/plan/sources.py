@@ -43,7 +43,10 @@ _TRAINERS: Mapping[Variant, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NamedModel:
-    """A model that `--model` knows by name, with its `file` in the metadata of `package`."""
+    """A model that `--model` knows by name, with its `file` in the metadata of `package`.
+
+    A run that names no decoders has its `decoders`, with options tuned for it.
+    """
 
     name: str
     hub_id: str
@@ -56,6 +59,7 @@ class _NamedModel:
     licence: str
     stop_ids: tuple[int, ...]
     about: str
+    decoders: str
 
     @property
     def install(self) -> str:
@@ -76,6 +80,10 @@ MODELS = (
         licence="Apache-2.0",
         stop_ids=(2,),
         about="SmolLM2 135M Instruct, 4-bit weights dequantised",
+        decoders="idlm@isd:mode=isd:branches=all:stride=3,ptp:mode=pqd:budget=16:row_cost=0.06,"
+        "spec:k=4:stop=0.3,lookup,eagle:nodes=6:width=3:depth=5,"
+        "hybrid:first=lookup+shortest=3+k=12:then=eagle+nodes=6+width=3+depth=5,lookahead,"
+        "idlm:block=8,nar:block=8",
     ),
 )
 

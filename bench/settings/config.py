@@ -54,8 +54,8 @@ class RunConfig(BaseModel):
     decoders: dict[bounds.Text, Options] | None = _compared(
         None, "NAME[@LABEL][:option=value]…, comma-separated.", "-d"
     )
-    """A table maps each cell (NAME or NAME@LABEL) to its options as text; None: every built-in
-    decoder whose requirements are met."""
+    """A table maps each cell (NAME or NAME@LABEL) to its options as text; None: those of
+    a named model, else every built-in decoder, whose requirements are met."""
     primary: bounds.Text | None = _compared(
         None, "Decoder that is not exploratory, or none. [default: the first]"
     )

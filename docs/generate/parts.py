@@ -2,7 +2,7 @@
 
 ``<!-- made of code: columns -->`` opens a part, and ``<!-- end of code -->`` ends it; each comment
 has its own line. The parts are committed, so that a forge shows them; a test holds them against the
-code.
+code. Tables of stored runs have one comment, above them (`docs.generate.runs`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import PurePosixPath
 
 from bench.stats.metrics import METRICS
 from docs.generate import architectures, command_line, decoder_pages, schema
-from docs.generate.places import DOCS, ROOT, pages
+from docs.generate.figures import readable
+from docs.generate.places import DOCS, ROOT
+from docs.generate.runs import with_tables
 
 RENEW = "python -m docs.generate"
 """The command that writes all generated parts."""
@@ -56,7 +58,7 @@ def filled(text: str, path: str) -> str:
         path: path of the page's file in the repository.
 
     Raises:
-        ValueError: the page names an unknown part.
+        ValueError: the page names an unknown part or table.
     """
 
     def part(mark: re.Match[str]) -> str:
@@ -70,12 +72,13 @@ def filled(text: str, path: str) -> str:
             raise ValueError(f"{path} asks for {name!r}, which nothing makes; there is: {known}")
         return f"<!-- made of code: {name} -->\n\n{made.strip()}\n\n{_END}"
 
-    return PART.sub(part, text)
+    return with_tables(PART.sub(part, text), path)
 
 
 def write() -> list[str]:
     """Write the generated parts of all pages; return the paths of the pages that changed."""
-    changed = {path: new for path, text in pages().items() if (new := filled(text, path)) != text}
+    texts = readable().items()
+    changed = {path: new for path, text in texts if (new := filled(text, path)) != text}
     for path, text in changed.items():
         (ROOT / path).write_text(text, encoding="utf-8")
     return list(changed)

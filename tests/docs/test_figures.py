@@ -8,6 +8,7 @@ import pytest
 from docs.generate import figures
 from docs.generate.figures import Figure
 from docs.generate.parts import PART
+from docs.generate.runs import TABLE
 from docs.generate.sources import Interval, resolve
 
 PAGES = figures.readable()
@@ -15,8 +16,6 @@ ZOO = "cpu-zoo/summary.csv"
 ROOT = Path(__file__).parents[2]
 
 
-GENERATED = ("README.md", "results/reference/README.md")
-"""Their tables are compared with the runs by tests/test_readme.py."""
 OF_OTHERS = ("docs/log.md", "docs/log/2026-11.md", "docs/comparison.md")
 CLAIMS = "docs/claims.md"
 OURS = [page for page in PAGES if page not in OF_OTHERS and "/adr/" not in page]
@@ -28,13 +27,14 @@ VERDICTS = {"**confirmed**", "**partly**", "**refuted here**", "**not testable h
 def without_sources(page: str) -> str:
     """A page without code, generated tables, examples, others' claims, and sourced numbers."""
     text = re.sub(
-        r"^( *)```.*?^\1```", "", PART.sub("", PAGES[page]), flags=re.DOTALL | re.MULTILINE
+        r"^( *)```.*?^\1```",
+        "",
+        PART.sub("", TABLE.sub("", PAGES[page])),
+        flags=re.DOTALL | re.MULTILINE,
     )
     text = text.replace(EXAMPLES.get(page, "\0"), "")
     if page == CLAIMS:
         text = re.sub(r"^\| .*? \|", "", text, flags=re.MULTILINE)
-    if page in GENERATED:
-        text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
     return figures.SHOWN.sub("", text)
 
 

@@ -49,7 +49,9 @@ def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
 
 
 def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path) -> None:
-    (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "class TypicalSpec" in s)
+    (source,) = (
+        s for s in blocks("docs/adding-a-decoder.md", "python") if "class TypicalSpec" in s
+    )
     assert len(source.splitlines()) <= 40
     file = tmp_path / "typical.py"
     file.write_text(source, encoding="utf-8")
@@ -137,6 +139,7 @@ def test_a_part_is_written_once_and_replaced_when_the_code_changes(
     )
     monkeypatch.setattr(places, "ROOT", tmp_path)
     monkeypatch.setattr(places, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(parts, "readable", places.pages)
     monkeypatch.setattr(parts, "ROOT", tmp_path)
     for version in ("first", "second"):
         monkeypatch.setattr(parts, "PARTS", {"columns": lambda: version, "gate": lambda: "g\n"})  # noqa: B023

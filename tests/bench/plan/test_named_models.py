@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from bench.errors import BenchError
-from bench.machine.env import model_facts
+from bench.machine.env import ROOT, model_facts
 from bench.plan import sources
 from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
 from bench.plan.sources import MODELS, fetch, resolve
-from bench.settings.config import RunConfig
+from bench.settings.config import RunConfig, load_config
 from bench.stats.adapter_fit import training_warnings
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
@@ -55,6 +55,15 @@ def test_a_file_is_converted_once_and_told_of(packaged):
     marked.touch()
     assert resolve("tiny") == str(fetch("tiny")) == str(folder)
     assert marked.exists(), "it was converted again"
+
+
+def test_a_run_that_names_no_decoders_has_those_of_the_stored_run_of_its_model():
+    stored = load_config(ROOT / "results/reference/cpu-smollm2/config.toml", {"threads": 1})
+    run = choose_decoders(RunConfig(model=SMOLLM.name), print)
+    assert run.config.decoders == stored.decoders
+    assert run.config.adapters == stored.adapters
+    other = choose_decoders(RunConfig(model=SMOLLM.hub_id), lambda _: None)
+    assert list(other.decoders) == ["ar", "lookup"]
 
 
 def test_a_file_of_another_hash_is_refused_and_nothing_is_kept(packaged, cache):

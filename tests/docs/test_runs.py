@@ -1,0 +1,228 @@
+"""Tables of stored runs in pages say what the runs' files say, and the README's figure shows it."""
+
+import csv
+import io
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bench.plan.select import build_decoder
+from bench.records.plan import Cell, guarantee_rank
+from bench.settings.config import as_text
+from bench.text import percent
+from decoders.core.types import Sampling
+from docs.generate import machines, parts, runs
+from docs.generate.figures import readable
+from docs.generate.places import text_of
+
+ROOT = Path(__file__).parents[2]
+README = text_of("README.md")
+STORED = text_of("results/reference/README.md")
+MACHINES = machines.names(README)
+WITH_TABLES = [path for path, text in readable().items() if runs.TABLE.search(text)]
+
+
+@pytest.mark.parametrize("path", WITH_TABLES)
+def test_tables_of_pages_are_those_of_the_stored_runs(path: str) -> None:
+    text = text_of(path)
+    assert runs.with_tables(text, path) == text, f"`{parts.RENEW}` writes the tables of {path}"
+
+
+def test_pages_with_tables_are_found() -> None:
+    assert {"README.md", "results/reference/README.md"} <= set(WITH_TABLES)
+
+
+def test_a_table_is_written_below_its_comment_and_replaced_and_ends_at_an_empty_line() -> None:
+    page = "above\n<!-- table: run cpu-zoo -->\n\nbelow\n"
+    once = runs.with_tables(page, "docs/a.md")
+    assert once == page.replace("-->\n", f"-->\n{runs.run('cpu-zoo')}\n")
+    assert runs.with_tables(once.replace("| spec |", "| old |"), "docs/a.md") == once
+    with pytest.raises(ValueError, match=r"a\.md asks for table .runs.; there is: run, f"):
+        runs.with_tables("<!-- table: runs cpu-zoo -->", "docs/a.md")
+
+
+def reference(name: str) -> list[dict[str, str]]:
+    path = ROOT / "results" / "reference" / name / "summary.csv"
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def guaranteed(name: str) -> dict[str, str]:
+    """What the decoders of a reference run guarantee, by their code and its temperature."""
+    config = tomllib.loads((ROOT / "results" / "reference" / name / "config.toml").read_text())
+    found = {}
+    for cell, options in config["decoders"].items():
+        decoder = build_decoder(cell, {key: as_text(value) for key, value in options.items()})
+        comparable = decoder.comparable_to_ar(Sampling(temperature=config["temperature"]))
+        found[cell] = Cell(
+            cell=cell, lossless=decoder.lossless, comparable_to_ar=comparable
+        ).guarantee
+    return found
+
+
+HEADINGS = (
+    "| decoder | guarantee | speed-up [95 %] | tokens per call | tokens per step "
+    "| calls per step | entropy | quality | identical to AR |"
+)
+
+
+def main_table(name: str) -> str:
+    """The table of a reference run, from its summary alone. In brackets: emitted."""
+    promises = guaranteed(name)
+    rows = [row for row in reference(name) if row["family"] == "all"]
+    rows.sort(key=lambda row: (row["decoder"] != "ar", guarantee_rank(promises[row["decoder"]])))
+    lines = [HEADINGS, "| --- | --- |" + " ---: |" * 7]
+    for row in rows:
+        stated = row.get("guarantee") or str(promises[row["decoder"]])
+        assert stated in (promises[row["decoder"]], "not verified")
+        interval = ""
+        if row["speedup_low"] and row["decoder"] != "ar":
+            interval = " [{:.2f}, {:.2f}]".format(
+                *map(float, (row["speedup_low"], row["speedup_high"]))
+            )
+        same = row["identical_to_ar"]
+        length = f"{float(row['acceptance_length']):.2f}"
+        verified = row["decoder"] == "ar" or row["acceptance_rate"]
+        cells = [
+            row["decoder"],
+            stated,
+            f"{float(row['speedup']):.2f}x{interval}",
+            f"{float(row['tokens_per_call']):.2f}",
+            length if verified else f"({length})",
+            f"{float(row['acceptance_length']) / float(row['tpf']):.2f}",
+            f"{float(row['base_entropy']):.2f}" if row["base_entropy"] else "-",
+            percent(float(row["quality"])) if row["quality"] else "-",
+            percent(float(same)) if same else "-",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+LOSSLESS = {"ar", "idlm@isd", "spec", "ptp", "lookup", "lookahead"}
+REAL = LOSSLESS | {"eagle", "hybrid"}
+ZOO = {"ar", "nar", "idlm", "idlm@isd", "spec", "ptp", "lookup"}
+
+
+@pytest.mark.parametrize(
+    ("name", "decoders"),
+    [
+        ("cpu-smollm2", REAL | {"nar", "idlm"}),
+        ("cpu-smollm2-invariant", LOSSLESS | {"ar@fast"}),
+        ("cpu-smollm2-t07", REAL | {"eagle@tree"}),
+        ("cpu-zoo", ZOO),
+        ("cpu-zoo-t07", ZOO),
+    ],
+)
+def test_the_tables_say_what_the_reference_runs_measured(name: str, decoders: set[str]) -> None:
+    assert {row["decoder"] for row in reference(name)} == decoders
+    table = main_table(name)
+    assert f"<!-- table: run {name} -->\n{table}" in STORED, f"the page should hold:\n{table}"
+
+
+def _score(quality: str) -> str:
+    return percent(float(quality), "") if quality else "-"  # a family without gold answers
+
+
+def family_table(families: list[str], *names: str) -> str:
+    """Quality by family of one reference run, or of two: greedy / sampled."""
+    runs = [
+        {(row["decoder"], row["family"]): row["quality"] for row in reference(name)}
+        for name in names
+    ]
+    promises = guaranteed(names[0])
+    decoders = dict.fromkeys(decoder for decoder, _ in runs[0])
+    lines = []
+    for decoder in sorted(decoders, key=lambda d: (d != "ar", guarantee_rank(promises[d]))):
+        places = [(decoder, family) for family in families]
+        cells = [" / ".join(_score(run[place]) for run in runs) for place in places]
+        lines.append(f"| {decoder} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_quality_of_families_is_that_of_the_reference_runs() -> None:
+    real, zoo = re.findall(
+        r"^\| decoder \| ((?!guarantee)[a-z_]+ \| .*) \|$", STORED, flags=re.MULTILINE
+    )
+    for heading, names in ((zoo, ("cpu-zoo", "cpu-zoo-t07")), (real, ("cpu-smollm2",))):
+        table = family_table(heading.split(" | "), *names)
+        assert table in STORED, f"results/reference/README.md should hold:\n{table}"
+
+
+def overall(name: str) -> dict[str, dict[str, str]]:
+    return {row["decoder"]: row for row in reference(name) if row["family"] == "all"}
+
+
+def shown(row: dict[str, str], names: tuple[str, str, str]) -> str:
+    value, low, high = (float(row[name]) for name in names)
+    return f"{value:.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def table_of_machines() -> tuple[list[str], dict[str, list[str]]]:
+    """The headings of the README's table, and the cells of each decoder."""
+    (table,) = runs.TABLE.finditer(README)
+    lines = [line.strip("| ").split(" | ") for line in table[0].replace("\xa0", " ").splitlines()]
+    return lines[1], {line[0]: line[1:] for line in lines[3:]}
+
+
+def test_the_table_of_machines_says_what_each_run_measured() -> None:
+    _, rows = table_of_machines()
+    ours, second = ("speedup", "speedup_low", "speedup_high"), ("aa_speedup", "aa_low", "aa_high")
+    for place, name in enumerate(MACHINES):
+        for decoder, cells in rows.items():
+            row = overall(name).get(decoder)
+            if row is None:
+                assert cells[place] == "-"
+                continue
+            expected = shown(row, second if decoder == "ar" else ours)
+            assert cells[place].strip("*").rstrip(runs.OTHER) == expected
+            same = cells[-1].split(", ")[place]
+            assert same == percent(float(row["identical_to_ar"]), "", 0)
+    first = overall(MACHINES[0])
+    for decoder, cells in rows.items():
+        assert cells[-2] == f"{float(first[decoder]['acceptance_length']):.2f}"
+
+
+def test_the_table_of_machines_holds_what_keeps_the_answer_the_fastest_first() -> None:
+    _, rows = table_of_machines()
+    first = overall(MACHINES[0])
+    kept = [name for name, row in first.items() if row["guarantee"] != "none" and name != "ar"]
+    assert list(rows) == ["ar", *sorted(kept, key=lambda name: -float(first[name]["speedup"]))]
+
+
+def test_marks_say_which_cells_compare() -> None:
+    headings, rows = table_of_machines()
+    for heading, name in zip(headings[1:], MACHINES, strict=False):
+        ar = overall(name)["ar"]
+        steady = float(ar["aa_low"]) <= 1 <= float(ar["aa_high"])
+        assert heading.endswith(runs.UNSTEADY) != steady
+    marked = {
+        name: [cell.strip("*")[-1] == runs.OTHER for cell in row] for name, row in rows.items()
+    }
+    assert not any(cells[0] for cells in marked.values())
+    assert marked["lookup"][:3] == [False, False, False]  # neither weights nor options
+    assert marked["spec"][1]  # its draft model was trained further since
+    assert marked["eagle"][2]  # the same layer, another tree
+    epyc, _, gpu = (runs.stored(name) for name in MACHINES)
+    assert epyc.weights("eagle") == gpu.weights("eagle") == epyc.weights("hybrid")
+    assert epyc.weights("lookup") == []
+
+
+def test_a_cell_is_bold_if_it_is_faster_beyond_noise() -> None:
+    _, rows = table_of_machines()
+    bold = {(name, place) for name, row in rows.items() for place in range(3) if "**" in row[place]}
+    assert ("hybrid", 0) in bold
+    assert ("lookup", 2) in bold
+    assert not {("ptp", 1), ("hybrid", 2), ("lookahead", 0), ("ar", 2)} & bold
+
+
+def test_the_figure_of_the_readme_is_that_of_its_table() -> None:
+    new, old = (
+        np.asarray(Image.open(io.BytesIO(png)).convert("L"), int)
+        for png in (machines.picture(README), machines.FIGURE.read_bytes())
+    )
+    assert new.shape == old.shape
+    assert (abs(new - old) > 100).sum() < 20, f"`{parts.RENEW}` draws {machines.FIGURE.name}"

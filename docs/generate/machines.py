@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from bench.report.figures.axes import name_rows
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from bench.records.plan import BASELINE
-from bench.report.figures.canvas import render, styled
+from bench.report.figures.canvas import name_rows, render, styled
 from bench.report.figures.style import GREY, INK
 from docs.generate.places import ROOT
 from docs.generate.runs import TABLE, stored, with_guarantee

@@ -12,9 +12,9 @@ from functools import cache, cached_property, partial
 from typing import Any
 
 import pandas as pd
-from bench.records.json_file import read_json
 
 from bench.plan.select import build_decoder
+from bench.records.files import read_json
 from bench.records.plan import BASELINE, NO_GUARANTEE, guarantee_rank
 from bench.report.tables.table import Columns, Table, TableCell, estimated, number, speed
 from bench.settings.config import read_toml

@@ -59,7 +59,7 @@ def answers(target: Law, draft: Law, verify: Verify, length: Callable[..., int])
             text = (*drafts[:accepted], token)
             for rest in itertools.product(range(V), repeat=K + 1 - len(text)):
                 after = [float(target((*text, *rest[:i]))[x]) for i, x in enumerate(rest)]
-                law[*text, *rest] += mass * chance * weight * torch.tensor(after).double().prod()
+                law[*text, *rest] += mass * chance * weight * math.prod(after)
     return law, tokens_a_step
 
 

@@ -22,8 +22,9 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_positions, mask_slots
+from decoders.core.drafting.rules import Lenient
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import Lenient, Rule, Verify
+from decoders.core.drafting.verification import Rule, Verify
 from decoders.core.registry import register
 from decoders.core.types import MASKED, AcceptanceRule, SlotOutput
 

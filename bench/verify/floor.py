@@ -39,9 +39,10 @@ from bench.records.plan import BASELINE, Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import compare_with_baseline
+from decoders.core.engine.law import lawful
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
-from decoders.core.sampling import Uniforms, lawful, pick, warp
+from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.types import Sampling
 
 SLACK = 2.0

@@ -12,6 +12,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from decoders.core.memory import Memory, PastAnswers
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.types import CallResult, Emit, Sampling, demand
 
@@ -24,21 +25,6 @@ if TYPE_CHECKING:
 Steps = Generator[Call | DraftCall | Emit, CallResult, None]
 Need = Literal["draft", "adapter"]
 Role = Literal["target", "draft"]
-
-
-class Memory(Protocol):
-    """The earlier answers of one scope, as a decoder that remembers keeps them."""
-
-    def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """Take in an answer that has ended (nothing else may change a memory)."""
-
-
-class PastAnswers(list[tuple[tuple[int, ...], tuple[int, ...]]]):
-    """A memory of prompts and their answers in the order in which these ended."""
-
-    def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """Append an answer."""
-        self.append((tuple(prompt), tuple(tokens)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """Sampling and verification: functions that turn distributions into tokens.
 
-* `lawful`: the logits of a constrained or contrastive decoding, from the target's.
 * `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
 * `Uniforms`: u = f(seed, hash of the prompt ids, output position). A counter-based generator
   (Philox) draws u on the host, so u is the same on every device and in any order.
@@ -10,7 +9,6 @@
 * `verify_picks`: accept drafts while they equal the target's own picks for the same u (PTP, arXiv
   2512.21323, the verification of Algorithm 1).
 * `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
-* `verify_block`: block verification (Sun et al. 2024, arXiv 2403.10444, Alg. 2).
 
 Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).
 """
@@ -99,28 +97,6 @@ def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
         return torch.zeros_like(logits).scatter_(-1, ids.unsqueeze(-1), certain)
     probs = tempered(logits, sampling.temperature, sampling.top_k)
     return nucleus(probs, sampling.top_p, sync=sync) if sampling.top_p < 1 else probs
-
-
-def lawful(logits: Tensor, answers: Sequence[Sequence[int]], sampling: Sampling) -> Tensor:
-    """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
-
-    A row in which it forbids every token stays as it is: such a row follows a forbidden draft. In
-    the first row, which follows the committed text, it raises `ValueError`, as another shape does.
-    """
-    if sampling.law is None or not len(logits):
-        return logits
-    rows: list[Tensor] = []
-    for row, answer in zip(logits, answers, strict=True):
-        changed = sampling.law(tuple(answer), row.clone())
-        if not isinstance(changed, Tensor) or changed.shape != row.shape:
-            shape = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
-            raise ValueError(f"the law returned {shape}; return logits of shape {list(row.shape)}")
-        if not bool((changed > -torch.inf).any()):
-            if not rows:
-                raise ValueError(f"the law forbids every token after {len(answer)} tokens")
-            changed = row
-        rows.append(changed.to(row))
-    return torch.stack(rows)
 
 
 def likeliest(logits: Tensor) -> Tensor:
@@ -279,49 +255,13 @@ def verify_rejection(
     fell = (accepted < num_drafts).unsqueeze(-1)
     subtract = draft_probs[rows, accepted.clamp(max=max_drafts - 1)] * fell
     residual = (after - subtract).clamp(min=0)
-    return accepted, _pick_left(residual, after, u_recover[rows, accepted])
+    return accepted, pick_left(residual, after, u_recover[rows, accepted])
 
 
-def _pick_left(residual: Tensor, target_probs: Tensor, u: Tensor) -> Tensor:
-    empty = residual.sum(-1, keepdim=True) == 0  # only by rounding, if both distributions agree
+def pick_left(residual: Tensor, target_probs: Tensor, u: Tensor) -> Tensor:
+    """Pick from residuals ``[B, V]``, or from the target where rounding left no residual."""
+    empty = residual.sum(-1, keepdim=True) == 0
     return pick(torch.where(empty, target_probs, residual), u)
-
-
-def verify_block(
-    target_probs: Tensor,
-    draft_probs: Tensor,
-    drafts: Tensor,
-    num_drafts: Tensor,
-    u_accept: Tensor,
-    u_recover: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Verify the drafts of B sequences jointly, which keeps the target's distribution.
-
-    The share of the first i drafts is w_i = min(1, w_(i-1) target(x_i) / draft(x_i)), w_0 = 1. The
-    residual after them is max(0, w_i target - draft), without a draft w_i target; its mass is m_i.
-    The drafts up to the last i that passes its test, with probability m_i / (m_i + 1 - w_i), are
-    accepted, and the next token is drawn from the residual after them. As a draft that fails its
-    test may be accepted, tests behind the accepted drafts decide too: no uniform of a step may be
-    used in another (`Uniforms.at_step`). Arguments and result as in `verify_rejection`.
-
-    Source: Sun et al. 2024 (arXiv 2403.10444), Algorithm 2.
-    """
-    at, columns = drafts.unsqueeze(-1), torch.arange(drafts.shape[1] + 1, device=drafts.device)
-    ratios = target_probs[:, :-1].gather(-1, at).double() / draft_probs.gather(-1, at).double()
-    shares = [torch.ones_like(u_accept[:, 0])]
-    for ratio in ratios.squeeze(-1).unbind(1):
-        shares.append((shares[-1] * ratio).clamp(max=1))
-    share = torch.stack(shares, 1)
-    residual = share.to(target_probs.dtype).unsqueeze(-1) * target_probs
-    residual[:, :-1] -= draft_probs * (columns[:-1] < num_drafts.unsqueeze(-1)).unsqueeze(-1)
-    mass = residual.clamp_(min=0).sum(-1, dtype=torch.float64)
-    stands = u_accept * (mass + 1 - share)[:, 1:] < mass[:, 1:]
-    stands |= share[:, 1:] == 1  # then the chance is 1, also where rounding leaves no mass
-    stands &= columns[1:] <= num_drafts.unsqueeze(-1)
-    accepted = (stands * columns[1:]).amax(-1)
-    rows = torch.arange(len(drafts), device=drafts.device)
-    after = target_probs[rows, accepted], u_recover[rows, accepted]
-    return accepted, _pick_left(residual[rows, accepted], *after)
 
 
 def compare_distributions(target_probs: Tensor, draft_probs: Tensor, drafts: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.sampling import verify_block, verify_rejection
+from decoders.core.block_verification import verify_block
+from decoders.core.sampling import verify_rejection
 
 Verify = Callable[..., tuple[Tensor, Tensor]]
 Law = Callable[[tuple[int, ...]], Tensor]

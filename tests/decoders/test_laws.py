@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.verification import BlockVerification
+from decoders.core.drafting.rules import BlockVerification
 from decoders.core.engine import sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate

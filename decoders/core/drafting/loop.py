@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.rules import RULES
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import RULES, Rule, Turn
+from decoders.core.drafting.verification import Rule, Turn
 from decoders.core.model import Call
 from decoders.core.types import Emit
 

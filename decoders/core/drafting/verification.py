@@ -1,12 +1,13 @@
-"""Rules by which the target accepts or rejects drafts, exact or lenient.
+"""Verification rules, by which the target accepts or rejects drafts, and the two usual ones.
 
-A decoder's rule is its `DraftAndVerify.verification`: one of `RULES`, or a `Rule` of its file.
+A decoder's rule is its `DraftAndVerify.verification`: a rule of `decoders.core.drafting.rules`, or a
+`Rule` of its file.
 Letters: V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -113,49 +114,3 @@ class Rejection(Coupled):
             tree = turn.tree
             return verify_strict(tree, result.probs, tree.probs, turn.uniforms, turn.output)
         return super().decide(turn)
-
-
-class BlockVerification(Rejection):
-    """Block verification of a chain: keeps the distribution, accepts more drafts (`verify_block`).
-
-    On average a step has at least as many tokens as by `Rejection`.
-    """
-
-    fresh = True
-
-    def output(self, sampling: Sampling, *, branches: bool) -> Output:
-        """Return the form that verifies a chain at once."""
-        return "block" if self.draws(sampling) else "picks"
-
-
-class Lenient(Rejection):
-    """Rejection with a lenient test (`AcceptanceRule`), which accepts what the target would not."""
-
-    lossless = False
-
-    def __init__(self, acceptance_rule: AcceptanceRule) -> None:
-        """Accept drafts by an acceptance rule, also if greedy."""
-        self.acceptance_rule = acceptance_rule
-
-    def draws(self, sampling: Sampling) -> bool:
-        """Tell that distributions decide, also if greedy."""
-        return True
-
-
-class Unverified(Rule):
-    """Accepts all drafts."""
-
-    lossless = False
-
-    def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
-        """Accept every row."""
-        return range(len(turn.tree)), turn.result.picks[-1]
-
-
-RULES: Mapping[str, Rule] = {
-    "rejection": Rejection(),
-    "coupled": Coupled(),
-    "block": BlockVerification(),
-    "none": Unverified(),
-}
-"""Rules by the value of a decoder's option ``verify``."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from decoders.core.block_verification import verify_block
 from decoders.core.engine.reads import Read, Readout
 from decoders.core.model import Call
 from decoders.core.sampling import (
@@ -21,7 +22,6 @@ from decoders.core.sampling import (
     in_parts,
     one_hot,
     pick,
-    verify_block,
     verify_rejection,
     warp,
 )

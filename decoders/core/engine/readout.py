@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
+from decoders.core.engine.law import lawful_readouts
 from decoders.core.engine.reads import Read, Readout, Readouts
-from decoders.core.sampling import highest, in_parts, lawful, likeliest, pick, warp
+from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
 from decoders.core.types import CallResult, Confidence, Sampling
 from decoders.core.upload import upload
 
@@ -24,15 +25,9 @@ T = TypeVar("T")
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Return the results of readouts, in order, from merged calls' logits ``[sum R, V]``.
-
-    A law of the sampling settings changes the logits of tokens' rows, not those of slots.
-    """
+    """Return the results of readouts, in order, from merged calls' logits ``[sum R, V]``."""
     if sampling.law is not None:
-        parts = zip(_split_rows(logits, readouts), readouts, strict=True)
-        logits = torch.cat(
-            [rows if each.slots else lawful(rows, each.answers(), sampling) for rows, each in parts]
-        )
+        logits = lawful_readouts(logits, readouts, sampling)
     if any(_barred(readout) for readout in readouts):
         return _read_barred(logits, readouts, sampling)
     return _read_forms(logits, readouts, sampling)

@@ -5,7 +5,6 @@ Letters: R rows read.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,17 +30,6 @@ class Readout:
     output: Output | SlotOutput
     outputs: Sequence[int]
     slots: bool = False
-
-    def answers(self) -> list[list[int]]:
-        """Return the answer before each row's prediction, drafts included, once the call ran."""
-        call, before = self.call, self.call.session.text[: self.call.session.base]
-        seen = None if call.mask is None else call.mask.tolist()
-        answers = []
-        for row, output in zip(call.read, self.outputs, strict=True):
-            sees = [True] * (row + 1) if seen is None else seen[row]
-            path = list(itertools.compress(call.tokens[: row + 1], sees))
-            answers.append([*before, *path][len(before) + len(path) - max(0, output) :])
-        return answers
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:

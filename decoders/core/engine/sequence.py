@@ -12,8 +12,9 @@ from types import GeneratorType, TracebackType
 from typing import Any, SupportsIndex
 
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.decoder import Memory, Request, Role, Steps
+from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine.readout import not_a_number
+from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (

@@ -9,8 +9,9 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.rules import RULES, Lenient
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.drafting.verification import RULES, Coupled, Lenient, Rule, Turn
+from decoders.core.drafting.verification import Coupled, Rule, Turn
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, parse_spec

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.decoder import Decoder
+from decoders.core.engine.law import answers_before, lawful
 from decoders.core.engine.models import Models
 from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call, Session
 from decoders.core.registry import build, parse_spec
-from decoders.core.sampling import Uniforms, lawful
+from decoders.core.sampling import Uniforms
 from decoders.core.testing.check_models import EOS, VOCAB, llamas, with_adapters
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
@@ -118,7 +119,7 @@ def test_sampled_answers_have_the_lawful_distribution(monkeypatch: pytest.Monkey
 def answers(call: Call, num_prompt: int) -> list[list[int]]:
     (readout,) = readouts(call, Uniforms(0, [0]), num_prompt)
     call.session.model.forward([call])
-    return readout.answers()
+    return answers_before(readout)
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_answers_follow_a_kept_prefix_and_a_prompt_in_chunks(session: Session) -
     call = session.call(prompt)
     (readout,) = readouts(call, Uniforms(0, [0]), len(prompt))
     forward([call])
-    assert readout.answers() == [[]]
+    assert answers_before(readout) == [[]]
     assert answers(session.call([1, 2], read=range(2)), len(prompt)) == [[1], [1, 2]]
     assert session.text == [*prompt, 1, 2]
 

@@ -1,0 +1,61 @@
+"""Apply a law of the logits (`Sampling.law`), as in constrained or contrastive decoding.
+
+Letters: R rows read, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decoders.core.engine.reads import Readout, Readouts
+from decoders.core.types import Sampling
+
+
+def lawful(logits: Tensor, answers: Sequence[Sequence[int]], sampling: Sampling) -> Tensor:
+    """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
+
+    A row in which it forbids every token stays as it is: such a row follows a forbidden draft. In
+    the first row, which follows the committed text, it raises `ValueError`, as another shape does.
+    """
+    if sampling.law is None or not len(logits):
+        return logits
+    rows: list[Tensor] = []
+    for row, answer in zip(logits, answers, strict=True):
+        changed = sampling.law(tuple(answer), row.clone())
+        if not isinstance(changed, Tensor) or changed.shape != row.shape:
+            shape = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+            raise ValueError(f"the law returned {shape}; return logits of shape {list(row.shape)}")
+        if not bool((changed > -torch.inf).any()):
+            if not rows:
+                raise ValueError(f"the law forbids every token after {len(answer)} tokens")
+            changed = row
+        rows.append(changed.to(row))
+    return torch.stack(rows)
+
+
+def lawful_readouts(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Tensor:
+    """Apply the law to merged calls' logits ``[sum R, V]``: to rows of tokens, not of slots."""
+    parts = torch.split(logits, [len(readout.outputs) for readout in readouts])
+    return torch.cat(
+        [
+            rows if each.slots else lawful(rows, answers_before(each), sampling)
+            for rows, each in zip(parts, readouts, strict=True)
+        ]
+    )
+
+
+def answers_before(readout: Readout) -> list[list[int]]:
+    """Return the answer before each row's prediction, drafts included, once the call ran."""
+    call, session = readout.call, readout.call.session
+    before = session.text[: session.base]
+    seen = None if call.mask is None else call.mask.tolist()
+    answers = []
+    for row, output in zip(call.read, readout.outputs, strict=True):
+        sees = [True] * (row + 1) if seen is None else seen[row]
+        path = list(itertools.compress(call.tokens[: row + 1], sees))
+        answers.append([*before, *path][len(before) + len(path) - max(0, output) :])
+    return answers

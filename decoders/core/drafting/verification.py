@@ -1,7 +1,8 @@
 """Verification rules, by which the target accepts or rejects drafts, and the two usual ones.
 
-A decoder's rule is its `DraftAndVerify.verification`: a rule of `decoders.core.drafting.rules`, or a
-`Rule` of its file.
+A decoder's rule is its `DraftAndVerify.verification`: a rule of `decoders.core.drafting.rules`, or
+one of its own file.
+
 Letters: V vocabulary.
 """
 

@@ -16,6 +16,7 @@ from decoders.core.drafting.drafter import Text
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.suffix import SuffixDecoding, _Node, _Suffixes
@@ -35,7 +36,10 @@ def drafts(
         assert memory is not None
         memory.add((), answer)
     request: Any = SimpleNamespace(
-        prompt_ids=tuple(tokens), sampling=Sampling(max_new_tokens=20), memory=memory
+        prompt_ids=tuple(tokens),
+        sampling=Sampling(max_new_tokens=20),
+        uniforms=Uniforms(0, tokens),
+        memory=memory,
     )
     tree = options.drafter(request).propose(Text(request), most)
     assert isinstance(tree, DraftTree)

@@ -99,7 +99,7 @@ def test_the_target_reads_an_answer_that_several_decoders_gave_once(
     """`spec` gives ar's answers; one that says the same whatever it is asked gives others."""
     read: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
 
-    def reading(target: Any, prompt: Any, tokens: Any) -> quality.TargetScores:
+    def reading(target: Any, prompt: Any, tokens: Any, **_: Any) -> quality.TargetScores:
         read.append((tuple(prompt), tuple(tokens)))
         return target_scores(target, prompt, tokens)
 

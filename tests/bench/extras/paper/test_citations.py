@@ -31,7 +31,7 @@ def keys(text: str) -> list[str]:
 def test_every_decoder_is_cited_by_what_its_page_cites(name: str) -> None:
     page = (ROOT / "docs" / "decoders" / f"{name}.md").read_text(encoding="utf-8")
     _, _, cited = page.partition("## Cite")
-    papers = set(re.findall(r"\[arXiv ([\d.]+)\]", cited))
+    papers = set(re.findall(r"\[arXiv\s+([\d.]+)\]", cited))
     options = [{}, *({"mode": "refine", "commit": c} for c in ("cmlm", "quota", "threshold"))]
     options += ({"kind": kind} for kind in ("assisted", "lookup", "early-exit"))
     mine = {key for each in options for key in decoder_keys(name, each)}

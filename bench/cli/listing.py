@@ -24,8 +24,6 @@ from bench.stats.folders import count_records, run_folders, run_verdict
 from bench.stats.validity import VALID
 from decoders.core import registry
 from decoders.core.decoder import Decoder
-from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.verification import Rule
 from decoders.core.hf.checkpoint import graphs_folder
 from decoders.core.types import DecoderSpec
 from specbench_tasks.registry import TaskSet, list_tasks
@@ -104,6 +102,9 @@ def _decoder(name: str) -> Facts:
 
 def lossless(cls: type[Decoder]) -> str:
     """Say whether a decoder keeps the target's distribution: ``yes``, ``no``, ``by options``."""
+    from decoders.core.drafting.loop import DraftAndVerify  # loads torch, as a decoder does
+    from decoders.core.drafting.verification import Rule
+
     fact: object = cls.lossless
     if issubclass(cls, DraftAndVerify) and fact is vars(DraftAndVerify)["lossless"]:
         rule: object = cls.verification

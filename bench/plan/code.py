@@ -26,7 +26,6 @@ from decoders.core.registry import named_code
 
 _CORE, _SHARED = "decoders.core.", "decoders.core.drafting"
 
-
 NAMING_CODE = ("decoders", "law")
 """Settings that may name code."""
 

@@ -38,7 +38,6 @@ CONTROLS = {
     "ReseedsAccept": "distribution on a table",
     "AcceptsAbove": "distribution on a table",
     "ReusesDraw": "distribution on a table",
-    "BlockReusesDraw": "distribution on a table",
     "BlockTestsProduct": "distribution on a table",
     "BlockTokenResidual": "distribution on a table",
     "LeaksCache": "equality on a table",
@@ -106,9 +105,10 @@ def test_what_the_controls_are_made_of_is_right(controls: VerifyReport, name: st
 def test_drafts_that_replay_uniforms_show_at_the_default_draws(
     examined: Callable[..., VerifyReport], seed: int
 ) -> None:
-    names = [f"{WRONG}:{name}" for name in ("BlockReplaysDrafts", "BlockVerified")]
+    subtle = ("BlockReplaysDrafts", "BlockReusesDraw", "BlockVerified")
+    names = [f"{WRONG}:{name}" for name in subtle]
     report = examined(",".join(names), limit=2, draws=NUM_DRAWS, seed=seed)
-    assert [of(report, name).verdict for name in names] == ["wrong", "lossless"]
+    assert [of(report, name).verdict for name in names] == ["wrong", "wrong", "lossless"]
 
 
 @pytest.mark.slow
@@ -243,11 +243,11 @@ def test_what_ar_fails_on_leaves_the_others_open_too(
     asked = subject.answer
     first: list[str] = []
 
-    def answer(arm: Arm, sampling: Sampling, prompt: Prompt) -> Outcome:
+    def answer(arm: Arm, sampling: Sampling, prompt: Prompt, *memory: Any) -> Outcome:
         first.append(prompt.name)
         if arm.decoder == Autoregressive() and prompt.name != first[0]:
             return FloatingPointError("no numbers")
-        return asked(arm, sampling, prompt)
+        return asked(arm, sampling, prompt, *memory)
 
     monkeypatch.setattr(verifying, "answer", answer)
     name = f"{WRONG}:Unverified@loose"

@@ -17,7 +17,7 @@ import pandas as pd
 from bench.errors import UsageError, as_error
 from bench.extras.exports.export import answers
 from bench.machine.openmp import shorten_spinning
-from bench.plan.code import NAMING_CODE, check_code
+from bench.plan.code import check_code, without_code
 from bench.progress import choose
 from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
@@ -108,9 +108,7 @@ def run(
     file = None if config is None else Path(config)
     configuration = load_config(file, {**settings, "decoders": decoders})
     if file is not None:
-        options = {"decoders": decoders, **settings}
-        named = [name for name in NAMING_CODE if options.get(name) is not None]
-        check_code([configuration.with_values(**dict.fromkeys(named))], file, ())
+        check_code([without_code(configuration, settings | {"decoders": decoders})], file, ())
     with choose(progress) as shown:
         return load_run(measure(configuration, Path(output), shown).run_dir)
 

@@ -116,9 +116,8 @@ def target_scores(
             ids = [*fed, *now[:-1]]
             call = session.call(ids, output="logits", read=range(len(fed) - 1, len(ids)))
             start = len(tokens) - len(rest) - len(now)
-            before = [tokens[: start + row] for row in range(len(now))]
-            logits = lawful(target.forward([call]), before, sampling)
-            distribution = logits.log_softmax(-1)
+            before = (tokens[: start + row] for row in range(len(now)))
+            distribution = lawful(target.forward([call]), before, sampling).log_softmax(-1)
             at = torch.tensor(now, device=distribution.device)
             nll -= float(distribution.gather(-1, at[:, None]).sum())
             agreed += int((distribution.argmax(-1) == at).sum())

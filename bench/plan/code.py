@@ -12,10 +12,11 @@ import functools
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from bench.errors import UsageError
 from bench.machine.env import ROOT, git_state, is_installed, repository_root, source_hash
@@ -25,9 +26,6 @@ from decoders.core.decoder import Decoder
 from decoders.core.registry import named_code
 
 _CORE, _SHARED = "decoders.core.", "decoders.core.drafting"
-
-NAMING_CODE = ("decoders", "law")
-"""Settings that may name code."""
 
 
 def law_file(text: str) -> str:
@@ -45,6 +43,12 @@ def code_named(configs: Iterable[RunConfig]) -> list[str]:
         paths += [path for spec in config.specs for path in named_code(spec)]
         paths += [] if config.law is None else [law_file(config.law)]
     return list(dict.fromkeys(paths))
+
+
+def without_code(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return a configuration without the code that the user's own `values` name: a file's rest."""
+    named = [name for name in ("decoders", "law") if values.get(name) is not None]
+    return config.with_values(**dict.fromkeys(named))
 
 
 def check_code(

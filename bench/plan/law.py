@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.errors import UsageError
 from bench.plan.code import law_file
-from decoders.core.registry import import_file
+from decoders.core.registry import import_file, innermost_place
 from decoders.core.types import Law
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
-
-def load_law(text: str, tokenizer: PreTrainedTokenizerBase) -> Law:
+def load_law(text: str, tokenizer: Any) -> Law:
     """Make the law that a configuration names, by calling NAME with the tokenizer.
 
     Raises:
@@ -28,9 +24,9 @@ def load_law(text: str, tokenizer: PreTrainedTokenizerBase) -> Law:
         make: Any = getattr(import_file(file, f"bench_law_{file.stem}"), name)
         law: Law = make(tokenizer)
     except (Exception, SystemExit) as error:  # foreign code may raise anything
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f" ({Path(last.filename).name}:{last.lineno})"
-        raise UsageError(f"--law {text} fails: {type(error).__name__}: {error}{where}") from error
+        line = f"--law {text} fails: {type(error).__name__}: {error}"
+        place = innermost_place(error, {str(file.absolute())})
+        raise UsageError(f"{line} ({place})" if place else line) from error
     if not callable(law):
         raise UsageError(f"--law {text}: {name}(tokenizer) gives no function of answer and logits")
     return law

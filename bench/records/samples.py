@@ -35,6 +35,7 @@ from bench.records.record import SampleRecord
 from bench.settings.bounds import Num, Time
 from bench.text import printable
 from decoders.core.decoder import Decoder
+from decoders.core.registry import innermost_place
 
 SAMPLES, SAMPLES_TABLE = "samples.jsonl", "samples.parquet"
 _SYNC_EVERY_S = 1.0
@@ -219,10 +220,7 @@ def error_position(error: Exception, decoder: Decoder) -> str | None:
         for function in vars(kind).values()
         if inspect.isfunction(function)
     }
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if frame.f_code.co_filename in files:
-            return f"{Path(frame.f_code.co_filename).name}:{line}"
-    return None
+    return innermost_place(error, files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

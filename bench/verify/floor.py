@@ -213,7 +213,7 @@ def read(
         for start in range(0, len(answer) - 1, rows):
             fed = answer[start : min(start + rows, len(answer) - 1)]
             call = session.call(fed, output="logits", read=range(len(fed)))
-            before = [answer[: start + row + 1] for row in range(len(fed))]
+            before = (answer[: start + row + 1] for row in range(len(fed)))
             yield lawful(target.forward([call]), before, sampling)
     finally:
         target.close(session)

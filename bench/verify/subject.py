@@ -188,7 +188,7 @@ def _entropies(
     """Return the entropy, in nats, of the distribution of every token of an answer."""
     ids = (*prompt, *answer[:-1])
     logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
-    logits = lawful(logits, [answer[:num] for num in range(len(answer))], sampling)
+    logits = lawful(logits, (answer[:num] for num in range(len(answer))), sampling)
     distributions = warp(logits, sampling).double()
     entropies: list[float] = torch.special.entr(distributions).sum(-1).tolist()
     return entropies

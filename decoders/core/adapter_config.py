@@ -24,7 +24,7 @@ MASKED_VARIANTS: tuple[SlotVariant, ...] = ("refine", "isd")
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_NETWORKS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 _OF_SOME = ("num_heads", "num_words", "num_layers", "bias_rank")
-Rule = tuple[bool, str, str]
+SizeRule = tuple[bool, str, str]
 """Whether a field is right, its name, and its allowed values."""
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
@@ -134,7 +134,7 @@ class AdapterConfig:
             layer = f"layers.{name}"
             demand(fits, f"adapter field {layer!r}", shape, "two sizes of 1 or above")
 
-    def _rules_of_sizes(self) -> list[Rule]:
+    def _rules_of_sizes(self) -> list[SizeRule]:
         kind = None if self.variant in SLOT_VARIANTS else network(self.variant)
         uses = {*kind.uses} if kind else set()
         zero, extra = f"0 for {self.variant}", ", ".join(sorted(uses - {*_OF_SOME})) or "nothing"

@@ -9,7 +9,7 @@ import inspect
 import sys
 import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -228,11 +228,16 @@ def _load_file(path: Path) -> ModuleType:
         return import_file(path, _module_name(path.resolve()))
     except (Exception, SystemExit) as error:  # foreign code may raise anything
         line = f"decoder file {str(path)!r} cannot be imported: {type(error).__name__}: {error}"
-        for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
-            if frame.f_code.co_filename == str(path):
-                line += f" ({path.name}:{number})"
-                break
-        raise ValueError(line) from error
+        place = innermost_place(error, {str(path)})
+        raise ValueError(f"{line} ({place})" if place else line) from error
+
+
+def innermost_place(error: BaseException, files: Collection[str]) -> str | None:
+    """Return ``FILE.py:LINE`` of the innermost frame of an error in one of `files`, or None."""
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if frame.f_code.co_filename in files:
+            return f"{Path(frame.f_code.co_filename).name}:{line}"
+    return None
 
 
 def _module_name(path: Path) -> str:

@@ -90,8 +90,10 @@ def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
 
 def memory(cells: Sequence[Cell], records: Sequence[SampleRecord]) -> Table | None:
     """Make the table of tokens per step by answers seen, if a decoder remembers."""
+    rows = [cell for cell in cells if cell.drafts] if any(c.remembers for c in cells) else []
     seen: defaultdict[tuple[str, int], list[SampleRecord]] = defaultdict(list)
-    for group in group_by(timed(records), lambda r: f"{r.decoder} {r.repeat}").values():
+    by_repeat = group_by(timed(records if rows else ()), lambda r: f"{r.decoder} {r.repeat}")
+    for group in by_repeat.values():
         for num, record in enumerate(group):
             seen[record.decoder, (num.bit_length() + 1) // 2].append(record)
     columns: Columns = {"decoder": lambda c: c.cell, "remembers": lambda c: c.remembers or "-"}
@@ -103,7 +105,6 @@ def memory(cells: Sequence[Cell], records: Sequence[SampleRecord]) -> Table | No
         "Tokens / steps after the prefill, pooled, by the number of answers before in the repeat. "
         "A column has the same prompts for every decoder: compare decoders, not columns."
     )
-    rows = [cell for cell in cells if cell.drafts] if any(c.remembers for c in cells) else []
     return Table.of("Tokens per step by answers seen", note, columns, rows)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, normed, write
 from decoders.core.adapter.growth import Trees, grow, tree_results
 from decoders.core.adapter.module import HiddenAdapter, spread
-from decoders.core.adapter_config import AdapterConfig, Rule
+from decoders.core.adapter_config import AdapterConfig, SizeRule
 from decoders.core.products import attention, product
 from decoders.core.types import CallResult, DraftShape, Sampling
 
@@ -79,7 +79,7 @@ class Joined(HiddenAdapter):
     join: nn.Parameter
 
     @classmethod
-    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+    def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
         """See `HiddenAdapter.rules`."""
         num, width = config.num_heads, config.width
         parts = f"a number that divides the width of {width} into even parts"

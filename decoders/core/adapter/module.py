@@ -24,7 +24,7 @@ from decoders.core.adapter_config import (
     SLOT_VARIANTS,
     WEIGHTS_FILE,
     AdapterConfig,
-    Rule,
+    SizeRule,
     Variant,
 )
 from decoders.core.plugins import NETWORKS, network
@@ -225,7 +225,7 @@ class HiddenAdapter(StoredAdapter):
         self._check_variant(config)
 
     @classmethod
-    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+    def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
         """Return the rules of the sizes in `uses`."""
         return ()
 

@@ -31,7 +31,7 @@ from decoders.core.adapter.draft_pass import (
 )
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
-from decoders.core.adapter_config import AdapterConfig, Rule
+from decoders.core.adapter_config import AdapterConfig, SizeRule
 from decoders.core.products import attention, product
 from decoders.core.types import NO_UNIFORM, CallResult
 from decoders.core.upload import upload
@@ -141,7 +141,7 @@ class ParallelLayers(Joined):
             self.embedding = UniformEmbedding(config.code, width, hidden=width * dyadic)
 
     @classmethod
-    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+    def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
         """See `HiddenAdapter.rules`."""
         return (
             *super().rules(config),

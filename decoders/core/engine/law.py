@@ -6,7 +6,7 @@ Letters: R rows read, V vocabulary.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from decoders.core.engine.reads import Readout, Readouts
 from decoders.core.types import Sampling
 
 
-def lawful(logits: Tensor, answers: Sequence[Sequence[int]], sampling: Sampling) -> Tensor:
+def lawful(logits: Tensor, answers: Iterable[Sequence[int]], sampling: Sampling) -> Tensor:
     """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
 
     A row in which it forbids every token stays as it is: such a row follows a forbidden draft. In
@@ -37,25 +37,21 @@ def lawful(logits: Tensor, answers: Sequence[Sequence[int]], sampling: Sampling)
     return torch.stack(rows)
 
 
-def lawful_readouts(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Tensor:
-    """Apply the law to merged calls' logits ``[sum R, V]``: to rows of tokens, not of slots."""
-    parts = torch.split(logits, [len(readout.outputs) for readout in readouts])
-    return torch.cat(
-        [
-            rows if each.slots else lawful(rows, answers_before(each), sampling)
-            for rows, each in zip(parts, readouts, strict=True)
-        ]
-    )
+def lawful_parts(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
+    """Apply the law to the logits ``[R, V]`` of each readout: to rows of tokens, not of slots."""
+    return [
+        rows if each.slots else lawful(rows, answers_before(each), sampling)
+        for rows, each in zip(parts, readouts, strict=True)
+    ]
 
 
 def answers_before(readout: Readout) -> list[list[int]]:
     """Return the answer before each row's prediction, drafts included, once the call ran."""
     call, session = readout.call, readout.call.session
     before = session.text[: session.base]
-    seen = None if call.mask is None else call.mask.tolist()
     answers = []
     for row, output in zip(call.read, readout.outputs, strict=True):
-        sees = [True] * (row + 1) if seen is None else seen[row]
-        path = list(itertools.compress(call.tokens[: row + 1], sees))
-        answers.append([*before, *path][len(before) + len(path) - max(0, output) :])
+        sees = itertools.repeat(True) if call.mask is None else call.mask[row].tolist()
+        text = [*before, *itertools.compress(call.tokens[: row + 1], sees)]
+        answers.append(text[len(text) - max(0, output) :])
     return answers

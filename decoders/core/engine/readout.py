@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.law import lawful_readouts
+from decoders.core.engine.law import lawful_parts
 from decoders.core.engine.reads import Read, Readout, Readouts
 from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
 from decoders.core.types import CallResult, Confidence, Sampling
@@ -27,7 +27,7 @@ T = TypeVar("T")
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
     """Return the results of readouts, in order, from merged calls' logits ``[sum R, V]``."""
     if sampling.law is not None:
-        logits = lawful_readouts(logits, readouts, sampling)
+        logits = torch.cat(lawful_parts(_split_rows(logits, readouts), readouts, sampling))
     if any(_barred(readout) for readout in readouts):
         return _read_barred(logits, readouts, sampling)
     return _read_forms(logits, readouts, sampling)

@@ -53,7 +53,7 @@ def test_every_answer_of_a_run_follows_the_law(
 
 
 def test_the_example_is_what_transformers_does() -> None:
-    law = load_law(EXAMPLE, Characters())  # type: ignore[arg-type]
+    law = load_law(EXAMPLE, Characters())
     theirs = NoRepeatNGramLogitsProcessor(3)
     for answer in itertools.product(range(3), repeat=5):
         logits = torch.randn(6)
@@ -126,7 +126,7 @@ def test_a_wrong_law_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("law.py").write_text(text)
     with pytest.raises(UsageError) as caught:
-        load_law(named, Characters())  # type: ignore[arg-type]
+        load_law(named, Characters())
     assert line in caught.value.message
     assert "\n" not in caught.value.message
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts
 from decoders.core.adapter.module import HiddenAdapter
-from decoders.core.adapter_config import AdapterConfig, Rule
+from decoders.core.adapter_config import AdapterConfig, SizeRule
 from decoders.core.types import CallResult
 from decoders.core.upload import upload
 
@@ -60,7 +60,7 @@ class Bigram(HiddenAdapter):
         return {"mix": (config.width, 2 * config.width)}
 
     @classmethod
-    def rules(cls, config: AdapterConfig) -> Sequence[Rule]:
+    def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
         return [(config.sizes["steps"] in range(1, 9), "sizes", "1 to 8 steps")]
 
     def forward(self, states: Tensor, embedded: Tensor) -> Tensor:

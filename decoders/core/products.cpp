@@ -640,7 +640,8 @@ at::Tensor attend(
   }
 #endif
   const at::Tensor each = mask.repeat({1, 1, rows / length, 1});
-  return at::scaled_dot_product_attention(q, k, v, each, 0.0, false, scale);
+  // graphs read a result in the layout of its sizes; the library's has the layout of q
+  return at::scaled_dot_product_attention(q, k, v, each, 0.0, false, scale).contiguous();
 }
 
 #ifdef DECODERS_BFLOAT16_PRODUCTS

@@ -300,7 +300,8 @@ LONG = (1, 2, 3, 200, 210, 64)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_attention_is_near_float64(dtype: torch.dtype, sizes: Any, kind: str) -> None:
     batch, heads, share, num_rows, entries, depth = sizes
-    query = drawn(batch, heads, share * num_rows, depth, dtype=dtype)
+    # a product's output: heads beside rows
+    query = drawn(batch, share * num_rows, heads, depth, dtype=dtype).transpose(1, 2)
     planes = [drawn(batch, heads, entries + n, depth, dtype=dtype) for n in (7, 9)]
     key, value = (plane[:, :, :entries] for plane in planes)
     seen = seen_by(kind, num_rows, entries, torch.Generator().manual_seed(entries))
@@ -311,6 +312,7 @@ def test_attention_is_near_float64(dtype: torch.dtype, sizes: Any, kind: str) ->
     )
     found = attended(query, key, value, mask)
     assert found.dtype == dtype
+    assert found.is_contiguous(), "graphs read it in the layout of its sizes"
     atol = 1e-2 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(found.double(), exact, rtol=2 * CLOSE[dtype], atol=atol)
 

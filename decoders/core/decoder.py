@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from decoders.core.sampling import Uniforms
 
 Steps = Generator[Call | DraftCall | Emit, CallResult, None]
-Need = Literal["draft", "adapter"]
+Need = Literal["draft", "adapter", "network"]
 Role = Literal["target", "draft"]
 
 
@@ -66,7 +66,10 @@ class Decoder:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Needs of the decoder: a draft model, or the adapter that option ``adapter`` names."""
+        """Needs: a draft model, the adapter that option ``adapter`` names, or a network.
+
+        A network is of the first of `variants`, and built from the target (`HiddenAdapter.build`).
+        """
         return ()
 
     @property
@@ -78,6 +81,11 @@ class Decoder:
     def adapter_name(self) -> str | None:
         """The name of the decoder's adapter, or None if it needs none."""
         return str(vars(self)["adapter"]) if "adapter" in self.needs else None
+
+    @property
+    def attached_name(self) -> str | None:
+        """The name under which a model has the decoder's adapter or network, or None."""
+        return self.variants[0] if "network" in self.needs and self.variants else self.adapter_name
 
     @property
     def variants(self) -> tuple[Variant, ...]:

@@ -157,6 +157,8 @@ def _check_needs(decoder: Decoder, name: str) -> None:
             f"decoder {name!r} needs {needs!r}; allowed: a tuple of {', '.join(allowed)}, "
             'such as needs = ("draft",)'
         )
+    if "network" in needs and not any(part.variants for part in decoder.parts):
+        raise ValueError(f'decoder {name!r} needs a network; name it as in variants = ("mtp",)')
     remembers: object = decoder.remembers
     if remembers not in (None, "answers"):
         raise ValueError(f'decoder {name!r} remembers {remembers!r}; allowed: "answers", or None')

@@ -9,7 +9,7 @@ K slots, D hidden width, r rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import UniformEmbedding
 from decoders.core.adapter.gating import fed_other_rows, layer_shapes
+from decoders.core.adapter.target_parts import TargetParts
 from decoders.core.adapter_config import (
     CONFIG_FILE,
     SLOT_VARIANTS,
@@ -228,6 +229,23 @@ class HiddenAdapter(StoredAdapter):
     def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
         """Return the rules of the sizes in `uses`."""
         return ()
+
+    @property
+    def plane_shapes(self) -> Sequence[tuple[int, int]]:
+        """Heads and width (H, E) of each plane: keys of layer 0, its values, and so on."""
+        num_heads = self.config.num_heads
+        return [(num_heads, self.config.width // num_heads)] * 2 * max(1, self.config.num_layers)
+
+    @classmethod
+    def check_tensors(cls, names: Collection[str]) -> None:
+        """Raise `ValueError` if a checkpoint of tensors `names` lacks the network's weights."""
+
+    @classmethod
+    def build(cls, target: TargetParts) -> Self:
+        """Make the network of a decoder that `needs` one, without a folder (`ValueError`)."""
+        sizes = {"code": "constant" if cls.masked else "dyadic", "layers": {}, **cls.example}
+        network = cls(AdapterConfig(variant=cls.variant, width=target.width, **sizes))
+        return network.to(target.embedding.weight)
 
     @classmethod
     def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:

@@ -59,8 +59,10 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     for part in decoder.parts:
         if "draft" in part.needs:
             check_draft(name, models)
-        if part.adapter_name is not None:
-            adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
+        if (attached := part.attached_name) is not None:
+            if "network" in part.needs:
+                getattr(models.target, "open_network", str)(attached)  # a table has them
+            adapters[attached] = find_adapter(part, attached, models)
         part.check_models(models.target, models.draft)
     return adapters
 

@@ -23,7 +23,8 @@ from transformers.cache_utils import DynamicCache
 
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter_config import AdapterConfig
+from decoders.core.adapter.target_parts import TargetParts
+from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
@@ -31,6 +32,7 @@ from decoders.core.hf.architecture import (
     model_settings,
     token_ids,
 )
+from decoders.core.hf.checkpoint import StoredTensors, first_line, is_of_memory
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
@@ -41,6 +43,8 @@ from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
+from decoders.core.own_weights import weight_storages
+from decoders.core.plugins import network
 from decoders.core.types import CallResult
 
 _PLACED = ("placed on several devices", "--device-map")
@@ -56,6 +60,8 @@ class HFModel(Model):
     """How the model is split over devices or processes, and the option that splits it."""
     unread: tuple[str, ...] = ()
     """Notes on weights of the files that the model does not take."""
+    tensors: Mapping[str, Tensor] = {}
+    """The tensors of its files by name, read when needed (none if it was not loaded from files)."""
 
     def __init__(
         self,
@@ -128,7 +134,7 @@ class HFModel(Model):
             in_place=device_map is None,
             quantized=quantized,
         )
-        model.unread = unread
+        model.unread, model.tensors = unread, StoredTensors(path_or_id)
         if device_map is not None:
             model.cut = _PLACED
         return model
@@ -172,25 +178,27 @@ class HFModel(Model):
 
         It replaces an adapter of that name. `ValueError` if the adapter does not fit the model.
         """
-        if self.cut is not None:
-            raise ValueError(
-                f"adapters do not work on a model that is {self.cut[0]}; leave out {self.cut[1]}, "
-                "or the decoder"
-            )
+        self._refuse_cut()
         if isinstance(adapter, HiddenAdapter):
-            self._attach_heads(name, adapter)
+            self._attach_heads(name, copy.deepcopy(adapter).to(self.device, self.dtype))
             return
         adapter.check_fits(self.module)
         self._runner.detach(name)
         self._drafts.pop(name, None)
         self._runner.attach(name, adapter)
 
+    def _refuse_cut(self) -> None:
+        if self.cut is not None:
+            raise ValueError(
+                f"adapters do not work on a model that is {self.cut[0]}; leave out {self.cut[1]}, "
+                "or the decoder"
+            )
+
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._runner.detach(name)
-        heads = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
         if heads.config.num_words:
             head = ShortHead(head.module, heads.get_buffer("words"))
@@ -198,7 +206,21 @@ class HFModel(Model):
             work = heads.work(heads, self._runner.tokens, head)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{heads.config.variant} has no pass to attach ({error})") from error
-        self._drafts[name] = DraftRunner(work, self._runner)
+        self._drafts[name] = DraftRunner(work, self._runner, weight_storages(self))
+
+    def open_network(self, variant: Variant) -> None:
+        """Build a decoder's network from this model, unless it has one (`ValueError`)."""
+        if variant in self._drafts:
+            return
+        self._refuse_cut()
+        try:
+            parts = TargetParts.of(self.module, self.architecture.planes, self.tensors)
+            built = network(variant).build(parts)
+        except Exception as error:  # a network of another package may raise anything
+            if is_of_memory(error):
+                raise
+            raise ValueError(f"no network {variant!r}: {first_line(error)}") from error
+        self._attach_heads(variant, built.eval().requires_grad_(False))
 
     @property
     def _no_hidden(self) -> str:

@@ -56,8 +56,8 @@ def halves(decoder: Decoder) -> Models:
 def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
     """Attach the decoder's adapters, wrong in a share `error` of their predictions, to tables."""
     for part in decoder.parts:
-        if part.adapter_name is not None:
-            _role(models, part).attach(part.adapter_name, error, *part.variants[:1])
+        if part.attached_name is not None:
+            _role(models, part).attach(part.attached_name, error, *part.variants[:1])
     return models
 
 

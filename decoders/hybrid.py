@@ -96,7 +96,7 @@ class Hybrid(DraftAndVerify):
         drafters = {}
         for name, part in zip(names if len({*names}) == 2 else texts, self.parts, strict=True):
             assert isinstance(part, DraftAndVerify)
-            adapter = request.adapters.get(part.attached_name or "")
+            adapter = request.adapters.get(part.adapter_name or "")
             drafters[name] = part.drafter(dataclasses.replace(request, adapter=adapter))
         return FirstMatch(drafters, self.least) if self.how == "match" else Merge(drafters)
 

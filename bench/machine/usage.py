@@ -56,7 +56,7 @@ class PeakMemory:
 
     def peak_bytes(self) -> int | None:
         """Return the peak in bytes, as defined at the top of this file, or None if unknown."""
-        adapters = {part.attached_name: part.adapter_of for part in self._decoder.parts}
+        adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
         models = {"target": self._used.target, "draft": self._used.draft}
         used = sum(
             _bytes(

@@ -10,11 +10,9 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 SAMPLED = "sampled:"
 """Prefix of a hash for which only a sample of the weights was read."""
@@ -181,68 +179,37 @@ def count_weights(path: str | Path) -> int | None:
     """Count a checkpoint's weights from the headers of its files (None if there are none)."""
     total = 0
     for file in _weight_files(_find_folder(path)):
-        try:
-            total += sum(math.prod(fact["shape"]) for fact in _header(file).values())
-        except (ValueError, TypeError, KeyError, AttributeError):  # loading reports the error
-            return None
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            try:
+                header = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
+                facts = [header[name] for name in header if name != "__metadata__"]
+                total += sum(math.prod(fact["shape"]) for fact in facts)
+            except (ValueError, TypeError, KeyError):  # loading the file reports the error
+                return None
     return total or None
 
 
-def _header(file: Path) -> dict[str, Any]:
-    """Return the facts of a file's tensors by name."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
-    return {name: header[name] for name in header if name != "__metadata__"}
+def tensor_files(path: str | Path) -> dict[str, Path]:
+    """Return the file of each tensor of a checkpoint by name (none if it is not here).
 
-
-class StoredTensors(Mapping[str, Any]):
-    """The tensors in a checkpoint's files by name, each read when it is asked for.
-
-    They include those that the model does not take. A model that is not on this machine has none.
-    A file that is missing or damaged is a `ValueError` of one line.
+    `ValueError` if an index or a file cannot be read.
     """
+    from safetensors import safe_open
 
-    def __init__(self, path: str | Path) -> None:
-        """Take the folder or hub id of a model."""
-        self._path = path
-
-    @cached_property
-    def _files(self) -> dict[str, Path]:
-        folder = _find_folder(self._path)
-        files, file = dict[str, Path](), folder / "model.safetensors.index.json"
-        try:
-            if file.is_file():
-                places = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
-                return {name: folder / place for name, place in places.items()}
-            for file in _weight_files(folder):
-                files |= dict.fromkeys(_header(file), file)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise self._unreadable(file, error) from error
-        return files
-
-    def _unreadable(self, file: Path, error: Exception) -> ValueError:
-        reason = first_line(error) if file.is_file() else "there is no such file"
-        return ValueError(f"model {str(self._path)!r}: {file.name} cannot be read ({reason})")
-
-    def __getitem__(self, name: str) -> Any:
-        """Read a tensor onto the CPU."""
-        from safetensors import SafetensorError, safe_open
-
-        file = self._files[name]
-        try:
+    folder, files = _find_folder(path), dict[str, Path]()
+    file = folder / "model.safetensors.index.json"
+    try:
+        if file.is_file():
+            places = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+            return {name: folder / place for name, place in places.items()}
+        for file in _weight_files(folder):
             with safe_open(file, framework="pt") as stored:
-                return stored.get_tensor(name)
-        except (OSError, SafetensorError) as error:
-            raise self._unreadable(file, error) from error
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        """Return the number of tensors."""
-        return len(self._files)
+                files |= dict.fromkeys(stored.keys(), file)
+    except Exception as error:  # damaged files may raise anything
+        line = f"model {str(path)!r}: {file.name} cannot be read: {first_line(error)}"
+        raise ValueError(line) from error
+    return files
 
 
 def _find_folder(path: str | Path) -> Path:

@@ -22,8 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
 from decoders.core.adapter.draft_pass import ShortHead
-from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter.target_parts import TargetParts
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
@@ -32,7 +31,7 @@ from decoders.core.hf.architecture import (
     model_settings,
     token_ids,
 )
-from decoders.core.hf.checkpoint import StoredTensors, first_line, is_of_memory
+from decoders.core.hf.checkpoint import first_line, is_of_memory, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
@@ -60,8 +59,8 @@ class HFModel(Model):
     """How the model is split over devices or processes, and the option that splits it."""
     unread: tuple[str, ...] = ()
     """Notes on weights of the files that the model does not take."""
-    tensors: Mapping[str, Tensor] = {}
-    """The tensors of its files by name, read when needed (none if it was not loaded from files)."""
+    tensors: Mapping[str, Any] = {}
+    """Tensors by name in place of those of its files, for tests."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class HFModel(Model):
             in_place=device_map is None,
             quantized=quantized,
         )
-        model.unread, model.tensors = unread, StoredTensors(path_or_id)
+        model.unread = unread
         if device_map is not None:
             model.cut = _PLACED
         return model
@@ -214,13 +213,15 @@ class HFModel(Model):
             return
         self._refuse_cut()
         try:
-            parts = TargetParts.of(self.module, self.architecture.planes, self.tensors)
-            built = network(variant).build(parts)
+            path = self.module.config.name_or_path
+            files = self.tensors or (tensor_files(path) if path else {})
+            parts = TargetParts.of(self.module, self.architecture.planes, files)
+            built = network(variant).build(parts).eval().requires_grad_(False)
         except Exception as error:  # a network of another package may raise anything
             if is_of_memory(error):
                 raise
             raise ValueError(f"no network {variant!r}: {first_line(error)}") from error
-        self._attach_heads(variant, built.eval().requires_grad_(False))
+        self._attach_heads(variant, built)
 
     @property
     def _no_hidden(self) -> str:

@@ -41,7 +41,7 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
 
     models = tiny_models(vocab_size, _LLAMA_LENGTH)
     for part in decoder.parts:
-        if part.adapter_name is not None:
+        if part.adapter_name is not None and "adapter" in part.needs:
             attach_random(_role(models, part), part.adapter_name, (*part.variants, "o-ptp")[0])
     return models
 
@@ -56,8 +56,8 @@ def halves(decoder: Decoder) -> Models:
 def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
     """Attach the decoder's adapters, wrong in a share `error` of their predictions, to tables."""
     for part in decoder.parts:
-        if part.attached_name is not None:
-            _role(models, part).attach(part.attached_name, error, *part.variants[:1])
+        if part.adapter_name is not None:
+            _role(models, part).attach(part.adapter_name, error, *part.variants[:1])
     return models
 
 

@@ -74,15 +74,15 @@ def noise(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def save_mtp(folder: Path, kind: str) -> dict[str, Any]:
+def save_mtp(folder: Path, kind: str, vocab_size: int = VOCAB) -> dict[str, Any]:
     """Write a checkpoint of a `KINDS`, and return its target and the parts of its MTP layer."""
     make, config_kind, extra = KINDS[kind]
-    config = config_kind(**_SIZES | extra)
+    config = config_kind(**_SIZES | extra | {"vocab_size": vocab_size})
     with torch.random.fork_rng():
         torch.manual_seed(5)
         target = make(config).eval()
         layer = type(target.model.layers[1])(config, 1).eval()
-    for number, (name, parameter) in enumerate(sorted(layer.named_parameters())):
+    for number, (_, parameter) in enumerate(sorted(layer.named_parameters())):
         wide = 1.0 if parameter.ndim == 1 else 0.3
         parameter.data = wide * noise(*parameter.shape, seed=number) + (parameter.ndim == 1)
     for name, buffer in layer.named_buffers():
@@ -122,7 +122,7 @@ def in_shards(folder: Path) -> None:
     """Split a folder's weights into two files with an index."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    places = {}
+    places = dict[str, str]()
     for shard in range(2):
         file = f"model-0000{shard + 1}-of-00002.safetensors"
         names = sorted(tensors)[shard::2]

@@ -228,8 +228,8 @@ class TargetParts:
             if name.startswith(prefix) and isinstance(file, Tensor):
                 tensors[name.removeprefix(prefix)] = file
             elif name.startswith(prefix):
-                with safe_open(file, framework="pt") as stored:
-                    tensors[name.removeprefix(prefix)] = stored.get_tensor(name)
+                with safe_open(file, framework="pt") as reader:
+                    tensors[name.removeprefix(prefix)] = reader.get_tensor(name)
         if not tensors:
             raise ValueError(f"the model's files have no tensor {prefix}*")
         return tensors
@@ -246,6 +246,7 @@ class HiddenAdapter(StoredAdapter):
         example: fields of `AdapterConfig` for test models, whose width 4 divides.
         student: drafts of test models: by ``heads`` that know the text, by a ``layer`` that also
             knows the drafts before, or by ``slots`` with uniforms.
+        drafts: its picks are drafts (those of a confidence head are not).
         noun: the network in messages.
         trainer: command that trains one.
     """
@@ -256,6 +257,7 @@ class HiddenAdapter(StoredAdapter):
     masked: ClassVar[bool] = True
     example: ClassVar[Mapping[str, Any]] = {}
     student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
+    drafts: ClassVar[bool] = True
     noun: ClassVar[str] = "network was"
     trainer: ClassVar[str] = ""
 

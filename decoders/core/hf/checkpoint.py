@@ -204,8 +204,8 @@ def tensor_files(path: str | Path) -> dict[str, Path]:
             places = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
             return {name: folder / place for name, place in places.items()}
         for file in _weight_files(folder):
-            with safe_open(file, framework="pt") as stored:
-                files |= dict.fromkeys(stored.keys(), file)
+            with safe_open(file, framework="pt") as reader:
+                files |= dict.fromkeys(reader.keys(), file)
     except Exception as error:  # damaged files may raise anything
         line = f"model {str(path)!r}: {file.name} cannot be read: {first_line(error)}"
         raise ValueError(line) from error

@@ -31,7 +31,7 @@ from decoders.core.hf.architecture import (
     model_settings,
     token_ids,
 )
-from decoders.core.hf.checkpoint import first_line, is_of_memory, tensor_files
+from decoders.core.hf.checkpoint import is_of_memory, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
@@ -220,7 +220,8 @@ class HFModel(Model):
         except Exception as error:  # a network of another package may raise anything
             if is_of_memory(error):
                 raise
-            raise ValueError(f"no network {variant!r}: {first_line(error)}") from error
+            line = " ".join(str(error).split())
+            raise ValueError(f"network {variant!r} cannot be built: {line}") from error
         self._attach_heads(variant, built)
 
     @property

@@ -48,10 +48,10 @@ class MultiTokenPrediction(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _ChainDrafter(self, request)
+        return _LayerDrafter(self, request)
 
 
-class _ChainDrafter(StatesDrafter):
+class _LayerDrafter(StatesDrafter):
     """Drafts the chains of one answer."""
 
     def __init__(self, options: MultiTokenPrediction, request: Request) -> None:

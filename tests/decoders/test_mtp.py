@@ -303,7 +303,7 @@ def test_bench_runs_and_verifies_it(tmp_path: Path) -> None:
     assert ended.code == 0, ended.err + ended.out
     (samples,) = (tmp_path / "run").glob("2*/samples.jsonl")
     rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
-    by_cell = {cell: [r for r in rows if r["decoder"] == cell] for cell in ("ar", "mtp")}
+    by_cell = {cell: [r for r in rows if r.get("decoder") == cell] for cell in ("ar", "mtp")}
     assert len(by_cell["mtp"]) == len(by_cell["ar"]) > 0
     assert all(sum(row["steps"]["draft_calls"]) > 0 for row in by_cell["mtp"])
     peaks = {cell: by_cell[cell][0]["peak_memory_bytes"] for cell in by_cell}

@@ -215,7 +215,7 @@ class TargetParts:
 
     @classmethod
     def of(cls, module: Any, *rest: Any) -> Self:
-        """Take a module of transformers apart; `rest` are `planes` and `files`."""
+        """Take a module of transformers apart, with its `planes` and `files` in `rest`."""
         body, ends = text_model(module), (module.get_input_embeddings, module.get_output_embeddings)
         norms = [part for part in body.children() if "norm" in type(part).__name__.lower()]
         norm = norms[-1] if norms else nn.Identity()

@@ -12,6 +12,8 @@ from torch import Tensor
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -49,10 +51,15 @@ _LATENT: dict[str, Any] = {
 }
 KINDS: dict[str, Any] = {
     "deepseek": (DeepseekV3ForCausalLM, DeepseekV3Config, _EXPERTS | _LATENT),
+    "glm": (
+        Glm4MoeForCausalLM,
+        Glm4MoeConfig,
+        _EXPERTS | {"head_dim": 8, "n_routed_experts": 4, "first_k_dense_replace": 1},
+    ),
     "qwen": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 16}),
     "qwen-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig, _EXPERTS | {"head_dim": 8, "num_experts": 4}),
 }
-NAMES = {
+NAMES: dict[str, dict[str, str]] = {
     "deepseek": {
         "token_norm": "model.layers.2.enorm.weight",
         "state_norm": "model.layers.2.hnorm.weight",
@@ -68,6 +75,7 @@ NAMES = {
         "layer": "mtp.layers.0.",
     },
 }
+NAMES["glm"] = NAMES["deepseek"]
 
 
 def noise(*shape: int, seed: int) -> Tensor:
@@ -141,19 +149,20 @@ def plain_drafts(parts: dict[str, Any], tokens: list[int], k: int) -> Tensor:
     target, drafted, logits = parts["target"], list(tokens), list[Tensor]()
     ids = torch.tensor([tokens])
     states = target.model(ids, use_cache=False).last_hidden_state[0, :-1]
+
+    def norm(rows: Tensor, weight: Tensor) -> Tensor:
+        squares = rows.square().mean(-1, keepdim=True)
+        return rows * (squares + target.config.rms_norm_eps).rsqrt() * weight
+
     for _ in range(k):
         embedded = target.model.embed_tokens.weight[torch.tensor(drafted[1:])]
-        both = [_scaled(embedded, parts["token_norm"]), _scaled(states, parts["state_norm"])]
+        both = [norm(embedded, parts["token_norm"]), norm(states, parts["state_norm"])]
         rows = (torch.cat(both, -1) @ parts["join"].T)[None]
         count = rows.shape[1]
         mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
         turn = target.model.rotary_emb(rows, torch.arange(count)[None])
         out = parts["layer"](rows, attention_mask=mask, position_embeddings=turn)
-        states = torch.cat([states, _scaled(out[0, -1:], parts["norm"])])
+        states = torch.cat([states, norm(out[0, -1:], parts["norm"])])
         logits.append(target.lm_head.weight @ states[-1])
         drafted.append(int(logits[-1].argmax()))
     return torch.stack(logits)
-
-
-def _scaled(rows: Tensor, weight: Tensor) -> Tensor:
-    return rows * (rows.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight

@@ -1,12 +1,8 @@
 """MTP: a model's own layer for multi-token prediction drafts (DeepSeek-V3, arXiv 2412.19437).
 
-The layer was trained with the model and lies in its checkpoint. It reads the target's hidden state
-at each position of the text, joined with the token picked there, and predicts the token after.
-Then it continues from its own states and drafts, with a cache of its own (docs/decoders/mtp.md).
-One call verifies the chain, and the hidden states of its accepted rows are the layer's next input.
-
-All drafts of a step are one call that the decoder yields; each run of the layer counts as a draft
-call.
+The layer was trained with the model and lies in its checkpoint. It reads the target's hidden states
+of the text, each joined with the token picked there, and continues from its own states and drafts
+(docs/decoders/mtp.md). All drafts of a step are one call; each run of the layer counts.
 """
 
 from __future__ import annotations

@@ -123,7 +123,8 @@ def needs(cls: type[Decoder]) -> list[str]:
         return [] if requirements is vars(Decoder)["needs"] else ["by options"]
     assert isinstance(requirements, tuple)
     names: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
-    names["network"] = next(iter(vars(cls).get("variants", ())), "")
+    variants: object = cls.variants
+    names["network"] = variants[0] if isinstance(variants, tuple) and variants else ""
     return [f"{need} {names.get(need, '')}".strip() for need in requirements]
 
 

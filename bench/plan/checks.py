@@ -107,11 +107,10 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
         assert config.draft is not None
         places["draft"] = locate(config.draft, "draft")
     check_adapters(config.adapters, run.decoders.values())
-    for decoder in run.decoders.values():
-        for part in decoder.parts:
-            if "network" in part.needs and (files := tensor_files(places["target"] or "")):
-                with as_error(UsageError):
-                    network(part.variants[0]).check_tensors(files)
+    for part in [part for decoder in run.decoders.values() for part in decoder.parts]:
+        with as_error(UsageError):
+            if "network" in part.needs and (files := tensor_files(places["target"])):
+                network(part.variants[0]).check_tensors(files)
     return {role: place for role, place in places.items() if place is not None}
 
 

@@ -214,12 +214,13 @@ class TargetParts:
     files: Mapping[str, Path | Tensor]
 
     @classmethod
-    def of(cls, module: Any, *rest: Any) -> Self:
-        """Take a module of transformers apart, with its `planes` and `files` in `rest`."""
-        body, ends = text_model(module), (module.get_input_embeddings, module.get_output_embeddings)
+    def of(cls, module: Any, planes: Sequence[tuple[int, int]], files: Mapping[str, Any]) -> Self:
+        """Take a module of transformers apart, with its `planes` and `files`."""
+        config, body = module.config.get_text_config(), text_model(module)
         norms = [part for part in body.children() if "norm" in type(part).__name__.lower()]
         norm = norms[-1] if norms else nn.Identity()
-        return cls(module.config.get_text_config(), body, ends[0](), norm, ends[1](), *rest)
+        embedding, head = module.get_input_embeddings(), module.get_output_embeddings()
+        return cls(config, body, embedding, norm, head, planes, files)
 
     def read(self, prefix: str) -> dict[str, Tensor]:
         """Read the tensors whose names begin with `prefix`, by the rest (`ValueError`: none)."""

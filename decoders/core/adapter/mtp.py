@@ -62,25 +62,23 @@ class MtpLayer(HiddenAdapter):
                 tensors[new + name.removeprefix(old)] = tensor
         tensors, network = _stacked(tensors), super().build(target)
         shapes = {(name, each.shape) for name, each in tensors.items() if name[:6] == "layer."}
-        for like in reversed(target.body.layers):
-            weights = {f"layer.{name}": each for name, each in like.state_dict().items()}
-            wrong = shapes ^ {(name, each.shape) for name, each in weights.items()}
-            if not wrong:
-                break
-        else:
+        olds = [layer.state_dict() for layer in target.body.layers]
+        differences = [shapes ^ {(f"layer.{n}", e.shape) for n, e in old.items()} for old in olds]
+        index, wrong = min(enumerate(differences), key=lambda pair: (len(pair[1]), -pair[0]))
+        if wrong:
             raise ValueError(
                 f"the MTP layer {prefix}* is like no layer of the model, see {min(wrong)[0]}; "
                 "quantised weights are not read"
             )
-        index = [*target.body.layers].index(like)
         width, embedding = target.config.hidden_size, target.embedding.weight
         with torch.device("meta"):
             norms = [type(target.norm)(width, target.config.rms_norm_eps) for _ in range(3)]
             network.token_norm, network.state_norm, network.norm = norms
             network.join = nn.Linear(2 * width, width, bias=False)
-            network.layer = type(like)(target.config, index)
+            network.layer = type(target.body.layers[index])(target.config, index)
         for name, tensor in tensors.items():
-            tensors[name] = tensor.to(embedding.device, weights.get(name, embedding).dtype)
+            like = olds[index].get(name.removeprefix("layer."), embedding)
+            tensors[name] = tensor.to(embedding.device, like.dtype)
         network.load_state_dict(tensors, assign=True)
         network.turn = target.body.rotary_emb
         network.plane_shapes = target.planes[2 * index : 2 * index + 2]

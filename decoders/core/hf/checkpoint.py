@@ -190,14 +190,14 @@ def count_weights(path: str | Path) -> int | None:
     return total or None
 
 
-def tensor_files(path: str | Path) -> dict[str, Path]:
+def tensor_files(path: str | Path | None) -> dict[str, Path]:
     """Return the file of each tensor of a checkpoint by name (none if it is not here).
 
     `ValueError` if an index or a file cannot be read.
     """
     from safetensors import safe_open
 
-    folder, files = _find_folder(path), dict[str, Path]()
+    folder, files = _find_folder(path or "no/path"), dict[str, Path]()
     file = folder / "model.safetensors.index.json"
     try:
         if file.is_file():

@@ -23,7 +23,8 @@ class DraftRunner:
     def __init__(self, work: DraftPass, runner: ModuleRunner, storages: Collection[int]) -> None:
         """Compile passes as `runner` compiles calls, beside the model's weights in `storages`."""
         self._work, self._runner, self._storages = work, runner, storages
-        self.config, self._like = work.layers.config, cast(Tensor, runner.tokens.weight)
+        self.layers, self._like = work.layers, cast(Tensor, runner.tokens.weight)
+        self.config = self.layers.config
         self._planes: list[Tensor] = []
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
@@ -45,10 +46,9 @@ class DraftRunner:
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights that the model lacks, of what the pass computed, and of planes."""
-        layers = self._work.layers
         new = [
             each
-            for each in (*layers.parameters(), *layers.buffers())
+            for each in (*self.layers.parameters(), *self.layers.buffers())
             if each.is_floating_point() and each.untyped_storage().data_ptr() not in self._storages
         ]
         return self._work.num_bytes + sum(int(each.nbytes) for each in (*new, *self._planes))

@@ -209,14 +209,14 @@ class HFModel(Model):
 
     def open_network(self, variant: Variant) -> None:
         """Build a decoder's network from this model, unless it has one (`ValueError`)."""
-        if variant in self._drafts:
+        kind, present = network(variant), self._drafts.get(variant)
+        if present is not None and type(present.layers) is kind:
             return
         self._refuse_cut()
         try:
-            path = self.module.config.name_or_path
-            files = self.tensors or (tensor_files(path) if path else {})
+            files = self.tensors or tensor_files(self.module.config.name_or_path)
             parts = TargetParts.of(self.module, self.architecture.planes, files)
-            built = network(variant).build(parts).eval().requires_grad_(False)
+            built = kind.build(parts).eval().requires_grad_(False)
         except Exception as error:  # a network of another package may raise anything
             if is_of_memory(error):
                 raise

@@ -7,17 +7,14 @@ of the text, each joined with the token picked there, and continues from its own
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, draft_tree
+from decoders.core.drafting.drafter import Drafter, StatesDrafter
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import ExactChain
-from decoders.core.model import DraftCall
 from decoders.core.registry import register
-from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
+from decoders.core.types import MAX_DRAFTS, DraftShape
 
 
 @register("mtp")
@@ -44,21 +41,6 @@ class MultiTokenPrediction(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _LayerDrafter(self, request)
-
-
-class _LayerDrafter(StatesDrafter):
-    """Drafts the chains of one answer."""
-
-    def __init__(self, options: MultiTokenPrediction, request: Request) -> None:
-        super().__init__()
-        self._request = request
-        draws = options.verification.draws(request.sampling)
-        self._shape = DraftShape(depth=options.k, nodes=options.k, draws=draws)
-
-    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Make a chain after the last token, and draw its drafts if rejection sampling is used."""
-        if most < 1:  # the answer's last call
-            return DraftTree(text.last)
-        new = self.unfed(text)
-        return (yield from draft_tree(self._request, "mtp", self._shape, text, new, most))
+        draws = self.verification.draws(request.sampling)
+        shape = DraftShape(depth=self.k, nodes=self.k, draws=draws)
+        return StatesDrafter(request, "mtp", shape)

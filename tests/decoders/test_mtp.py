@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from bench.machine.usage import PeakMemory
+from decoders import transformers_generate
 from decoders.ar import Autoregressive
 from decoders.core.checks import check_draws
 from decoders.core.decoder import Decoder
@@ -337,3 +339,28 @@ def test_a_confidence_head_decides_and_takes_no_memory() -> None:
     assert drafted[0] > drafted[1] > drafted[2] == 0
     assert models.target.adapter_bytes("certainty") == 0
     NETWORKS.pop("certainty")
+
+
+def test_generate_of_transformers_runs_it_on_a_module_of_a_folder(tmp_path: Path) -> None:
+    save_mtp(tmp_path, "qwen")
+    module: Any = AutoModelForCausalLM.from_pretrained(tmp_path)
+    usual: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    ids = torch.tensor([PROMPTS[0]])
+    mask = torch.ones_like(ids)
+    loop = transformers_generate("mtp:k=2")
+    answers = [
+        module.generate(ids, attention_mask=mask, **usual, **more)
+        for more in ({}, {"custom_generate": loop})
+    ]
+    assert torch.equal(*answers)
+    with pytest.raises(ValueError, match="no MTP layer"):
+        fresh("qwen3").generate(ids, attention_mask=mask, **usual, custom_generate=loop)
+
+
+def test_the_page_shows_the_network_of_the_example() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "adding-a-decoder.md").read_text(encoding="utf-8")
+    (shown,) = (part for part in page.split("```") if "class Certainty(" in part)
+    example = (root / "examples" / "sure.py").read_text(encoding="utf-8")
+    for line in shown.splitlines()[1:]:
+        assert line.partition("  #")[0] in example

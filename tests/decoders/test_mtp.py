@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from bench.machine.usage import PeakMemory
 from decoders import transformers_generate
 from decoders.ar import Autoregressive
+from decoders.core.adapter.mtp import _find_prefix
 from decoders.core.checks import check_draws
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
@@ -364,3 +365,11 @@ def test_the_page_shows_the_network_of_the_example() -> None:
     example = (root / "examples" / "sure.py").read_text(encoding="utf-8")
     for line in shown.splitlines()[1:]:
         assert line.partition("  #")[0] in example
+
+
+def test_the_first_layer_is_the_one_of_the_lowest_number() -> None:
+    names = [f"model.layers.{number}.enorm.weight" for number in (10, 9, 11)]
+    assert _find_prefix(names) == "model.layers.9."
+    assert _find_prefix(["lm_head.weight", "mtp.fc.weight"]) == "mtp."
+    with pytest.raises(ValueError, match="no MTP layer"):
+        _find_prefix(["model.layers.0.fc.weight", "model.layers.0.mlp.enorm.weight"])

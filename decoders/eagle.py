@@ -12,17 +12,14 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, draft_tree
+from decoders.core.drafting.drafter import Drafter, StatesDrafter
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import ExactChain
-from decoders.core.model import DraftCall
 from decoders.core.registry import register
-from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
+from decoders.core.types import MAX_DRAFTS, DraftShape
 
 
 @register("eagle")
@@ -59,24 +56,12 @@ class Eagle(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _TreeDrafter(self, request)
+        draws = self.verification.draws(request.sampling)
+        shape = DraftShape(depth=self.depth, width=self.width, nodes=self.nodes, draws=draws)
+        return _Trees(request, self.adapter, shape)
 
 
-class _TreeDrafter(StatesDrafter):
+class _Trees(StatesDrafter):
     """Drafts the trees of one answer."""
 
     branches = True
-
-    def __init__(self, options: Eagle, request: Request) -> None:
-        super().__init__()
-        self._name, self._request = options.adapter, request
-        sizes = {"depth": options.depth, "width": options.width, "nodes": options.nodes}
-        draws = options.verification.draws(request.sampling)
-        self._shape = DraftShape(**sizes, draws=draws)
-
-    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Make a tree after the last token, and draw its drafts if rejection sampling is used."""
-        if most < 1:  # the answer's last call
-            return DraftTree(text.last)
-        network = self._request, self._name, self._shape
-        return (yield from draft_tree(*network, text, self.unfed(text), most))

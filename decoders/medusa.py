@@ -12,19 +12,14 @@ Letters: H heads, N rows of a tree, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict, draft_tree
+from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import ExactChain
-from decoders.core.model import DraftCall
 from decoders.core.registry import register
-from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
+from decoders.core.types import MAX_DRAFTS, DraftShape
 
 
 @register("medusa")
@@ -60,31 +55,19 @@ class Medusa(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the state that predicted the last token."""
-        return _Heads(self, request)
+        assert request.adapter is not None
+        num_heads = request.adapter.num_slots
+        depth = min(self.heads, num_heads) if self.heads else num_heads
+        draws = self.verification.draws(request.sampling)
+        shape = DraftShape(depth=depth, width=self.width, nodes=self.nodes, draws=draws)
+        return _Heads(request, self.adapter, shape)
 
 
-class _Heads(Drafter):
+class _Heads(StatesDrafter):
     """The trees of one answer, each made from the last accepted state."""
 
     hidden, branches = 1, True
 
-    def __init__(self, options: Medusa, request: Request) -> None:
-        assert request.adapter is not None
-        self._name, self._request = options.adapter, request
-        num_heads = request.adapter.num_slots
-        depth = min(options.heads, num_heads) if options.heads else num_heads
-        draws = options.verification.draws(request.sampling)
-        self._shape = DraftShape(depth=depth, width=options.width, nodes=options.nodes, draws=draws)
-        self._state: Tensor | None = None
-
-    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
-        if most < 1:  # the answer's last call
-            return DraftTree(text.last)
-        assert self._state is not None
-        network, new = (self._request, self._name, self._shape), (self._state, [text.last])
-        return (yield from draft_tree(*network, text, new, most))
-
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the state that predicted the text's last token."""
-        self._state = verdict.states[-1:]
+        self._unfed = [verdict.states[-1:]]

@@ -48,18 +48,18 @@ class Shallow(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _ExitDrafter(self, request)
+        assert request.adapter is not None
+        trained = request.adapter.num_slots
+        shape = DraftShape(depth=min(self.slots or trained, trained))
+        return _ExitDrafter(request, self.adapter, shape, self.stop)
 
 
 class _ExitDrafter(StatesDrafter):
     """The drafts of one answer."""
 
-    def __init__(self, options: Shallow, request: Request) -> None:
-        super().__init__()
-        assert request.adapter is not None
-        self._options, self._request = options, request
-        trained = request.adapter.num_slots
-        self._slots = min(options.slots or trained, trained)
+    def __init__(self, request: Request, name: str, shape: DraftShape, stop: float) -> None:
+        super().__init__(request, name, shape)
+        self._stop = stop
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, list[int]]:
         """Run all slots and return the drafts up to the first that is unlikely to be reached."""
@@ -67,11 +67,11 @@ class _ExitDrafter(StatesDrafter):
         if most < 1:  # the answer's last call
             return []
         states, tokens = self.unfed(text)
-        uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(self._slots)]
-        shape = DraftShape(depth=self._slots)
+        slots = range(self._shape.depth)
+        uniforms = [request.uniforms.at("draw", text.output + slot) for slot in slots]
         result = yield request.target.draft(
-            self._options.adapter, states, tokens, shape, request.sampling, uniforms
+            self._name, states, tokens, self._shape, request.sampling, uniforms
         )
         reached = itertools.accumulate(result.confidences, operator.mul)
-        stands = itertools.takewhile(lambda chance: chance >= self._options.stop, reached)
+        stands = itertools.takewhile(lambda chance: chance >= self._stop, reached)
         return list(result.picks[: min(most, len(list(stands)))])

@@ -122,8 +122,10 @@ def needs(cls: type[Decoder]) -> list[str]:
     if isinstance(requirements, property):
         return [] if requirements is vars(Decoder)["needs"] else ["by options"]
     assert isinstance(requirements, tuple)
-    names = {field.name: field.default for field in dataclasses.fields(cls)}
-    return [f"{need} {names[need]}".strip() if need == "adapter" else need for need in requirements]
+    names: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
+    variants: object = cls.variants
+    names["network"] = variants[0] if isinstance(variants, tuple) and variants else ""
+    return [f"{need} {names.get(need, '')}".strip() for need in requirements]
 
 
 def _model(model: Any) -> Facts:

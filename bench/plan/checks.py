@@ -26,9 +26,10 @@ from bench.records.prompts import SkippedTurn
 from bench.settings.config import ZOO, RunConfig
 from bench.settings.protocol import vicuna
 from decoders.core.decoder import SelfDriven
-from decoders.core.hf.checkpoint import count_weights
+from decoders.core.hf.checkpoint import count_weights, tensor_files
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.loading import has_tokenizer, load_tokenizer, max_context
+from decoders.core.plugins import network
 from specbench_tasks.registry import TaskSet
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
         assert config.draft is not None
         places["draft"] = locate(config.draft, "draft")
     check_adapters(config.adapters, run.decoders.values())
+    for part in [part for decoder in run.decoders.values() for part in decoder.parts]:
+        with as_error(UsageError):
+            if "network" in part.needs and (files := tensor_files(places["target"])):
+                network(part.variants[0]).check_tensors(files)
     return {role: place for role, place in places.items() if place is not None}
 
 

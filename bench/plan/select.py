@@ -92,7 +92,8 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         values = all_options(decoder, options).items()
         all_values[cell] = {key: as_text(value) for key, value in values if value is not None}
         decoders[cell] = decoder
-    names = {part.adapter_name for decoder in decoders.values() for part in decoder.parts}
+    parts = [part for decoder in decoders.values() for part in decoder.parts]
+    names = {part.adapter_name for part in parts if "adapter" in part.needs}
     for name in config.adapters:
         if name not in names:
             line = f"none of {', '.join(decoders)} takes an adapter named {name!r}"
@@ -147,7 +148,7 @@ def _unmet_need(
         if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"
         name = part.adapter_name
-        if name is not None and name not in adapters:
+        if "adapter" in part.needs and name is not None and name not in adapters:
             return f"needs an adapter named {name!r}; {how_to_get(name, part)}"
     return None
 

@@ -26,6 +26,7 @@ from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.memory import PastAnswers
+from decoders.core.plugins import network
 from decoders.core.testing.check_models import EOS, halves, llamas, table_draws, tables
 from decoders.core.testing.goodness import Draws
 from decoders.core.types import Generation, Outcome, Sampling
@@ -67,7 +68,9 @@ def checks_for(decoder: Decoder) -> list[Check]:
     ]
     if decoder.lossless and not decoder.coupled:
         checks.append(check_distribution)
-    if all(part.needs for part in decoder.parts) and decoder.lossless:
+    networks = [network(part.variants[0]) for part in decoder.parts if "network" in part.needs]
+    drafting = all(part.needs for part in decoder.parts) and all(kind.drafts for kind in networks)
+    if drafting and decoder.lossless:
         checks += [check_perfect_drafts_are_accepted, check_disjoint_drafts_are_rejected]
     return checks
 

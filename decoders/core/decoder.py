@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from decoders.core.sampling import Uniforms
 
 Steps = Generator[Call | DraftCall | Emit, CallResult, None]
-Need = Literal["draft", "adapter"]
+Need = Literal["draft", "adapter", "network"]
 Role = Literal["target", "draft"]
 
 
@@ -66,7 +66,7 @@ class Decoder:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Needs of the decoder: a draft model, or the adapter that option ``adapter`` names."""
+        """Needs: a draft model, the adapter of option ``adapter``, or a network of `variants`."""
         return ()
 
     @property
@@ -76,7 +76,9 @@ class Decoder:
 
     @property
     def adapter_name(self) -> str | None:
-        """The name of the decoder's adapter, or None if it needs none."""
+        """The name of the decoder's adapter or network, or None if it needs none."""
+        if "network" in self.needs:
+            return self.variants[0]
         return str(vars(self)["adapter"]) if "adapter" in self.needs else None
 
     @property
@@ -119,8 +121,7 @@ class Decoder:
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
         """Raise `ValueError` about an option's value unless `holds`."""
-        subject = f"option {option!r} of decoder {self.name!r}"
-        demand(holds, subject, getattr(self, option), allowed)
+        demand(holds, f"option {option!r} of decoder {self.name!r}", getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
         """Raise `ValueError` about an option that the chosen value of `option` does not read.
@@ -128,8 +129,7 @@ class Decoder:
         `reads` maps each value of `option` to the options that only some values read. An option
         with its default value does not count as given.
         """
-        setting = getattr(self, option)
-        allowed = reads.get(setting, ())
+        allowed = reads.get(setting := getattr(self, option), ())
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             readers = [f"{option}={by}" for by, names in reads.items() if field.name in names]

@@ -161,6 +161,8 @@ def _check_needs(decoder: Decoder, name: str) -> None:
     if remembers not in (None, "answers"):
         raise ValueError(f'decoder {name!r} remembers {remembers!r}; allowed: "answers", or None')
     named = type(decoder).adapter_name is Decoder.adapter_name  # by the option `adapter`
+    if named and "network" in needs and not decoder.variants:
+        raise ValueError(f'decoder {name!r} needs a network; name it as in variants = ("mtp",)')
     if named and "adapter" in needs and "adapter" not in vars(decoder):
         raise ValueError(
             f"decoder {name!r} needs an adapter but has no option that names it; "

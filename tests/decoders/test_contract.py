@@ -70,6 +70,9 @@ SPECS = [
     "medusa@block:verify=block:width=1",
     "medusa@rejection:verify=rejection",
     "medusa@rejection_wide:verify=rejection:width=3:nodes=30",
+    "mtp@far:k=5",
+    "mtp@block:k=3:verify=block",
+    "mtp@rejection:k=3:verify=rejection",
     "lookup@long:n=5:k=12",
     "suffix@text:answers=false",
     "suffix@chain:branches=false",
@@ -88,6 +91,7 @@ SPECS = [
     "idlm@unverified:mode=isd:verify=none",
     f"{EXAMPLES / 'recycle.py'}:Recycle",
     f"{EXAMPLES / 'recycle.py'}:Recycle@k1:k=1",
+    f"{EXAMPLES / 'sure.py'}:SureLookup",
 ]
 ESSENTIAL = {
     check_steps_concatenate,
@@ -105,10 +109,12 @@ WHOLE = {
     "idlm@isd:mode=isd",
     "ptp@pqd:mode=pqd",
     f"{EXAMPLES / 'recycle.py'}:Recycle",
+    f"{EXAMPLES / 'sure.py'}:SureLookup",
 }
 
-ON_LLAMA = ("ar", "spec", "ptp", "isd")
-"""Decoders that run on a tiny Llama by default: a draft model, slots with uniforms, masks."""
+ON_LLAMA = ("ar", "spec", "ptp", "isd", "mtp", f"{EXAMPLES / 'sure.py'}:SureLookup")
+"""Decoders that run on a tiny Llama by default: a draft model, slots with uniforms, masks, networks
+that are built from it."""
 
 
 def slow_unless(fast: bool) -> tuple[pytest.MarkDecorator, ...]:

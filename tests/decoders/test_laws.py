@@ -23,6 +23,7 @@ from decoders.core.types import Sampling
 from decoders.eagle import Eagle
 from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
+from decoders.mtp import MultiTokenPrediction
 from decoders.spec import Speculative
 from tests.enumeration import enumerated_distribution, integrated
 
@@ -45,7 +46,7 @@ class Known(TableModel):
     def __init__(self, weights: Weights) -> None:
         super().__init__(len(weights), order=6)
         self._weights = weights
-        for variant in ("isd", "medusa", "eagle"):
+        for variant in ("isd", "medusa", "eagle", "mtp"):
             self.attach(variant, 0.0, variant)  # type: ignore[arg-type]
 
     def logits(self, context: Sequence[int]) -> Tensor:
@@ -108,6 +109,8 @@ REJECTING = {
     "eagle-deep": (Eagle(verify="rejection", width=1, nodes=2, depth=2), QUARTERS, 4),
     "spec-block": (Speculative(k=2, verify="block"), QUARTERS, 4),
     "medusa-block": (Medusa(verify="block", width=1, nodes=2), QUARTERS, 4),
+    "mtp": (MultiTokenPrediction(verify="rejection", k=2), QUARTERS, 4),
+    "mtp-block": (MultiTokenPrediction(verify="block", k=2), QUARTERS, 4),
     "eagle-block": (Eagle(verify="block", width=1, nodes=2, depth=2), QUARTERS, 4),
 }
 
@@ -135,7 +138,7 @@ class Reused:
 
 
 @pytest.mark.parametrize("stream", ["accept", "recover"])
-@pytest.mark.parametrize("name", ["spec", "isd", "medusa", "eagle"])
+@pytest.mark.parametrize("name", ["spec", "isd", "medusa", "eagle", "mtp"])
 def test_a_drafts_own_number_that_decides_again_is_told_apart(
     name: str, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,7 @@ class LayerPass(DraftPass):
     For a `name` it grows trees (`grow`) from several passes, so that one CUDA graph holds them all.
     """
 
-    layers: DraftLayer
+    layers: Any
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a `DraftPass` on rows and a mask, or grow trees by a shape and a sampling."""
@@ -107,12 +107,7 @@ class LayerPass(DraftPass):
             shape, sampling = name
             how: dict[str, Any] = {"limit": shape.depth, "stops": False, "sync": False}
             return self._grow(shape, sampling, inputs, planes, None, self, **how)[:2]
-        layer, sees = self.layers, inputs["mask.draft"]
-        rows = layer.enter(inputs["states"], self.embed(inputs["ids"]))
-        query, *key_value = layer.project(rows, layer.turn(inputs["positions"]))
-        write(planes, inputs["entries"], key_value)
-        keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
-        out = layer.leave(rows, attention(query, keys, values, sees))
+        out = self.layers(self.embed(inputs["ids"]), inputs, planes)
         out = out.flatten(0, 1).index_select(0, inputs["read"])
         return self.head(out).float(), out
 
@@ -209,6 +204,14 @@ class DraftLayer(Joined, TransformerBlock):
     def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
         """See `HiddenAdapter.shapes`."""
         return {"feed": (2 * config.rank, config.width)}
+
+    def forward(self, embedded: Tensor, inputs: Inputs, planes: Sequence[Tensor]) -> Tensor:
+        """Return states ``[B, N, D]`` of rows with embedded tokens ``[B, N, D]``."""
+        sees, rows = inputs["mask.draft"], self.enter(inputs["states"], embedded)
+        query, *key_value = self.project(rows, self.turn(inputs["positions"]))
+        write(planes, inputs["entries"], key_value)
+        keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
+        return self.leave(rows, attention(query, keys, values, sees))
 
     def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return states ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""

@@ -74,11 +74,11 @@ class DraftPass:
 
     def planes(self, num_rows: int, capacity: int) -> list[Tensor]:
         """Allocate keys and values ``[num_rows, H, C, E]`` of each layer for text and drafts."""
-        config, like = self.layers.config, next(self.layers.parameters())
-        room = max(config.num_slots, MAX_DRAFTS) + 1
+        like = next(self.layers.parameters())
+        room = max(self.layers.config.num_slots, MAX_DRAFTS) + 1
         room = capacity + 2 * room  # the last part is for rows of padding and of no call
-        shape = num_rows, config.num_heads, room, config.width // config.num_heads
-        return [like.new_zeros(shape) for _ in range(2 * max(1, config.num_layers))]
+        shapes = self.layers.plane_shapes
+        return [like.new_zeros(num_rows, heads, room, width) for heads, width in shapes]
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run the pass, which reads and writes the planes."""

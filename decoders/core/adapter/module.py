@@ -9,16 +9,18 @@ K slots, D hidden width, r rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import UniformEmbedding
-from decoders.core.adapter.gating import fed_other_rows, layer_shapes
+from decoders.core.adapter.gating import fed_other_rows, layer_shapes, text_model
 from decoders.core.adapter_config import (
     CONFIG_FILE,
     SLOT_VARIANTS,
@@ -189,6 +191,51 @@ class SlotAdapter(StoredAdapter):
             )
 
 
+@dataclass(frozen=True, slots=True)
+class TargetParts:
+    """The parts of a target, which a network may share and must not change.
+
+    Attributes:
+        config: configuration of the text model.
+        body: the text model without its head; its `layers` are the decoder layers.
+        embedding: the token embedding.
+        norm: the norm after the last layer (an identity if there is none).
+        head: the output layer, from states after this norm ``[…, D]`` to logits ``[…, V]``.
+        planes: heads and width (H, E) of the cached keys of each layer, and of its values, in turn.
+        files: the file of each tensor of the checkpoint by name (in tests: the tensor).
+    """
+
+    config: Any
+    body: Any
+    embedding: Any
+    norm: nn.Module
+    head: Any
+    planes: Sequence[tuple[int, int]]
+    files: Mapping[str, Path | Tensor]
+
+    @classmethod
+    def of(cls, module: Any, planes: Sequence[tuple[int, int]], files: Mapping[str, Any]) -> Self:
+        """Take a module of transformers apart, with its `planes` and `files`."""
+        config, body = module.config.get_text_config(), text_model(module)
+        norms = [part for part in body.children() if "norm" in type(part).__name__.lower()]
+        norm = norms[-1] if norms else nn.Identity()
+        embedding, head = module.get_input_embeddings(), module.get_output_embeddings()
+        return cls(config, body, embedding, norm, head, planes, files)
+
+    def read(self, prefix: str) -> dict[str, Tensor]:
+        """Read the tensors whose names begin with `prefix`, by the rest (`ValueError`: none)."""
+        tensors = dict[str, Tensor]()
+        for name, file in self.files.items():
+            if name.startswith(prefix) and isinstance(file, Tensor):
+                tensors[name.removeprefix(prefix)] = file
+            elif name.startswith(prefix):
+                with safe_open(file, framework="pt") as reader:
+                    tensors[name.removeprefix(prefix)] = reader.get_tensor(name)
+        if not tensors:
+            raise ValueError(f"the model's files have no tensor {prefix}*")
+        return tensors
+
+
 class HiddenAdapter(StoredAdapter):
     """A network on hidden states. A subclass that names its `variant` registers its kind.
 
@@ -200,6 +247,7 @@ class HiddenAdapter(StoredAdapter):
         example: fields of `AdapterConfig` for test models, whose width 4 divides.
         student: drafts of test models: by ``heads`` that know the text, by a ``layer`` that also
             knows the drafts before, or by ``slots`` with uniforms.
+        drafts: its picks are drafts (those of a confidence head are not).
         noun: the network in messages.
         trainer: command that trains one.
     """
@@ -210,6 +258,7 @@ class HiddenAdapter(StoredAdapter):
     masked: ClassVar[bool] = True
     example: ClassVar[Mapping[str, Any]] = {}
     student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
+    drafts: ClassVar[bool] = True
     noun: ClassVar[str] = "network was"
     trainer: ClassVar[str] = ""
 
@@ -228,6 +277,23 @@ class HiddenAdapter(StoredAdapter):
     def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
         """Return the rules of the sizes in `uses`."""
         return ()
+
+    @property
+    def plane_shapes(self) -> Sequence[tuple[int, int]]:
+        """Heads and width (H, E) of each plane: keys of layer 0, its values, and so on."""
+        num_heads = self.config.num_heads
+        return [(num_heads, self.config.width // num_heads)] * 2 * max(1, self.config.num_layers)
+
+    @classmethod
+    def check_tensors(cls, names: Collection[str]) -> None:
+        """Raise `ValueError` if a checkpoint's tensors, by name, lack the network's weights."""
+
+    @classmethod
+    def build(cls, target: TargetParts) -> Self:
+        """Make the network of a decoder that needs one, without a folder (`ValueError`)."""
+        sizes = {"code": "constant" if cls.masked else "dyadic", "layers": {}, **cls.example}
+        config = AdapterConfig(variant=cls.variant, width=target.config.hidden_size, **sizes)
+        return cls(config).to(target.embedding.weight)
 
     @classmethod
     def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:

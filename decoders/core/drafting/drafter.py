@@ -133,13 +133,14 @@ class Drafter:
 
 
 class StatesDrafter(Drafter):
-    """A drafter that feeds the target's hidden states of the text, each once, to its own layers."""
+    """Feeds the target's hidden states of the text, each once, to a network that drafts a tree."""
 
     hidden = 256
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request, name: str, shape: DraftShape) -> None:
         """Begin without states."""
         self._unfed: list[Tensor] = []
+        self._request, self._name, self._shape = request, name, shape
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the states that predicted the text's new tokens."""
@@ -151,17 +152,15 @@ class StatesDrafter(Drafter):
         self._unfed = []
         return states, text.tokens[-len(states) :]
 
-
-def draft_tree(
-    request: Request, name: str, shape: DraftShape, text: Text, new: NewText, most: int
-) -> Generator[DraftCall, CallResult, DraftTree]:
-    """Call an attached network on new text and return its tree, at most `most` drafts deep."""
-    uniforms = [
-        text.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
-        for level in range(shape.depth if shape.draws else 0)
-        for candidate in range(shape.width)
-    ]
-    result = yield request.target.draft(
-        name, *new, shape, request.sampling, uniforms, max_depth=most
-    )
-    return DraftTree.drafted(text.last, result)
+    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, Drafts]:
+        """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
+        if most < 1:  # the answer's last call
+            return DraftTree(text.last)
+        about = *self.unfed(text), (shape := self._shape), self._request.sampling
+        uniforms = [
+            text.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
+            for level in range(shape.depth if shape.draws else 0)
+            for candidate in range(shape.width)
+        ]
+        result = yield self._request.target.draft(self._name, *about, uniforms, max_depth=most)
+        return DraftTree.drafted(text.last, result)

@@ -59,6 +59,8 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     for part in decoder.parts:
         if "draft" in part.needs:
             check_draft(name, models)
+        if "network" in part.needs:  # test models have it attached
+            getattr(models.target, "open_network", str)(part.adapter_name)
         if part.adapter_name is not None:
             adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
         part.check_models(models.target, models.draft)

@@ -190,6 +190,28 @@ def count_weights(path: str | Path) -> int | None:
     return total or None
 
 
+def tensor_files(path: str | Path | None) -> dict[str, Path]:
+    """Return the file of each tensor of a checkpoint by name (none if it is not here).
+
+    `ValueError` if an index or a file cannot be read.
+    """
+    from safetensors import safe_open
+
+    folder, files = _find_folder(path or "no/path"), dict[str, Path]()
+    file = folder / "model.safetensors.index.json"
+    try:
+        if file.is_file():
+            places = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+            return {name: folder / place for name, place in places.items()}
+        for file in _weight_files(folder):
+            with safe_open(file, framework="pt") as reader:
+                files |= dict.fromkeys(reader.keys(), file)
+    except Exception as error:  # damaged files may raise anything
+        line = f"model {str(path)!r}: {file.name} cannot be read: {first_line(error)}"
+        raise ValueError(line) from error
+    return files
+
+
 def _find_folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,10 +20,11 @@ from decoders.core.types import CallResult
 class DraftRunner:
     """Runs the passes of an attached adapter, with a row of cache planes for each sequence."""
 
-    def __init__(self, work: DraftPass, runner: ModuleRunner) -> None:
-        """Compile passes as `runner` compiles calls."""
-        self._work, self._runner = work, runner
-        self.config, self._like = work.layers.config, next(work.layers.parameters())
+    def __init__(self, work: DraftPass, runner: ModuleRunner, storages: Collection[int]) -> None:
+        """Compile passes as `runner` compiles calls, beside the model's weights in `storages`."""
+        self._work, self._runner, self._storages = work, runner, storages
+        self.layers, self._like = work.layers, cast(Tensor, runner.tokens.weight)
+        self.config = self.layers.config
         self._planes: list[Tensor] = []
         self.graphs: Graphs | None = None
         if runner.graphs is not None:
@@ -44,9 +45,13 @@ class DraftRunner:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weights, of what the pass computed once, and of all planes."""
-        weights = self._work.layers.weight_bytes + self._work.num_bytes
-        return int(weights) + sum(each.nbytes for each in self._planes)
+        """Bytes of the weights that the model lacks, of what the pass computed, and of planes."""
+        new = [
+            each
+            for each in (*self.layers.parameters(), *self.layers.buffers())
+            if each.is_floating_point() and each.untyped_storage().data_ptr() not in self._storages
+        ]
+        return self._work.num_bytes + sum(int(each.nbytes) for each in (*new, *self._planes))
 
     def draft(
         self, calls: Sequence[DraftCall], num_rows: int, capacity: int, size: int

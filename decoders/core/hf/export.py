@@ -82,7 +82,7 @@ class TransformersGenerate:
         name = self._decoder.name
         if "draft" in self._decoder.needs and draft is None:
             raise ValueError(f"decoder {name!r} needs a draft model: pass draft=MODEL-OR-FOLDER")
-        for adapter in [part.adapter_name for part in self._decoder.parts]:
+        for adapter in [p.adapter_name for p in self._decoder.parts if "adapter" in p.needs]:
             if adapter is not None and adapter not in adapters:
                 raise ValueError(
                     f"decoder {name!r} needs an adapter named {adapter!r}: "

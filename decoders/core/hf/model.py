@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
 from decoders.core.adapter.draft_pass import ShortHead
-from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-from decoders.core.adapter_config import AdapterConfig
+from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
+from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
@@ -31,6 +31,7 @@ from decoders.core.hf.architecture import (
     model_settings,
     token_ids,
 )
+from decoders.core.hf.checkpoint import is_of_memory, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
@@ -41,6 +42,8 @@ from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
 from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
+from decoders.core.own_weights import weight_storages
+from decoders.core.plugins import network
 from decoders.core.types import CallResult
 
 _PLACED = ("placed on several devices", "--device-map")
@@ -56,6 +59,8 @@ class HFModel(Model):
     """How the model is split over devices or processes, and the option that splits it."""
     unread: tuple[str, ...] = ()
     """Notes on weights of the files that the model does not take."""
+    tensors: Mapping[str, Any] = {}
+    """Tensors by name in place of those of its files, for tests."""
 
     def __init__(
         self,
@@ -172,25 +177,27 @@ class HFModel(Model):
 
         It replaces an adapter of that name. `ValueError` if the adapter does not fit the model.
         """
-        if self.cut is not None:
-            raise ValueError(
-                f"adapters do not work on a model that is {self.cut[0]}; leave out {self.cut[1]}, "
-                "or the decoder"
-            )
+        self._refuse_cut()
         if isinstance(adapter, HiddenAdapter):
-            self._attach_heads(name, adapter)
+            self._attach_heads(name, copy.deepcopy(adapter).to(self.device, self.dtype))
             return
         adapter.check_fits(self.module)
         self._runner.detach(name)
         self._drafts.pop(name, None)
         self._runner.attach(name, adapter)
 
+    def _refuse_cut(self) -> None:
+        if self.cut is not None:
+            raise ValueError(
+                f"adapters do not work on a model that is {self.cut[0]}; leave out {self.cut[1]}, "
+                "or the decoder"
+            )
+
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
         heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
         self._runner.detach(name)
-        heads = copy.deepcopy(heads).to(self.device, self.dtype)
         head: Any = self._runner.head
         if heads.config.num_words:
             head = ShortHead(head.module, heads.get_buffer("words"))
@@ -198,7 +205,24 @@ class HFModel(Model):
             work = heads.work(heads, self._runner.tokens, head)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{heads.config.variant} has no pass to attach ({error})") from error
-        self._drafts[name] = DraftRunner(work, self._runner)
+        self._drafts[name] = DraftRunner(work, self._runner, weight_storages(self))
+
+    def open_network(self, variant: Variant) -> None:
+        """Build a decoder's network from this model, unless it has one (`ValueError`)."""
+        kind, present = network(variant), self._drafts.get(variant)
+        if present is not None and type(present.layers) is kind:
+            return
+        self._refuse_cut()
+        try:
+            files = self.tensors or tensor_files(self.module.config.name_or_path)
+            parts = TargetParts.of(self.module, self.architecture.planes, files)
+            built = kind.build(parts).eval().requires_grad_(False)
+        except Exception as error:  # a network of another package may raise anything
+            if is_of_memory(error):
+                raise
+            line = " ".join(str(error).split())
+            raise ValueError(f"network {variant!r} cannot be built: {line}") from error
+        self._attach_heads(variant, built)
 
     @property
     def _no_hidden(self) -> str:

@@ -41,7 +41,7 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
 
     models = tiny_models(vocab_size, _LLAMA_LENGTH)
     for part in decoder.parts:
-        if part.adapter_name is not None:
+        if part.adapter_name is not None and "adapter" in part.needs:
             attach_random(_role(models, part), part.adapter_name, (*part.variants, "o-ptp")[0])
     return models
 

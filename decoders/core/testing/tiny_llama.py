@@ -2,7 +2,8 @@
 
 Results of these models are inference tensors, hidden states are as wide as a model's, and a
 decoder finds the modules it may read (`HFModel.module`). A vocabulary of few words keeps answers
-enumerable. Adapters have random weights; the draft model is the target with disturbed weights.
+enumerable. Adapters have random weights; the draft model is the target with disturbed weights, and
+its first layer is the target's MTP layer.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from decoders.core.plugins import network
 _WIDTH, _RANK, _HEADS, _LAYERS = 32, 4, 2, 2
 _NUM_SLOTS = 6
 _SPREAD, _DISTURBED = 0.3, 0.1
+_MTP_NORMS = "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"
 
 
 def tiny_models(vocab_size: int, max_length: int) -> Models:
@@ -45,6 +47,10 @@ def tiny_models(vocab_size: int, max_length: int) -> Models:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter += _DISTURBED * torch.randn(parameter.shape, generator=generator)
+    layer, norm = module.model.layers[0].state_dict(), module.model.norm.weight
+    target.tensors = {f"mtp.layers.0.{name}": tensor for name, tensor in layer.items()}
+    target.tensors |= {f"mtp.{name}.weight": norm for name in _MTP_NORMS}
+    target.tensors["mtp.fc.weight"] = torch.randn(_WIDTH, 2 * _WIDTH, generator=generator) / _WIDTH
     return Models(target=target, draft=HFModel(module))
 
 

@@ -112,6 +112,11 @@ class FirstMatch(Drafter):
         """Run named drafters in this order, with the last one's drafts as the fallback."""
         self._drafters, self._min_run = drafters, min_run
         self.hidden = max(drafter.hidden for drafter in drafters.values())
+        self.outputs = [form for drafter in drafters.values() for form in drafter.outputs]
+        layers = {tuple(each.hidden_layers) for each in drafters.values() if each.hidden}
+        if len(layers) > 1:
+            raise ValueError(f"{' and '.join(drafters)} read hidden states of different layers")
+        self.hidden_layers = next(iter(layers), ())
         self.branches |= any(drafter.branches for drafter in drafters.values())
 
     def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, DraftTree]:

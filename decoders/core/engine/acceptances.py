@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from decoders.core.block_verification import verify_block
 from decoders.core.engine.reads import Read, Readout
 from decoders.core.model import Call
+from decoders.core.outputs import forms
 from decoders.core.sampling import (
     MAX_VALUES,
     Stream,
@@ -81,7 +82,7 @@ def _verified(
     target_distribution = _pad_rows(torch.split(distribution, sizes), max_drafts + 1)
     proposed = [_draft_distribution(readout.call, distribution) for readout in readouts]
     draft_distribution = _pad_rows(proposed, max_drafts)
-    is_block = readouts[0].output == "block"
+    is_block = "block" in forms(readouts[0].output)
     accepted, tokens = (verify_block if is_block else verify_rejection)(
         target_distribution,
         draft_distribution,

@@ -1,0 +1,85 @@
+"""Forms of read rows besides picks and distributions: entropies, likeliest tokens; barred ids.
+
+All three concern distributions before temperature, top-k and top-p, and after a law of the logits.
+Letters: R rows read, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from decoders.core.engine.reads import Member, Read, Readouts
+from decoders.core.outputs import forms
+from decoders.core.types import CallResult, Sampling
+from decoders.core.upload import upload
+
+T = TypeVar("T")
+
+
+def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
+    """Split ``[sum R, …]`` by readout."""
+    return torch.split(rows, [len(readout.outputs) for readout in readouts])
+
+
+def split(values: Sequence[T], readouts: Readouts) -> list[tuple[T, ...]]:
+    """Split sum R values by readout."""
+    left = iter(values)
+    return [tuple(itertools.islice(left, len(readout.outputs))) for readout in readouts]
+
+
+def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
+    probs = torch.softmax(logits, -1)
+    entropies = -torch.xlogy(probs, probs).sum(-1)
+    return entropies, lambda values: [CallResult(entropies=e) for e in split(values, readouts)]
+
+
+def _read_top(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
+    (form,) = (each for each in forms(readouts[0].output) if each.startswith("topk:"))
+    probs, ids = torch.softmax(logits, -1).topk(min(int(form[5:]), logits.shape[-1]), -1)
+
+    def results(values: list[float]) -> list[CallResult]:
+        num = ids.shape[-1]
+        rows = [tuple(values[first : first + num]) for first in range(0, len(values), num)]
+        tokens = split([tuple(map(int, row)) for row in rows[: len(ids)]], readouts)
+        pairs = zip(tokens, split(rows[len(ids) :], readouts), strict=True)
+        return [CallResult(top_ids=top, top_probs=each) for top, each in pairs]
+
+    return torch.stack((ids.double(), probs.double())), results
+
+
+READERS = {"entropy": _read_entropies, "topk": _read_top}
+
+
+def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
+    """Return logits that are -inf for barred ids, and these ids' mass as a further read, if any.
+
+    A row becomes NaN, and its answer an error, if nothing else was possible in it.
+    """
+    ids_of = [r.call.slots.barred if r.slots and r.call.slots else r.call.barred for r in readouts]
+    barring = [number for number, ids in enumerate(ids_of) if ids]
+    if not barring:
+        return logits, []
+    parts, masses = list(split_rows(logits, readouts)), list[Tensor]()
+    for number in barring:
+        ids, part = upload(sorted(ids_of[number]), logits.device), parts[number]
+        masses.append(torch.softmax(part, -1)[:, ids].sum(-1))
+        part = part.index_fill(-1, ids, -torch.inf)
+        parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
+
+    def results(values: list[float]) -> list[CallResult]:
+        return [CallResult(barred=e) for e in split(values, [readouts[i] for i in barring])]
+
+    return torch.cat(parts), [(barring, (torch.cat(masses), results))]
+
+
+def merged(first: CallResult, second: CallResult) -> CallResult:
+    """Return a result with the fields of both."""
+    fields = ((each.name, getattr(second, each.name)) for each in dataclasses.fields(second))
+    filled: Any = {n: v for n, v in fields if isinstance(v, Tensor) or v not in (None, ())}
+    return dataclasses.replace(first, **filled)

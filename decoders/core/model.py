@@ -292,7 +292,7 @@ class Session:
             session=self,
             tokens=tuple(tokens),
             read=rows,
-            output=outputs if len(outputs) > 1 else outputs[0],
+            output=outputs[0] if len(outputs) == 1 else outputs,
             positions=None if positions is None else tuple(positions),
             mask=mask,
             slots=slots,

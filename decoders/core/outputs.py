@@ -29,6 +29,10 @@ def demand_readable(call: Any, vocab_size: int) -> None:
             f"{len(call.read)} rows are read to verify {num_drafts} drafts; read {num_drafts + 1}: "
             "the row before the first draft, and the row of every draft"
         )
+    if call.slots is not None and call.slots.vectors is not None:
+        shape, num_slots = list(call.slots.vectors.shape), len(call.slots.uniforms)
+        if len(shape) != 2 or shape[0] != num_slots:
+            raise ValueError(f"vectors are {shape}; give [{num_slots}, width], one for each slot")
     if call.hidden_layers and not call.hidden:
         advice = "give hidden=True or rows (a drafter: hidden above 0)"
         raise ValueError(f"hidden_layers is {call.hidden_layers}, but no row is read; {advice}")

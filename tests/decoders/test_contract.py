@@ -88,6 +88,8 @@ SPECS = [
     "idlm@unverified:mode=isd:verify=none",
     f"{EXAMPLES / 'recycle.py'}:Recycle",
     f"{EXAMPLES / 'recycle.py'}:Recycle@k1:k=1",
+    f"{EXAMPLES / 'esp.py'}:Probing",
+    f"{EXAMPLES / 'esp.py'}:Probing@rejection:verify=rejection:k=3",
 ]
 ESSENTIAL = {
     check_steps_concatenate,
@@ -105,6 +107,7 @@ WHOLE = {
     "idlm@isd:mode=isd",
     "ptp@pqd:mode=pqd",
     f"{EXAMPLES / 'recycle.py'}:Recycle",
+    f"{EXAMPLES / 'esp.py'}:Probing",
 }
 
 ON_LLAMA = ("ar", "spec", "ptp", "isd")

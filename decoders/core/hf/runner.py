@@ -303,8 +303,8 @@ def _with_vectors(embedded: Tensor, rows: Pass) -> Tensor:
     flat = embedded.flatten(0, 1)
     for first, call in zip(rows.firsts, rows.calls, strict=True):
         if call.slots is not None and call.slots.vectors is not None:
-            vectors, shape = call.slots.vectors, (len(call.slots.uniforms), flat.shape[1])
-            if vectors.shape != shape:
-                raise ValueError(f"vectors are {list(vectors.shape)}; give {list(shape)}")
+            vectors, width = call.slots.vectors, flat.shape[1]
+            if vectors.shape[1] != width:
+                raise ValueError(f"vectors have {vectors.shape[1]} numbers; this model has {width}")
             flat[first + len(call.tokens) : first + call.num_rows] = vectors.to(flat)
     return embedded

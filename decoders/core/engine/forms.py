@@ -42,10 +42,10 @@ def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sy
 def _read_top(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     (form,) = (each for each in forms(readouts[0].output) if each.startswith("topk:"))
     probs, ids = torch.softmax(logits, -1).topk(min(int(form[5:]), logits.shape[-1]), -1)
+    num = ids.shape[-1]
 
     def results(values: list[float]) -> list[CallResult]:
-        num = ids.shape[-1]
-        rows = [tuple(values[first : first + num]) for first in range(0, len(values), num)]
+        rows = [tuple(values[i : i + num]) for i in range(0, len(values), num)]
         tokens = split([tuple(map(int, row)) for row in rows[: len(ids)]], readouts)
         pairs = zip(tokens, split(rows[len(ids) :], readouts), strict=True)
         return [CallResult(top_ids=top, top_probs=each) for top, each in pairs]
@@ -71,11 +71,9 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
         masses.append(torch.softmax(part, -1)[:, ids].sum(-1))
         part = part.index_fill(-1, ids, -torch.inf)
         parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
-
-    def results(values: list[float]) -> list[CallResult]:
-        return [CallResult(barred=e) for e in split(values, [readouts[i] for i in barring])]
-
-    return torch.cat(parts), [(barring, (torch.cat(masses), results))]
+    members = [readouts[number] for number in barring]
+    read: Read = torch.cat(masses), lambda v: [CallResult(barred=m) for m in split(v, members)]
+    return torch.cat(parts), [(barring, read)]
 
 
 def merged(first: CallResult, second: CallResult) -> CallResult:

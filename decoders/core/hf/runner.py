@@ -139,8 +139,9 @@ class ModuleRunner:
         return logits.float(), self._hidden(rows, out)
 
     def _hidden(self, rows: Pass, *last: Tensor) -> dict[int, Tensor]:
-        lower = {number: each for number, each in self._states.items() if each is not None}
-        states = {number: each.flatten(0, 1).to(self._device) for number, each in lower.items()}
+        states = {
+            n: s.flatten(0, 1).to(self._device) for n, s in self._states.items() if s is not None
+        }
         states.update((self.num_layers, each) for each in last)
         self._states = {}
         return {number: self._select(each, rows.hidden) for number, each in states.items()}
@@ -169,8 +170,15 @@ class ModuleRunner:
         assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
         name = names.pop()
         embedded = self.tokens(rows.ids)
-        if not name:
-            return None, {**inputs, "embeds": _with_vectors(embedded, rows)}
+        if not name:  # vectors
+            for first, call in zip(rows.firsts, rows.calls, strict=True):
+                if call.slots is not None and call.slots.vectors is not None:
+                    place = embedded.flatten(0, 1)[first + len(call.tokens) : first + call.num_rows]
+                    if place.shape != call.slots.vectors.shape:
+                        given, shape = list(call.slots.vectors.shape), list(place.shape)
+                        raise ValueError(f"vectors are {given}; this model reads {shape}")
+                    place.copy_(call.slots.vectors)
+            return None, {**inputs, "embeds": embedded}
         slots = self.adapters[name].inputs(rows.calls, rows.firsts, embedded, bucketed=bucketed)
         return name, inputs | slots
 
@@ -297,14 +305,3 @@ class ModuleRunner:
         if self._gated is None:
             self._gated = GatedModule(self._module)
         return self._gated
-
-
-def _with_vectors(embedded: Tensor, rows: Pass) -> Tensor:
-    flat = embedded.flatten(0, 1)
-    for first, call in zip(rows.firsts, rows.calls, strict=True):
-        if call.slots is not None and call.slots.vectors is not None:
-            vectors, width = call.slots.vectors, flat.shape[1]
-            if vectors.shape[1] != width:
-                raise ValueError(f"vectors have {vectors.shape[1]} numbers; this model has {width}")
-            flat[first + len(call.tokens) : first + call.num_rows] = vectors.to(flat)
-    return embedded

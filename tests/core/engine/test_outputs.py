@@ -81,7 +81,7 @@ FORMS: list[tuple[str, ...]] = [
     ("picks", "topk:8", "entropy", "probs"),
     ("entropy", "argmax", "logits"),
     ("acceptance", "topk:2", "picks"),
-    ("block", "entropy"),
+    ("block", "entropy", "draws"),
     ("probs", "acceptance"),
 ]
 
@@ -373,7 +373,6 @@ def test_more_likeliest_tokens_than_ids_are_all_ids() -> None:
         ({"output": ("picks", "topk")}, "output is 'topk'"),
         ({"output": "topk:0"}, "output is 'topk:0'"),
         ({"output": "topk:-1"}, "output is 'topk:-1'"),
-        ({"output": "draws"}, "output is 'draws'"),
         ({"output": ()}, "output is ''"),
         ({"output": ("picks", "argmax")}, "picks and argmax, which fill one field; use one"),
         ({"output": ("probs", "argmax", "picks")}, "which fill one field"),
@@ -383,9 +382,9 @@ def test_more_likeliest_tokens_than_ids_are_all_ids() -> None:
         ({"barred": {VOCAB}}, r"barred is \[11\]; bar ids below 11, but not all"),
         ({"barred": {-1}}, r"barred is \[-1\]"),
         ({"barred": range(VOCAB)}, "but not all"),
-        ({"hidden_layers": (0,)}, "hidden_layers is .0,., but no row is read; give hidden=True"),
-        ({"hidden_layers": (4,), "hidden": True}, "has 4; this model has 0 .* to 3 .* or -4 to -1"),
-        ({"hidden_layers": (0, -5), "hidden": True}, "hidden_layers has -5"),
+        ({"hidden_layers": (0,)}, "hidden_layers without rows; give hidden"),
+        ({"hidden_layers": (4,), "hidden": True}, r"hidden_layers is \(4,\); this model has 0 .* to 3"),
+        ({"hidden_layers": (0, -5), "hidden": True}, r"hidden_layers is \(0, -5\)"),
     ],
     ids=str,
 )  # fmt: skip
@@ -396,8 +395,8 @@ def test_what_cannot_be_read_is_refused_in_one_line(options: dict[str, Any], lin
 
 
 def test_a_form_that_slots_lack_is_refused() -> None:
-    slots = Slots(adapter="", uniforms=(-1.0,), sizes=(1,), anchors=(), read=(0,), output="logits")
-    with pytest.raises(ValueError, match=r"output is 'logits'; .* picks, argmax, draws, probs"):
+    slots = Slots(adapter="", uniforms=(-1.0,), sizes=(1,), anchors=(), read=(0,), output="block")
+    with pytest.raises(ValueError, match=r"output is 'block'; .* picks, .*, entropy, topk:N"):
         call(slots=slots)
 
 

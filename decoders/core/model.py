@@ -152,8 +152,9 @@ class Call:
     Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
     `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
     whole committed cache. `read` lists the token rows whose predictions are returned, in the form
-    `output`, and `hidden` those whose last hidden states are returned. With ``output="acceptance"``
-    the read rows verify `drafts` by `acceptance_rule`, with ``output="block"`` jointly;
+    `output` or in several, without ids that are `barred`, and `hidden` those whose last hidden
+    states are returned, or those after each of `hidden_layers`. With ``output="acceptance"`` the
+    read rows verify `drafts` by `acceptance_rule`, with ``output="block"`` jointly;
     `draft_probs` are the distributions that the drafts were drawn from, one ``[V]`` each (None:
     one-hot). `uniforms` draw and test in place of the sequence's positional ones.
     """

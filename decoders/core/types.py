@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Output = Literal["picks", "argmax", "probs", "logits", "acceptance", "block", "entropy"]
-SlotOutput = Literal["picks", "argmax", "draws", "probs", "entropy"]
+Output = Literal["picks", "argmax", "probs", "logits", "acceptance", "block"]
+SlotOutput = Literal["picks", "argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
 

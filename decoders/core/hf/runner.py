@@ -116,12 +116,12 @@ class ModuleRunner:
             self.graphs.drop(name)
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> Results:
-        """Run calls in one pass, uncompiled if they return states of lower layers."""
+        """Run calls in one pass, uncompiled if they return states of layers below the last."""
         lower = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         self._states = dict.fromkeys(lower)
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
-        graphs = self.graphs if self.compiling and not lower else None
+        graphs = self.graphs if self.compiling and not any(lower) else None
         num_rows = max(call.num_rows for call in calls)
         if graphs is not None and graphs.serve(num_rows, len(calls)):
             return self._run_graph(layout.framed(calls), graphs)
@@ -139,12 +139,12 @@ class ModuleRunner:
         return logits.float(), self._hidden(rows, out)
 
     def _hidden(self, rows: Pass, *last: Tensor) -> dict[int, Tensor]:
-        states = {
-            n: s.flatten(0, 1).to(self._device) for n, s in self._states.items() if s is not None
-        }
-        states.update((self.num_layers, each) for each in last)
+        if 0 in self._states:
+            self._states[0] = self.tokens(rows.ids)
+        pairs = [(n, s.flatten(0, 1)) for n, s in self._states.items() if s is not None]
+        pairs += [(self.num_layers, each) for each in last]
         self._states = {}
-        return {number: self._select(each, rows.hidden) for number, each in states.items()}
+        return {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
 
     def _run_graph(self, rows: Pass, graphs: Graphs) -> Results:
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
@@ -225,15 +225,14 @@ class ModuleRunner:
         """
         adapter = self.adapters[name] if name is not None else None
         late = adapter.late(inputs) if adapter is not None else None
-        if 0 in self._states:
-            self._states[0] = self._embedded(inputs)
         if self.weights is not None:
             gate = None if adapter is None else llama.SlotGate(adapter.deltas, inputs["gate"])
             extra: Any = {"gate": gate, "late": late, "states": self._states}
-            fed = self._embedded(inputs), inputs["positions"], masks, cache
-            return llama.forward(self.weights, *fed, **extra).flatten(0, 1)
+            fed = inputs["positions"], masks, cache
+            embeds = inputs["embeds"] if "embeds" in inputs else self.tokens(inputs["ids"])
+            return llama.forward(self.weights, embeds, *fed, **extra).flatten(0, 1)
         kind = "inputs_embeds" if "embeds" in inputs else "input_ids"
-        if self._states:
+        if any(self._states):
             options["output_hidden_states"] = True
         active: Any = nullcontext()
         if adapter is not None:
@@ -254,9 +253,6 @@ class ModuleRunner:
         self._states.update((n, out.hidden_states[n]) for n in self._states if n)
         last: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
         return last.to(self._device).flatten(0, 1)  # a copy only on several devices
-
-    def _embedded(self, inputs: Inputs) -> Tensor:
-        return inputs["embeds"] if "embeds" in inputs else self.tokens(inputs["ids"])
 
     def facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""

@@ -118,8 +118,10 @@ def test_calls_with_layers_leave_the_graphs_alone():
     expected = transformers_states(model, tokens)[:, LAYERS]
     torch.testing.assert_close(states_of(session, tokens), expected, atol=TOLERANCE, rtol=TOLERANCE)
     assert model.num_graphs == 0
-    states_of(session, tokens, layers=(-1,))
+    session.truncate(0)
+    found = states_of(session, tokens, layers=(-1, 0))  # a graph has these
     assert model.num_graphs == 1
+    torch.testing.assert_close(found, expected[:, [3, 1]], atol=TOLERANCE, rtol=TOLERANCE)
     session.truncate(0)
     model.forward([session.call(tokens, hidden=True)])
     torch.testing.assert_close(session.hidden, expected[-1:, 3], atol=TOLERANCE, rtol=TOLERANCE)

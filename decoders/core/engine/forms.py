@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,38 +19,42 @@ from decoders.core.outputs import forms
 from decoders.core.types import CallResult, Sampling
 from decoders.core.upload import upload
 
-T = TypeVar("T")
-
 
 def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
     """Split ``[sum R, …]`` by readout."""
     return torch.split(rows, [len(readout.outputs) for readout in readouts])
 
 
-def split(values: Sequence[T], readouts: Readouts) -> list[tuple[T, ...]]:
-    """Split sum R values by readout."""
-    left = iter(values)
-    return [tuple(itertools.islice(left, len(readout.outputs))) for readout in readouts]
+def results(readouts: Readouts, **columns: Any) -> list[CallResult]:
+    """Return results whose fields are the readouts' parts of columns: R values, or rows."""
+
+    def parts(column: Any) -> Sequence[Any]:
+        if isinstance(column, Tensor):
+            return split_rows(column, readouts)
+        left = iter(column)
+        return [tuple(itertools.islice(left, len(readout.outputs))) for readout in readouts]
+
+    rows = zip(*map(parts, columns.values()), strict=True)
+    return [CallResult(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     probs = torch.softmax(logits, -1)
     entropies = -torch.xlogy(probs, probs).sum(-1)
-    return entropies, lambda values: [CallResult(entropies=e) for e in split(values, readouts)]
+    return entropies, lambda values: results(readouts, entropies=values)
 
 
 def _read_top(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     (form,) = (each for each in forms(readouts[0].output) if each.startswith("topk:"))
     probs, ids = torch.softmax(logits, -1).topk(min(int(form[5:]), logits.shape[-1]), -1)
-    num = ids.shape[-1]
+    count, num = ids.shape
 
-    def results(values: list[float]) -> list[CallResult]:
+    def read(values: list[float]) -> list[CallResult]:
         rows = [tuple(values[i : i + num]) for i in range(0, len(values), num)]
-        tokens = split([tuple(map(int, row)) for row in rows[: len(ids)]], readouts)
-        pairs = zip(tokens, split(rows[len(ids) :], readouts), strict=True)
-        return [CallResult(top_ids=top, top_probs=each) for top, each in pairs]
+        tokens = [tuple(map(int, row)) for row in rows[:count]]
+        return results(readouts, top_ids=tokens, top_probs=rows[count:])
 
-    return torch.stack((ids.double(), probs.double())), results
+    return torch.stack((ids.double(), probs.double())), read
 
 
 READERS = {"entropy": _read_entropies, "topk": _read_top}
@@ -72,7 +76,7 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
         part = part.index_fill(-1, ids, -torch.inf)
         parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
     members = [readouts[number] for number in barring]
-    read: Read = torch.cat(masses), lambda v: [CallResult(barred=m) for m in split(v, members)]
+    read = torch.cat(masses), lambda values: results(members, barred=values)
     return torch.cat(parts), [(barring, read)]
 
 

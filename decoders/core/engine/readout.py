@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.forms import READERS, bar, merged, split, split_rows
+from decoders.core.engine.forms import READERS, bar, merged, results, split_rows
 from decoders.core.engine.law import lawful_parts
 from decoders.core.engine.reads import Member, Read, Readout, Readouts
 from decoders.core.outputs import forms
@@ -29,9 +29,9 @@ def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence
         logits = torch.cat(lawful_parts(split_rows(logits, readouts), readouts, sampling))
     logits, masses = bar(logits, readouts)
     sync = sampling.top_p == 1 or logits.device.type == "cpu"
-    results = _read_at_once(logits, readouts, sampling, masses, sync)
-    if sync or not any(_is_open(result, logits.shape[-1]) for result in results):
-        return results
+    read = _read_at_once(logits, readouts, sampling, masses, sync)
+    if sync or not any(_is_open(result, logits.shape[-1]) for result in read):
+        return read
     return _read_at_once(logits, readouts, sampling, masses, True)  # top-p made rows NaN: `nucleus`
 
 
@@ -51,12 +51,11 @@ def _read_at_once(
     numbers = [values.flatten() for _, (values, _) in reads]
     flat = numbers[0] if len(numbers) == 1 else torch.cat([each.double() for each in numbers])
     left = iter(flat.tolist() if len(flat) else ())
-    results: dict[int, CallResult] = {}
-    for (group, (_, results_of)), each in zip(reads, numbers, strict=True):
-        new = results_of([*itertools.islice(left, len(each))])
-        for i, result in zip(group, new, strict=True):
-            results[i] = merged(results[i], result) if i in results else result
-    return [results[i] for i in range(len(readouts))]
+    whole: dict[int, CallResult] = {}
+    for (group, (_, finish)), each in zip(reads, numbers, strict=True):
+        for i, result in zip(group, finish([*itertools.islice(left, len(each))]), strict=True):
+            whole[i] = merged(whole[i], result) if i in whole else result
+    return [whole[i] for i in range(len(readouts))]
 
 
 def _is_open(result: CallResult, vocab_size: int) -> bool:
@@ -106,9 +105,7 @@ def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
     else:  # in parts, because no distribution is kept
         uniforms = _uniforms(readouts, logits.device)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-    return picks, lambda values: [
-        CallResult(picks=part) for part in split([*map(int, values)], readouts)
-    ]
+    return picks, lambda values: results(readouts, picks=map(int, values))
 
 
 def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
@@ -129,16 +126,10 @@ def _with_confidences(tokens: Tensor, distribution: Tensor, readouts: Readouts) 
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
     indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
     confidences = rate_confidence(distribution, indices, kinds.pop())
-
-    def results(values: list[float]) -> list[CallResult]:
-        picks = split([*map(int, values[: len(tokens)])], readouts)
-        sure = split(values[len(tokens) :], readouts)
-        return [
-            CallResult(picks=tokens_of, confidences=confidences_of)
-            for tokens_of, confidences_of in zip(picks, sure, strict=True)
-        ]
-
-    return torch.stack((tokens.double(), confidences.double())), results
+    num = len(tokens)
+    return torch.stack((tokens.double(), confidences.double())), lambda values: results(
+        readouts, picks=map(int, values[:num]), confidences=values[num:]
+    )
 
 
 def _confidence(readout: Readout) -> Confidence:
@@ -159,17 +150,11 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return picks, lambda values: [
-        CallResult(picks=part, probs=probs)
-        for part, probs in zip(
-            split([*map(int, values)], readouts), split_rows(distribution, readouts), strict=True
-        )
-    ]
+    return picks, lambda values: results(readouts, picks=map(int, values), probs=distribution)
 
 
 def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
-    parts = split_rows(logits, readouts)
-    return logits.new_empty(0), lambda _: [CallResult(logits=part) for part in parts]
+    return logits.new_empty(0), lambda _: results(readouts, logits=logits)
 
 
 _READERS = {

@@ -1,4 +1,4 @@
-"""What a call may ask of its rows: forms of output, barred ids, states of layers."""
+"""Check the outputs that a call requests: their forms, barred ids, layers of states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def forms(output: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def demand_readable(call: Any, vocab_size: int) -> None:
-    """Raise `ValueError` if a call's rows cannot be read as it asks; it says what to change."""
+    """Raise `ValueError` if a call's rows cannot be read as requested, and say what to change."""
     _demand_forms(forms(call.output), _FORMS)
     barred = sorted(call.barred)
     if call.slots is not None:

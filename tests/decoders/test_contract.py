@@ -110,8 +110,8 @@ WHOLE = {
     f"{EXAMPLES / 'esp.py'}:Probing",
 }
 
-ON_LLAMA = ("ar", "spec", "ptp", "isd")
-"""Decoders that run on a tiny Llama by default: a draft model, slots with uniforms, masks."""
+ON_LLAMA = ("ar", "spec", "ptp", "isd", f"{EXAMPLES / 'esp.py'}:Probing")
+"""Decoders run on a tiny Llama by default: a draft model, slots with uniforms, masks, vectors."""
 
 
 def slow_unless(fast: bool) -> tuple[pytest.MarkDecorator, ...]:

@@ -114,7 +114,7 @@ class Drafter:
 
     hidden: int = 0
     hidden_layers: Sequence[int] = ()
-    outputs: Sequence[str] = ()
+    outputs: str | Sequence[str] = ()
     branches: bool = False
     judges_prompt: bool = False
 

@@ -100,7 +100,7 @@ def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, 
     if text.output or drafter.judges_prompt:
         output = forms(rule.output(request.sampling, branches=drafter.branches))
         arguments["uniforms"] = text.uniforms
-    arguments["output"] = (*output, *drafter.outputs)
+    arguments["output"] = (*output, *forms(drafter.outputs))
     arguments |= {"hidden": drafter.hidden > 0, "hidden_layers": drafter.hidden_layers}
     if not text.output:
         arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))

@@ -1,4 +1,4 @@
-"""Forms of read rows besides picks and distributions: entropies, likeliest tokens; barred ids.
+"""Read entropies and likeliest tokens of rows, and bar ids from them.
 
 All three concern distributions before temperature, top-k and top-p, and after a law of the logits.
 Letters: R rows read, V vocabulary.

@@ -72,7 +72,7 @@ class ModuleRunner:
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
         self.num_layers = int(module.config.get_text_config().num_hidden_layers)
-        self._states: dict[int, Tensor | None] = {}
+        self._lower: dict[int, Tensor | None] = {}
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._gated: GatedModule | None = None
         self._late_slots = LateSlotHooks(module)
@@ -118,7 +118,7 @@ class ModuleRunner:
     def run(self, layout: Layout, calls: Sequence[Call]) -> Results:
         """Run calls in one pass, uncompiled if they return states of layers below the last."""
         lower = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
-        self._states = dict.fromkeys(lower)
+        self._lower = dict.fromkeys(lower)
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
         graphs = self.graphs if self.compiling and not any(lower) else None
@@ -134,16 +134,16 @@ class ModuleRunner:
         name, inputs = self._slots(rows, bucketed=None)
         if not self._reads_hidden:
             return self._logits_of_columns(name, inputs, rows, layout), self._hidden(rows)
-        out = self._compute(name, inputs, rows.masks, layout.store)
+        out = self._states(name, inputs, rows.masks, layout.store)
         logits = self.head(self._select(out, rows.read)).to(self._device)
         return logits.float(), self._hidden(rows, out)
 
     def _hidden(self, rows: Pass, *last: Tensor) -> dict[int, Tensor]:
-        if 0 in self._states:
-            self._states[0] = self.tokens(rows.ids)
-        pairs = [(n, s.flatten(0, 1)) for n, s in self._states.items() if s is not None]
+        if 0 in self._lower:
+            self._lower[0] = self.tokens(rows.ids)
+        pairs = [(n, s.flatten(0, 1)) for n, s in self._lower.items() if s is not None]
         pairs += [(self.num_layers, each) for each in last]
-        self._states = {}
+        self._lower = {}
         return {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
 
     def _run_graph(self, rows: Pass, graphs: Graphs) -> Results:
@@ -175,8 +175,8 @@ class ModuleRunner:
                 if call.slots is not None and call.slots.vectors is not None:
                     place = embedded.flatten(0, 1)[first + len(call.tokens) : first + call.num_rows]
                     if place.shape != call.slots.vectors.shape:
-                        given, shape = list(call.slots.vectors.shape), list(place.shape)
-                        raise ValueError(f"vectors are {given}; this model reads {shape}")
+                        shapes = (list(each.shape) for each in (call.slots.vectors, place))
+                        raise ValueError("vectors are {}; this model reads {}".format(*shapes))
                     place.copy_(call.slots.vectors)
             return None, {**inputs, "embeds": embedded}
         slots = self.adapters[name].inputs(rows.calls, rows.firsts, embedded, bucketed=bucketed)
@@ -205,13 +205,13 @@ class ModuleRunner:
         seen = next(iter(masks.values())).shape[-1]
         cache = PlaneCache(planes, inputs["entries"], seen)
         by_kind: Masks = {**masks}
-        out = self._compute(name, inputs, masks.get("", by_kind), cache)
+        out = self._states(name, inputs, masks.get("", by_kind), cache)
         rows_read = out.index_select(0, inputs["read"])
         if not self._reads_hidden:
             return (rows_read.float(),)
         return self.head(rows_read).to(self._device).float(), out
 
-    def _compute(
+    def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, **options: Any
     ) -> Tensor:
         """Return flat states ``[B N, D]``, or logits ``[B N, V]`` of a model that hides them.
@@ -227,12 +227,12 @@ class ModuleRunner:
         late = adapter.late(inputs) if adapter is not None else None
         if self.weights is not None:
             gate = None if adapter is None else llama.SlotGate(adapter.deltas, inputs["gate"])
-            extra: Any = {"gate": gate, "late": late, "states": self._states}
+            extra: Any = {"gate": gate, "late": late, "states": self._lower}
             fed = inputs["positions"], masks, cache
             embeds = inputs["embeds"] if "embeds" in inputs else self.tokens(inputs["ids"])
             return llama.forward(self.weights, embeds, *fed, **extra).flatten(0, 1)
         kind = "inputs_embeds" if "embeds" in inputs else "input_ids"
-        if any(self._states):
+        if any(self._lower):
             options["output_hidden_states"] = True
         active: Any = nullcontext()
         if adapter is not None:
@@ -250,9 +250,9 @@ class ModuleRunner:
                 )
         finally:
             self._late_slots.running = None
-        self._states.update((n, out.hidden_states[n]) for n in self._states if n)
-        last: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
-        return last.to(self._device).flatten(0, 1)  # a copy only on several devices
+        self._lower.update((n, out.hidden_states[n]) for n in self._lower if n)
+        states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
+        return states.to(self._device).flatten(0, 1)  # a copy only on several devices
 
     def facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
@@ -284,7 +284,7 @@ class ModuleRunner:
         read = range(width) if rows.read is None else rows.read
         columns = sorted({row % width for row in read}) or [0]
         kept = upload(columns, self._device)
-        out = self._compute(name, inputs, rows.masks, layout.store, logits_to_keep=kept)
+        out = self._states(name, inputs, rows.masks, layout.store, logits_to_keep=kept)
         index = {column: number for number, column in enumerate(columns)}
         flat = [row // width * len(columns) + index[row % width] for row in read]
         return self._select(out, flat).float()

@@ -8,14 +8,15 @@ import torch
 from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
-from decoders.core.drafting.mask_slots import branch_positions, vector_slots
+from decoders.core.drafting.mask_slots import branch_positions
+from decoders.core.drafting.mask_slots import vector_slots as slots_or_none
 from decoders.core.engine.forward import PREFILL_CHUNK, forward
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
 from decoders.core.testing.table_model import TableModel
 from decoders.core.testing.tiny_llama import tiny_models
-from decoders.core.types import Emit, Sampling
+from decoders.core.types import Emit, Sampling, Slots
 from tests.tiny_models import EAGER, MODELS, VOCAB, fresh, slot_adapter
 
 TOLERANCE = 3e-5
@@ -32,6 +33,12 @@ def opened(name, *, rows=3, **options):
 
 def ids(seed, count):
     return torch.randint(3, VOCAB, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def vector_slots(vectors, **options) -> Slots:
+    slots = slots_or_none(vectors, **options)
+    assert slots is not None
+    return slots
 
 
 @torch.inference_mode()
@@ -298,7 +305,7 @@ def test_vectors_of_another_shape_are_refused_in_one_line():
 
 
 def test_no_vectors_are_no_slots():
-    assert vector_slots(torch.zeros(0, 32)) is None
+    assert slots_or_none(torch.zeros(0, 32)) is None
 
 
 # The table that the contract's checks run on.
@@ -313,6 +320,7 @@ def test_a_table_reads_the_embedding_of_a_token_as_that_token():
     assert states[:, 1, -2:].tolist() == [[-1, 3], [3, 1], [1, 4], [4, 5]]
     assert states[3, 2, -3:].tolist() == [1, 4, 5]
     session.model.forward([session.call([2], hidden=True)])
+    assert session.hidden is not None
     assert session.hidden[0, -3:].tolist() == [4, 5, 2]
     slots = vector_slots(states[:2, 0])
     found = model.forward([session.call([6], slots=slots, positions=[5, 6, 7])])

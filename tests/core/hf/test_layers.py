@@ -14,6 +14,7 @@ from decoders.core.engine.forward import PREFILL_CHUNK, forward
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
+from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.testing.tiny_llama import tiny_models
 from decoders.core.types import Emit, Sampling, Slots
@@ -259,6 +260,58 @@ def test_a_graph_of_tokens_and_one_of_vectors_do_not_mix():
         plain = model.forward([session.call([9, 8, 7], read=range(3))])
         expected = cold(model, [*prompt, 9, 8, 7], vectors[:0])[-3:]
         torch.testing.assert_close(plain, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gpt2"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_vectors_alone_run_without_tokens(name, compiled):
+    model, prompt = opened(name, compile=compiled, backend="eager"), ids(28, 9)
+    session = model.open()
+    model.forward([session.call(prompt)])
+    for count in (1, 2):
+        vectors = mixed(model, 29 + count, count)
+        call = session.call((), slots=vector_slots(vectors), positions=range(9, 9 + count))
+        found = model.forward([call])
+        expected = cold(model, prompt, vectors)[9:]
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+        assert session.length == 9
+
+
+def test_vectors_are_read_in_the_forms_of_slots_with_the_uniforms_of_their_positions():
+    model, prompt, sampling = opened("llama"), ids(33, 6), Sampling(temperature=0.8, top_p=0.9)
+    vectors, results = mixed(model, 34, 2), []
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Reading(Decoder):
+        lossless = False
+
+        def steps(self, request):
+            for output in (("probs", "entropy"), ("draws", "topk:2")):
+                request.target.truncate(0)
+                slots = vector_slots(vectors, output=output, barred=frozenset({3}))
+                positions = branch_positions(0, len(prompt), slots.sizes)
+                results.append(
+                    (yield request.target.call(prompt, slots=slots, positions=positions))
+                )
+            yield Emit(tokens=(1,))
+
+    generate(
+        Reading(), prompt, dataclasses.replace(sampling, max_new_tokens=1), Models(target=model)
+    )
+    logits = cold(model, prompt, vectors)[-2:]
+    barred = logits.index_fill(-1, torch.tensor([3]), -torch.inf)
+    law, uniforms = warp(barred, sampling), Uniforms(0, prompt)
+    drawn = pick(law, torch.tensor([uniforms.at("draw", n) for n in (1, 2)], dtype=torch.float64))
+    first, second = (result.slots for result in results)
+    torch.testing.assert_close(first.probs, law, atol=1e-4, rtol=1e-4)
+    assert first.picks == second.picks == tuple(drawn.tolist()) == results[0].slot_picks
+    chances = law.gather(-1, drawn[:, None]).squeeze(-1).tolist()
+    assert second.confidences == pytest.approx(chances, abs=1e-4)
+    entropies = torch.distributions.Categorical(logits=barred).entropy()
+    assert first.entropies == pytest.approx(entropies.tolist(), abs=1e-4)
+    assert [list(row) for row in second.top_ids] == barred.topk(2).indices.tolist()
+    mass = torch.softmax(logits, -1)[:, 3].tolist()
+    assert results[0].slot_barred == first.barred == pytest.approx(mass, abs=1e-5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

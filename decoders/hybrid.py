@@ -116,7 +116,9 @@ class FirstMatch(Drafter):
         self.outputs = [form for drafter in drafters.values() for form in forms(drafter.outputs)]
         layers = {tuple(each.hidden_layers) for each in drafters.values() if each.hidden}
         if len(layers) > 1:
-            raise ValueError(f"{' and '.join(drafters)} read hidden states of different layers")
+            raise ValueError(
+                f"{' and '.join(drafters)} read hidden states of different layers; use one"
+            )
         self.hidden_layers = next(iter(layers), ())
         self.branches |= any(drafter.branches for drafter in drafters.values())
 

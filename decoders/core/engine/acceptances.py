@@ -26,7 +26,7 @@ from decoders.core.sampling import (
     verify_rejection,
     warp,
 )
-from decoders.core.types import EXACT, Acceptance, CallResult, Sampling
+from decoders.core.types import EXACT, Acceptance, Sampling
 from decoders.core.upload import upload
 
 
@@ -43,9 +43,7 @@ def read_acceptances(
     if max_drafts == 0:  # no drafts anywhere: only bonus tokens
         uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-        return picks, lambda values: [
-            CallResult(acceptance=Acceptance(0, int(token))) for token in values
-        ]
+        return picks, lambda values: [{"acceptance": Acceptance(0, int(token))} for token in values]
     num = max(1, MAX_VALUES // ((max_drafts + 1) * logits.shape[-1]))  # sequences at once
     starts = [0, *itertools.accumulate(sizes)]
     parts = [
@@ -59,7 +57,7 @@ def read_acceptances(
         for first in range(0, len(sizes), num)
     ]
     return torch.cat(parts), lambda values: [
-        CallResult(acceptance=_acceptance(values[start : start + 2 + 2 * max_drafts], count))
+        {"acceptance": _acceptance(values[start : start + 2 + 2 * max_drafts], count)}
         for start, count in zip(itertools.count(0, 2 + 2 * max_drafts), counts, strict=False)
     ]
 

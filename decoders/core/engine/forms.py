@@ -6,7 +6,6 @@ Letters: R rows read, V vocabulary.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.core.engine.reads import Member, Read, Readouts
+from decoders.core.engine.reads import Fields, Member, Read, Readouts
 from decoders.core.outputs import forms
-from decoders.core.types import CallResult, Sampling
+from decoders.core.types import Sampling
 from decoders.core.upload import upload
 
 
@@ -25,8 +24,8 @@ def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
     return torch.split(rows, [len(readout.outputs) for readout in readouts])
 
 
-def results(readouts: Readouts, **columns: Any) -> list[CallResult]:
-    """Return results whose fields are the readouts' parts of columns: R values, or rows."""
+def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
+    """Return the readouts' parts of columns, R values or rows, as fields of results."""
 
     def parts(column: Any) -> Sequence[Any]:
         if isinstance(column, Tensor):
@@ -35,13 +34,13 @@ def results(readouts: Readouts, **columns: Any) -> list[CallResult]:
         return [tuple(itertools.islice(left, len(readout.outputs))) for readout in readouts]
 
     rows = zip(*map(parts, columns.values()), strict=True)
-    return [CallResult(**dict(zip(columns, row, strict=True))) for row in rows]
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     probs = torch.softmax(logits, -1)
     entropies = -torch.xlogy(probs, probs).sum(-1)
-    return entropies, lambda values: results(readouts, entropies=values)
+    return entropies, lambda values: fields(readouts, entropies=values)
 
 
 def _read_top(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
@@ -49,10 +48,10 @@ def _read_top(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bo
     probs, ids = torch.softmax(logits, -1).topk(min(int(form[5:]), logits.shape[-1]), -1)
     count, num = ids.shape
 
-    def read(values: list[float]) -> list[CallResult]:
+    def read(values: list[float]) -> list[Fields]:
         rows = [tuple(values[i : i + num]) for i in range(0, len(values), num)]
         tokens = [tuple(map(int, row)) for row in rows[:count]]
-        return results(readouts, top_ids=tokens, top_probs=rows[count:])
+        return fields(readouts, top_ids=tokens, top_probs=rows[count:])
 
     return torch.stack((ids.double(), probs.double())), read
 
@@ -76,12 +75,5 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
         part = part.index_fill(-1, ids, -torch.inf)
         parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
     members = [readouts[number] for number in barring]
-    read = torch.cat(masses), lambda values: results(members, barred=values)
+    read = torch.cat(masses), lambda values: fields(members, barred=values)
     return torch.cat(parts), [(barring, read)]
-
-
-def merged(first: CallResult, second: CallResult) -> CallResult:
-    """Return a result with the fields of both."""
-    fields = ((each.name, getattr(second, each.name)) for each in dataclasses.fields(second))
-    filled: Any = {n: v for n, v in fields if isinstance(v, Tensor) or v not in (None, ())}
-    return dataclasses.replace(first, **filled)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.forms import READERS, bar, merged, results, split_rows
+from decoders.core.engine.forms import READERS, bar, fields, split_rows
 from decoders.core.engine.law import lawful_parts
-from decoders.core.engine.reads import Member, Read, Readout, Readouts
+from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
 from decoders.core.outputs import forms
 from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
 from decoders.core.types import CallResult, Confidence, Sampling
@@ -51,11 +51,11 @@ def _read_at_once(
     numbers = [values.flatten() for _, (values, _) in reads]
     flat = numbers[0] if len(numbers) == 1 else torch.cat([each.double() for each in numbers])
     left = iter(flat.tolist() if len(flat) else ())
-    whole: dict[int, CallResult] = {}
+    results: list[Fields] = [{} for _ in readouts]
     for (group, (_, finish)), each in zip(reads, numbers, strict=True):
-        for i, result in zip(group, finish([*itertools.islice(left, len(each))]), strict=True):
-            whole[i] = merged(whole[i], result) if i in whole else result
-    return [whole[i] for i in range(len(readouts))]
+        for i, new in zip(group, finish([*itertools.islice(left, len(each))]), strict=True):
+            results[i] |= new
+    return [CallResult(**result) for result in results]
 
 
 def _is_open(result: CallResult, vocab_size: int) -> bool:
@@ -105,7 +105,7 @@ def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
     else:  # in parts, because no distribution is kept
         uniforms = _uniforms(readouts, logits.device)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-    return picks, lambda values: results(readouts, picks=map(int, values))
+    return picks, lambda values: fields(readouts, picks=map(int, values))
 
 
 def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
@@ -127,7 +127,7 @@ def _with_confidences(tokens: Tensor, distribution: Tensor, readouts: Readouts) 
     indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
     confidences = rate_confidence(distribution, indices, kinds.pop())
     num = len(tokens)
-    return torch.stack((tokens.double(), confidences.double())), lambda values: results(
+    return torch.stack((tokens.double(), confidences.double())), lambda values: fields(
         readouts, picks=map(int, values[:num]), confidences=values[num:]
     )
 
@@ -150,11 +150,11 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return picks, lambda values: results(readouts, picks=map(int, values), probs=distribution)
+    return picks, lambda values: fields(readouts, picks=map(int, values), probs=distribution)
 
 
 def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
-    return logits.new_empty(0), lambda _: results(readouts, logits=logits)
+    return logits.new_empty(0), lambda _: fields(readouts, logits=logits)
 
 
 _READERS = {

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from decoders.core.model import Call
 from decoders.core.sampling import Uniforms
-from decoders.core.types import CallResult
 
-Read = tuple[Tensor, Callable[[list[float]], list[CallResult]]]
-"""Numbers on the device, and a function that makes results, in order, from them on the host."""
+Fields = dict[str, Any]
+"""Fields of a `CallResult` by name."""
+Read = tuple[Tensor, Callable[[list[float]], list[Fields]]]
+"""Numbers on the device, and a function that makes fields, in order, from them on the host."""
 Member = tuple[list[int], Read]
 """The numbers of the readouts that a read covers, and the read."""
 

@@ -301,11 +301,11 @@ class Session:
             draft_probs=None if draft_probs is None else tuple(draft_probs),
             acceptance_rule=acceptance_rule,
             hidden=states,
-            hidden_layers=layer_numbers(hidden_layers, self.model.num_layers),
+            hidden_layers=layer_numbers(hidden_layers, self.model),
             barred=frozenset(barred),
             uniforms=uniforms,
         )
-        demand_readable(call, self.model.vocab_size)
+        demand_readable(call)
         return call
 
     def draft(

@@ -14,15 +14,16 @@ def forms(output: str | Sequence[str]) -> tuple[str, ...]:
     return (output,) if isinstance(output, str) else tuple(dict.fromkeys(output))
 
 
-def demand_readable(call: Any, vocab_size: int) -> None:
+def demand_readable(call: Any) -> None:
     """Raise `ValueError` if a call's rows cannot be read as requested, and say what to change."""
     _demand_forms(forms(call.output), _FORMS)
     barred = sorted(call.barred)
     if call.slots is not None:
         _demand_forms(forms(call.slots.output), _FORMS[:-2])
         barred = sorted(call.barred | call.slots.barred)
-    if barred and not (0 <= barred[0] <= barred[-1] < vocab_size > len(barred)):
-        raise ValueError(f"barred is {barred!s:.60}; bar ids below {vocab_size}, but not all")
+    if barred and not (0 <= barred[0] <= barred[-1] < call.session.model.vocab_size > len(barred)):
+        size = call.session.model.vocab_size
+        raise ValueError(f"barred is {barred!s:.60}; bar ids below {size}, but not all")
     num_read, num_drafts = len(call.read), len(call.drafts)
     if num_read != num_drafts + 1 and not {*_VERIFYING}.isdisjoint(forms(call.output)):
         raise ValueError(
@@ -45,11 +46,11 @@ def _demand_forms(outputs: Sequence[str], allowed: Sequence[str]) -> None:
             raise ValueError(f"output has {' and '.join(same)}, which fill one field; use one")
 
 
-def layer_numbers(layers: Sequence[int], num_layers: int) -> tuple[int, ...]:
+def layer_numbers(layers: Sequence[int], model: Any) -> tuple[int, ...]:
     """Count negative numbers of layers from the end, or raise `ValueError` for one too many."""
     try:
-        return tuple(range(num_layers + 1)[layer] for layer in layers)
+        return tuple(range(model.num_layers + 1)[layer] for layer in layers)
     except IndexError:
-        names = f"0 (the embedded rows) to {num_layers} (the last, after the norm)"
+        names = f"0 (the embedded rows) to {model.num_layers} (the last, after the norm)"
         line = f"hidden_layers is {tuple(layers)}; this model has {names}, or negative ones"
         raise ValueError(line) from None

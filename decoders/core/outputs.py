@@ -21,8 +21,8 @@ def demand_readable(call: Any) -> None:
     if call.slots is not None:
         _demand_forms(forms(call.slots.output), _FORMS[:-2])
         barred = sorted(call.barred | call.slots.barred)
-    if barred and not (0 <= barred[0] <= barred[-1] < call.session.model.vocab_size > len(barred)):
-        size = call.session.model.vocab_size
+    size = call.session.model.vocab_size if barred else 0
+    if barred and not (0 <= barred[0] <= barred[-1] < size > len(barred)):
         raise ValueError(f"barred is {barred!s:.60}; bar ids below {size}, but not all")
     num_read, num_drafts = len(call.read), len(call.drafts)
     if num_read != num_drafts + 1 and not {*_VERIFYING}.isdisjoint(forms(call.output)):

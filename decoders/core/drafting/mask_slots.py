@@ -56,10 +56,7 @@ def mask_slots(
 
 
 def vector_slots(vectors: Tensor, **options: Any) -> Slots | None:
-    """Make slots whose embeddings are `vectors` ``[S, E]``, run without an adapter.
-
-    `options` are those of `mask_slots`; by default the rows are one branch, read by ``argmax``.
-    """
+    """Make slots that the model reads as `vectors` ``[S, E]``, with options of `mask_slots`."""
     options = {"anchors": (), "output": "argmax"} | options
     slots = mask_slots("", [MASKED] * len(vectors), **options)
     return None if slots is None else dataclasses.replace(slots, vectors=vectors)
